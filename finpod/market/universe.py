@@ -1,0 +1,139 @@
+"""Who was in the universe on a date: spells of membership and the grid they make over sessions and names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finpod.errors import DataError, InputError
+
+Array = NDArray[Any]
+
+COLUMNS = ("ticker", "from", "to_exclusive")
+"""Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
+
+RENAMED = (("FB", "META"), ("PCLN", "BKNG"), ("WLTW", "WTW"), ("CTRP", "TCOM"), ("SYMC", "NLOK", "GEN"),
+           ("RIMM", "BBRY", "BB"), ("UAUA", "UAL"))
+"""Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
+
+_START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Membership:
+    """Spells of membership [S]; a name may have several."""
+
+    tickers: Array
+    """[S] symbols, as str objects."""
+    start: Array
+    """[S] datetime64[ns], first day of the spell."""
+    stop: Array
+    """[S] datetime64[ns], first day after the spell; the year 2200 for one that is still open."""
+    sentence: str
+    """What the list is and where it comes from, for manifests and reports."""
+    survivorship: bool = False
+    """Whether the list is one of a later date, which flatters every back-test on it."""
+
+    def during(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
+        """Names that were members on some day of [first, last], sorted."""
+        return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
+
+    def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
+        """[T, N] bool: is the name a member on the session? Names without a spell are never members."""
+        column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
+        known = column >= 0
+        entered, left = (np.searchsorted(dates, days[known]) for days in (self.start, self.stop))
+        change = np.zeros((len(dates) + 1, len(tickers)), dtype=np.int64)
+        np.add.at(change, (entered, column[known]), 1)
+        np.add.at(change, (left, column[known]), -1)
+        return change[:-1].cumsum(axis=0) > 0
+
+    def spelled_as(self, available: Sequence[str]) -> "Membership":
+        """The same spells under the symbols that the prices use, where a renamed listing is found under another one."""
+        held = set(available)
+        found = {old: new for family in RENAMED for old in family if old not in held
+                 for new in family if new in held}
+        return replace(self, tickers=np.array([found.get(t, t) for t in self.tickers], dtype=object))
+
+    def renamed_to_newest(self) -> "Membership":
+        """The same spells under the newest symbol of every renamed listing, as vendors file its whole history."""
+        newest = [family[-1] for family in RENAMED]
+        return self.spelled_as([*newest, *set(self.tickers) - {old for family in RENAMED for old in family[:-1]}])
+
+
+def read_members(path: str | Path) -> Membership:
+    """Membership from a CSV with the columns ticker, from, to_exclusive.
+
+    Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise InputError(f"there is no membership file {source}; give a CSV with the columns {', '.join(COLUMNS)}")
+    try:
+        table = pd.read_csv(source, dtype=str, keep_default_na=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise DataError(f"{source.name} is not a CSV ({_first_line(error)}); it needs {', '.join(COLUMNS)}") from error
+    missing = [name for name in COLUMNS if name not in table]
+    if missing or table.empty:
+        fault = f"has no column {missing[0]}" if missing else "holds no member"
+        raise DataError(f"{source.name} {fault}; a membership file has the columns {', '.join(COLUMNS)}")
+    return _from_table(table, source.name, f"point-in-time membership from {source.name}")
+
+
+def index_members(index: str) -> Membership:
+    """Point-in-time membership of the NASDAQ-100 since 2006, from the package index-constitution.
+
+    Its known errors are mended: NDOI stands for ENDP, and WTW was out of the index from 2015 to 2018-12-23.
+    """
+    if index != "nasdaq100":
+        raise InputError(f"unknown universe {index!r}; give 'nasdaq100', a list of tickers or a membership CSV")
+    import index_constitution
+
+    history = index_constitution.history("nasdaq100")
+    table = pd.DataFrame({"ticker": history["symbol"].astype(str)})
+    for name, column in (("from", "opt-in"), ("to_exclusive", "opt-out")):
+        table[name] = history[column].dt.strftime("%Y-%m-%d").fillna("")
+    table = table.replace({"ticker": {"NDOI": "ENDP"}})
+    wrong = (table["ticker"] == "WTW") & (table["from"] < "2015-01-01") & (table["to_exclusive"] > "2018-12-24")
+    again = table[wrong].assign(**{"from": "2018-12-24"})
+    table.loc[wrong, "to_exclusive"] = "2015-01-01"
+    table = pd.concat([table, again], ignore_index=True)
+    return _from_table(table, "index-constitution",
+                       f"point-in-time NASDAQ-100 membership from index-constitution {index_constitution.__version__}")
+
+
+def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
+    """A list that holds for all time, and therefore carries survivorship. Raises InputError for an empty one."""
+    if len(tickers) == 0:
+        raise InputError("the list of tickers is empty; name at least one, or leave members out to take every name")
+    names = np.array(list(dict.fromkeys(tickers)), dtype=object)
+    return Membership(tickers=names, start=np.full(len(names), _START), stop=np.full(len(names), _OPEN),
+                      sentence=sentence, survivorship=True)
+
+
+def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
+    days = {}
+    for column in COLUMNS[1:]:
+        text = table[column].str.strip()
+        parsed = pd.to_datetime(text.where(text != ""), format="%Y-%m-%d", errors="coerce")
+        unreadable = parsed.isna() & ((text != "") | (column == "from"))
+        if unreadable.any():
+            row = int(np.argmax(unreadable))
+            raise DataError(f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; "
+                            "write dates as YYYY-MM-DD")
+        days[column] = parsed.to_numpy().astype("datetime64[ns]")
+    stop = np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
+    if (backward := stop <= days["from"]).any():
+        row = int(np.argmax(backward))
+        raise DataError(f"{name}: the spell of {table['ticker'].iloc[row]} ends on {stop[row]!s:.10}, not after its "
+                        f"start on {days['from'][row]!s:.10}")
+    return Membership(tickers=table["ticker"].str.strip().to_numpy(dtype=object), start=days["from"], stop=stop,
+                      sentence=sentence)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
