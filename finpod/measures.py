@@ -1,0 +1,333 @@
+"""Return and risk of equity curves: one definition each, on curves [T] and on batches of curves [T, E].
+
+    V         equity V_0..V_n, V_0 first: the cash before the first order; n returns make n + 1 points
+    r         r_t = V_t / V_{t-1} - 1, simple returns
+    total     V_n / V_0 - 1
+    CAGR      (V_n / V_0)^(P / n) - 1 with P periods a year
+    volatility std(r, ddof=1) sqrt(P)
+    Sharpe    mean(r - f) / std(r - f, ddof=1) sqrt(P), f = (1 + yearly rate)^(1 / P) - 1
+    Sortino   mean(r) / sqrt(mean(min(r, 0)^2)) sqrt(P), the mean over all n returns
+    drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
+    Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
+
+Fractions, not percent. A ratio whose divisor is zero, or below 1e-12 a period (rounding dust), is NaN. An account at or
+below zero is ruined: it counts as zero from then on, and its returns after that are zero. NaN at the start of a curve
+stands for periods before it began and is dropped; any other NaN in what `metrics` is given is an error. Arrays may be
+numpy, lists, pandas Series or torch tensors; results of [T, E] are arrays [E].
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from finpod.errors import InputError
+
+Array = NDArray[Any]
+
+DUST = 1e-12
+"""A divisor below this, a period, counts as zero."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a curve earned and risked; floats for a curve [T], arrays [E] for a batch [T, E]."""
+
+    total_return: float
+    """V_n / V_0 - 1."""
+    cagr: float
+    """Compound yearly growth."""
+    volatility: float
+    """Yearly standard deviation of the returns; NaN for a single return."""
+    sharpe: float
+    """Yearly mean over standard deviation of the returns above the risk-free rate."""
+    sortino: float
+    """Yearly mean over downside deviation."""
+    max_drawdown: float
+    """Deepest fall below the running peak, V_0 included; <= 0."""
+    calmar: float
+    """CAGR over the depth of the deepest fall."""
+    days: int
+    """Number of returns."""
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A curve against a benchmark over the dates on which both have a value."""
+
+    excess: float
+    """Total return less the benchmark's."""
+    beta: float
+    """cov(r, b) / var(b)."""
+    alpha: float
+    """Yearly (mean(r) - beta mean(b)) P, without a risk-free rate."""
+    information_ratio: float
+    """mean(r - b) / std(r - b, ddof=1) sqrt(P)."""
+    tracking_error: float
+    """std(r - b, ddof=1) sqrt(P)."""
+
+
+@dataclass(frozen=True)
+class Drawdown:
+    """One fall below a peak and the way back."""
+
+    peak: np.datetime64
+    """Last date at the peak."""
+    valley: np.datetime64
+    """Date of the lowest value."""
+    recovery: np.datetime64 | None
+    """First date back at the peak; None if that has not happened."""
+    depth: float
+    """Value in the valley / value at the peak - 1."""
+    sessions: int
+    """Sessions from the peak to the recovery, or to the end of the curve."""
+
+
+def metrics(equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float = 252) -> Metrics:
+    """Metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], given by name.
+
+    `risk_free` is a yearly rate. Raises InputError for both or neither, for no returns at all, for gaps and infinities
+    and for a curve that does not start above zero.
+    """
+    if (equity is None) == (returns is None):
+        raise InputError("give metrics() either an equity curve or returns=..., by name, and not both")
+    _check_rates(risk_free, periods_per_year)
+    if returns is None:
+        curve = _curve(equity)
+        steps = _steps(curve)
+    else:
+        curve, steps = _compounded(returns)
+    begun = np.isfinite(steps)
+    days = begun.sum(axis=0)
+    growth = curve[-1] / _first(curve)
+    mean, deviation = _mean(steps), _deviation(steps)
+    downside = np.sqrt(_mean(np.minimum(steps, 0) ** 2))
+    daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
+    with np.errstate(over="ignore"):
+        cagr = _finite(growth ** (periods_per_year / days) - 1)
+    deepest = np.nanmin(drawdowns(curve), axis=0)
+    year = np.sqrt(periods_per_year)
+    figures = (growth - 1, cagr, deviation * year, _ratio(mean - daily_rate, deviation) * year,
+               _ratio(mean, downside) * year, deepest, _ratio(cagr, -deepest), days)
+    return Metrics(*map(_plain, figures))
+
+
+def relative(equity: Any, benchmark: Any, *, periods_per_year: float = 252) -> Relative:
+    """Compare a curve [T] or [T, E] with a benchmark [T]; NaN in either is a missing date.
+
+    Only dates on which both have a value count, so a return may span a gap, and spans the same gap in both. Two pandas
+    objects with dates are joined on their session dates, whatever their time zones; anything else must have equal
+    lengths. Undefined figures (fewer than two common dates, a flat benchmark) are NaN. Raises InputError for lengths
+    that differ and for a curve that does not start above zero.
+    """
+    _check_rates(0.0, periods_per_year)
+    own, other = _joined(equity, benchmark)
+    common = np.isfinite(other) & (np.isfinite(own) if own.ndim == 1 else np.isfinite(own).all(axis=1))
+    if common.sum() < 2:
+        return Relative(*[_plain(np.full(own.shape[1:], np.nan))] * 5)
+    own, other = _curve(own[common]), _curve(other[common])
+    other = other if own.ndim == 1 else other[:, None]
+    steps, benchmark_steps = _steps(own), _steps(other)
+    spread = benchmark_steps - benchmark_steps.mean(axis=0)
+    variance = (spread * spread).sum(axis=0)
+    sound = _deviation(benchmark_steps) >= DUST
+    covariance = ((steps - steps.mean(axis=0)) * spread).sum(axis=0)
+    beta = np.where(sound, covariance / np.where(sound, variance, 1.0), np.nan)
+    active = steps - benchmark_steps
+    deviation, year = _deviation(active), np.sqrt(periods_per_year)
+    figures = ((own[-1] / own[0] - 1) - (other[-1] / other[0] - 1), beta,
+               (steps.mean(axis=0) - beta * benchmark_steps.mean(axis=0)) * periods_per_year,
+               _ratio(active.mean(axis=0), deviation) * year, deviation * year)
+    return Relative(*map(_plain, figures))
+
+
+def drawdowns(equity: Any) -> Array:
+    """Fall below the running peak, V_t / max(V_0..V_t) - 1, [T] or [T, E]; NaN where the curve has no value."""
+    curve = _ruined(_array(equity))
+    peak = np.fmax.accumulate(curve, axis=0)
+    return np.where(peak > 0, curve / np.where(peak > 0, peak, 1.0) - 1, np.nan)
+
+
+def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
+    """The `top` deepest drawdowns of a curve [T] at `dates` [T], deepest first; missing values are left out."""
+    curve, days = _array(equity), session_dates(dates)
+    if curve.ndim != 1 or curve.shape != days.shape:
+        raise InputError(f"the curve has shape {curve.shape} and the dates {days.shape}; both must be one series")
+    known = np.isfinite(curve)
+    curve, days = curve[known], days[known]
+    depth = drawdowns(curve)
+    under = np.concatenate(([False], depth < -DUST, [False]))
+    starts, stops = (np.flatnonzero(edge) for edge in (~under[:-1] & under[1:], under[:-1] & ~under[1:]))
+    if not len(starts):
+        return []
+    spells = []
+    for spell in np.argsort([depth[a:b].min() for a, b in zip(starts, stops, strict=True)], kind="stable")[:top]:
+        first, stop = starts[spell], stops[spell]
+        valley = first + int(depth[first:stop].argmin())
+        recovered = stop < len(curve)
+        spells.append(Drawdown(days[first - 1], days[valley], days[stop] if recovered else None, float(depth[valley]),
+                               int((stop if recovered else len(curve) - 1) - (first - 1))))
+    return spells
+
+
+def rolling_sharpe(returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float = 252) -> Array:
+    """Sharpe ratio of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
+    _check_rates(risk_free, periods_per_year)
+    mean, deviation = _rolling(returns, window)
+    daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
+    return _ratio(mean - daily_rate, deviation) * np.sqrt(periods_per_year)
+
+
+def rolling_volatility(returns: Any, window: int, *, periods_per_year: float = 252) -> Array:
+    """Yearly volatility of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
+    _check_rates(0.0, periods_per_year)
+    return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
+
+
+def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
+    """Compounded returns of a curve [T] by calendar 'month' or 'year'.
+
+    Returns the periods [K] as datetime64[M] or [Y] and their returns [K]. A period counts from the last value before it,
+    so that the returns of all periods compound to the total return; missing values are left out.
+    """
+    units = {"month": "datetime64[M]", "year": "datetime64[Y]"}
+    if period not in units:
+        raise InputError(f"period {period!r} is unknown; choose 'month' or 'year'")
+    curve, days = _ruined(_array(equity)), session_dates(dates)
+    known = np.isfinite(curve)
+    curve, periods = curve[known], days[known][1:].astype(units[period])
+    if not len(periods):
+        return periods, np.empty(0)
+    ends = np.append(np.flatnonzero(periods[1:] != periods[:-1]), len(periods) - 1)
+    values = curve[np.append(0, ends + 1)]
+    return periods[ends], _steps(values)
+
+
+def session_dates(dates: Any) -> Array:
+    """Dates [T] as datetime64[D]; time-zone-aware pandas dates become the day on their own clock."""
+    if getattr(dates, "tz", None) is not None:
+        dates = dates.tz_localize(None)
+    return np.asarray(dates).astype("datetime64[D]")
+
+
+def _array(values: Any) -> Array:
+    """Lists, Series, frames and tensors as float64 [T] or [T, E]."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a curve must be numbers, not {type(values).__name__} ({error})") from error
+    if array.ndim not in (1, 2):
+        raise InputError(f"a curve has shape {array.shape}; give [T] or [T, E]")
+    return array
+
+
+def _curve(equity: Any) -> Array:
+    """A checked curve, ruin applied; leading NaN stays."""
+    curve = _array(equity)
+    _check_gaps(curve, "the equity curve", least=2)
+    if (start := _first(curve).min()) <= 0:
+        raise InputError(f"an equity curve must start above zero; it starts at {start:g}")
+    return _ruined(curve)
+
+
+def _compounded(returns: Any) -> tuple[Array, Array]:
+    """The curve of `returns` from V_0 = 1, and the returns with ruin applied; NaN at their start keeps the curve at 1."""
+    steps = _array(returns)
+    _check_gaps(steps, "the series of returns", least=1)
+    waiting = np.isnan(steps)
+    curve = np.cumprod(np.concatenate([np.ones_like(steps[:1]), np.where(waiting, 0.0, steps) + 1]), axis=0)
+    curve = _ruined(curve)
+    return curve, np.where(curve[:-1] > 0, np.maximum(steps, -1.0), np.where(waiting, np.nan, 0.0))
+
+
+def _check_gaps(values: Array, what: str, least: int) -> None:
+    """Refuse too few values, infinities and NaN after the first value."""
+    known = ~np.isnan(values)
+    counts = np.atleast_1d(known.sum(axis=0))
+    if not counts.size or counts.min() < least:
+        raise InputError(f"{what} is too short: {counts.min() if counts.size else 0} values leave no return to measure; "
+                         "widen the range of dates")
+    wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
+    if wrong.any():
+        place = np.argwhere(wrong)[0]
+        raise InputError(f"{what} holds {values[tuple(place)]} at position {place[0]}; drop or fill missing values first")
+
+
+def _first(values: Array) -> Array:
+    """First value that is not NaN, [] or [E]."""
+    row = (~np.isnan(values)).argmax(axis=0)
+    return np.take_along_axis(values, np.expand_dims(row, 0), axis=0)[0]
+
+
+def _ruined(curve: Array) -> Array:
+    """The curve with zero from the first value at or below zero on."""
+    return np.where(np.logical_or.accumulate(curve <= 0, axis=0) & ~np.isnan(curve), 0.0, curve)
+
+
+def _steps(curve: Array) -> Array:
+    """Simple returns [n] or [n, E]; zero after ruin, NaN before the curve begins."""
+    before = curve[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(before == 0, 0.0, curve[1:] / before - 1)
+
+
+def _mean(steps: Array) -> Array:
+    known = np.isfinite(steps)
+    return np.where(known, steps, 0.0).sum(axis=0) / known.sum(axis=0)
+
+
+def _deviation(steps: Array) -> Array:
+    """Sample standard deviation over the periods that are not NaN; NaN for a single one."""
+    spread = np.where(np.isfinite(steps), steps - _mean(steps), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt((spread**2).sum(axis=0) / (np.isfinite(steps).sum(axis=0) - 1))
+
+
+def _ratio(value: Array, divisor: Array) -> Array:
+    """value / divisor, NaN where the divisor is dust or NaN."""
+    sound = np.asarray(divisor) >= DUST
+    return np.where(sound, value / np.where(sound, divisor, 1.0), np.nan)
+
+
+def _plain(figure: Array) -> Any:
+    """A figure without dimensions as a Python number."""
+    return figure if np.ndim(figure) else np.asarray(figure).item()
+
+
+def _finite(value: Array) -> Array:
+    return np.where(np.isfinite(value), value, np.nan)
+
+
+def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
+    steps = _array(returns)
+    if window < 2:
+        raise InputError(f"a rolling window of {window} returns has no deviation; use 2 or more")
+    mean, deviation = np.full_like(steps, np.nan), np.full_like(steps, np.nan)
+    if len(steps) >= window:
+        views = sliding_window_view(steps, window, axis=0)
+        mean[window - 1:], deviation[window - 1:] = views.mean(axis=-1), views.std(axis=-1, ddof=1)
+    return mean, deviation
+
+
+def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array]:
+    """Both as arrays of equal length, pandas objects with dates by their common session dates."""
+    own, other = _array(equity), _array(benchmark)
+    if all(hasattr(getattr(side, "index", None), "tz") for side in (equity, benchmark)):
+        days, benchmark_days = session_dates(equity.index), session_dates(benchmark.index)
+        _, rows, benchmark_rows = np.intersect1d(days, benchmark_days, return_indices=True)
+        return own[rows], other[benchmark_rows]
+    if other.ndim != 1 or len(own) != len(other):
+        raise InputError(f"the curve has shape {own.shape} and the benchmark {other.shape}; the benchmark must be one "
+                         "series of the same length")
+    return own, other
+
+
+def _check_rates(risk_free: float, periods_per_year: float) -> None:
+    if not (np.isfinite(risk_free) and risk_free > -1):
+        raise InputError(f"risk_free is {risk_free}; give a yearly rate above -1, such as 0.05")
+    if not (np.isfinite(periods_per_year) and periods_per_year > 0):
+        raise InputError(f"periods_per_year is {periods_per_year}; it must be positive, such as 252")

@@ -1,0 +1,257 @@
+"""Metrics against values worked by hand."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finpod.errors import InputError
+from finpod.measures import (
+    Drawdown,
+    drawdown_table,
+    drawdowns,
+    metrics,
+    period_returns,
+    relative,
+    rolling_sharpe,
+    rolling_volatility,
+)
+
+A05 = [0.01, -0.005, 0.015, 0, -0.01, 0.02]
+
+
+def near(value):
+    return pytest.approx(value, rel=1e-6)
+
+
+def test_a01_drawdown_starts_at_v0():
+    equity = [1000, 900, 950, 855, 1010]
+    np.testing.assert_allclose(drawdowns(equity), [0, -0.10, -0.05, -0.145, 0], atol=1e-12)
+    assert metrics(equity).max_drawdown == near(-0.145)
+    assert metrics(equity).total_return == near(0.01)
+
+
+def test_a03_base_is_never_guessed():
+    found = metrics([52, 55, 50.6, 57.2, 54.34])
+    assert found.max_drawdown == near(-0.08)
+    assert found.total_return == near(0.045)
+
+
+def test_a05_annualisation():
+    found = metrics(returns=A05)
+    assert found.sharpe == near(6.708203932)
+    assert found.volatility == near(0.187829710)
+    assert found.days == 6
+
+
+def test_a07_years_are_counted_in_returns():
+    assert metrics(np.linspace(100, 144, 505)).cagr == near(0.20)
+
+
+def test_a08_leading_nan_is_not_counted():
+    found = metrics(returns=[math.nan, 0.01, -0.02, 0.03])
+    assert (found.days, found.total_return, found.cagr) == (3, near(0.019494), near(4.061889))
+    curve = metrics([math.nan, 1.0, 1.01, 1.01 * 0.98, 1.01 * 0.98 * 1.03])
+    assert (curve.days, curve.cagr) == (3, near(4.061889))
+
+
+def test_a10_yearly_rate_becomes_daily():
+    assert metrics(returns=A05, risk_free=0.05).sharpe == near(6.448421)
+
+
+def test_a11_zero_divisors_are_undefined():
+    flat = metrics([1000.0] * 6)
+    assert (flat.total_return, flat.volatility, flat.max_drawdown) == (0, 0, 0)
+    assert math.isnan(flat.sharpe)
+    assert math.isnan(flat.calmar)
+    assert math.isnan(flat.sortino)
+    dust = metrics(returns=[0.001] * 250)
+    assert math.isnan(dust.sharpe)
+    assert math.isnan(metrics(np.cumprod([1.0] + [1.001] * 250)).sharpe)
+
+
+@pytest.mark.parametrize("empty", [{"equity": [100.0]}, {"equity": []}, {"returns": []}, {"returns": [math.nan]}])
+def test_a13_no_returns_is_an_error(empty):
+    with pytest.raises(InputError, match="no return to measure"):
+        metrics(**empty)
+
+
+def test_a13_short_histories_do_not_crash():
+    one = metrics([100, 101])
+    assert (one.total_return, one.max_drawdown, one.days) == (near(0.01), 0, 1)
+    assert all(math.isnan(figure) for figure in (one.sharpe, one.volatility, one.calmar))
+    two = metrics([100, 101, 100.5])
+    assert (two.sharpe, two.max_drawdown) == (near(3.791216), near(-0.004950495))
+
+
+@pytest.mark.parametrize("tail", [[], [0.0], [0.0, 0.0, 0.0], [5.0, -1.0]])
+def test_a14_ruin(tail):
+    found = metrics([100, 110, 0.0, *tail])
+    assert (found.total_return, found.cagr, found.max_drawdown, found.calmar) == (-1, -1, -1, -1)
+    assert math.isfinite(found.sharpe)
+    by_returns = metrics(returns=[0.1, -1.0, *([0.5] * len(tail))])
+    assert dataclasses.astuple(by_returns) == pytest.approx(dataclasses.astuple(found), rel=1e-12)
+
+
+def test_a16_no_drawdown():
+    found = metrics([100, 101, 103])
+    assert found.max_drawdown == 0
+    assert math.isnan(found.calmar)
+    assert math.isfinite(found.sharpe)
+    assert drawdown_table([100, 101, 103], np.arange("2024-01-02", "2024-01-05", dtype="datetime64[D]")) == []
+
+
+def test_a17_negative_ratios_stay_negative():
+    found = metrics(returns=[-0.01, 0.005, -0.01])
+    assert found.total_return == near(-0.0149995)
+    assert (found.sharpe, found.cagr, found.calmar) == (near(-9.165151390), near(-0.719028752), near(-47.936848))
+
+
+def test_a19_sortino_counts_all_days():
+    assert metrics(returns=[0.03, -0.01, 0.02, -0.02]).sortino == near(7.099295740)
+
+
+def test_a21_drawdown_dates():
+    days = np.array([f"2024-01-{day:02}" for day in (2, 3, 4, 5, 8, 9, 10)], dtype="datetime64[D]")
+    first, second = drawdown_table([100, 110, 99, 104.5, 110, 121, 115], days)
+    assert first == Drawdown(days[1], days[2], days[4], near(-0.10), 3)
+    assert second == Drawdown(days[5], days[6], None, near(-0.04958678), 1)
+
+
+def test_a21_drawdown_from_the_first_day_and_top():
+    days = pd.bdate_range("2024-01-02", periods=6)
+    table = drawdown_table([100, 90, 100, 95, 100, 80], days, top=2)
+    assert [spell.depth for spell in table] == [near(-0.2), near(-0.1)]
+    assert table[1].peak == np.datetime64("2024-01-02")
+
+
+def test_a22_a_curve_against_itself():
+    equity = 100 * np.cumprod(1 + np.random.default_rng(0).normal(0, 0.01, 50))
+    found = relative(equity, equity * 3)
+    assert found.excess == pytest.approx(0, abs=1e-12)
+    assert (found.beta, found.alpha) == (pytest.approx(1, abs=1e-12), pytest.approx(0, abs=1e-12))
+    assert math.isnan(found.information_ratio)
+
+
+def test_a23_relative_figures_use_common_dates():
+    equity = [100, 101, 102.01, 103.0301]
+    found = relative(equity, [400, 404, math.nan, 412.08])
+    assert (found.beta, found.excess) == (near(1.01), pytest.approx(0.000101, rel=1e-6))
+    assert metrics(equity).days == 3
+
+
+@pytest.mark.parametrize(("own_zone", "other_zone"), [(None, "America/New_York"), ("America/New_York", None),
+                                                      ("UTC", "America/New_York")])
+def test_a25_time_zones_become_session_dates(own_zone, other_zone):
+    days = pd.bdate_range("2024-01-02", periods=5)
+    own, other = pd.Series([1, 1.1, 1.0, 1.2, 1.1], days), pd.Series([5, 5.1, 5.3, 5.0, 5.2], days)
+    naive = relative(own, other)
+    moved = relative(own.tz_localize(own_zone), other.tz_localize(other_zone))
+    assert moved == naive
+    late = relative(own.tz_localize(own_zone), other.tz_localize(other_zone).drop(days[2].tz_localize(other_zone)))
+    assert late == relative(own, other.where(other.index != days[2]))
+
+
+def test_a30_excess_is_the_difference_of_totals():
+    equity, benchmark = [100, 104, 99.3, 101.7], [50, 50.7, 51.1, 49.9]
+    assert relative(equity, benchmark).excess == metrics(equity).total_return - metrics(benchmark).total_return
+
+
+def test_a32_returns_compound():
+    assert metrics(returns=[0.5, -0.5]).total_return == near(-0.25)
+
+
+def test_a33_ratios_of_a_blend_are_not_means():
+    halves = np.linspace(1, 1.24, 127) / 2 + np.linspace(1, 1.12, 127) / 2
+    assert (metrics(halves).total_return, metrics(halves).cagr) == (near(0.18), near(0.3924))
+    blend = (np.array([0.02, -0.01, 0.02]) + np.array([-0.01, 0.02, 0])) / 2
+    assert metrics(returns=blend).sharpe == near(36.660606)
+
+
+def test_a_batch_equals_its_columns():
+    generator = np.random.default_rng(1)
+    equity = 100 * np.cumprod(1 + generator.normal(0, 0.02, (60, 4)), axis=0)
+    equity[:7, 1] = np.nan
+    equity[30:, 2] = 0
+    benchmark = np.linspace(50, 60, 60) + generator.normal(0, 1, 60)
+    whole = metrics(equity, risk_free=0.02)
+    for column in range(4):
+        single = metrics(equity[:, column], risk_free=0.02)
+        picked = [float(np.asarray(figure)[column]) for figure in dataclasses.astuple(whole)]
+        np.testing.assert_allclose(picked, dataclasses.astuple(single), rtol=1e-12)
+    batch = relative(equity[:, [0, 3]], benchmark)
+    alone = relative(equity[:, 3], benchmark)
+    np.testing.assert_allclose([figure[1] for figure in dataclasses.astuple(batch)], dataclasses.astuple(alone))
+
+
+def test_tensors_series_and_lists_are_alike():
+    torch = pytest.importorskip("torch")
+    values = [100.0, 101.0, 99.0, 104.0]
+    expected = metrics(values)
+    assert metrics(torch.tensor(values, dtype=torch.float64, requires_grad=True)) == expected
+    assert metrics(pd.Series(values, pd.bdate_range("2024-01-02", periods=4))) == expected
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({}, "either"),
+    ({"equity": [1, 2], "returns": [0.1]}, "either"),
+    ({"equity": [1, math.nan, 2]}, "position 1"),
+    ({"returns": [0.1, math.inf]}, "position 1"),
+    ({"equity": [0, 1, 2]}, "start above zero"),
+    ({"equity": ["a", "b"]}, "must be numbers"),
+    ({"equity": 3.0}, "shape"),
+    ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
+    ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
+])
+def test_bad_input_is_named(arguments, text):
+    with pytest.raises(InputError, match=text):
+        metrics(**arguments)
+
+
+def test_relative_refuses_unequal_lengths_and_survives_missing_benchmarks():
+    with pytest.raises(InputError, match="same length"):
+        relative([1, 2, 3], [1, 2])
+    missing = relative([1, 2, 3], [math.nan] * 3)
+    assert all(math.isnan(figure) for figure in dataclasses.astuple(missing))
+    single = relative([1, 2, 3], [math.nan, 5, 6])
+    assert single.excess == near(0.5 - 0.2)
+    assert math.isnan(single.beta)
+
+
+def test_rolling_figures_are_the_metrics_of_the_window():
+    returns = np.random.default_rng(2).normal(0.001, 0.01, 40)
+    sharpe, volatility = rolling_sharpe(returns, 10, risk_free=0.03), rolling_volatility(returns, 10)
+    assert np.isnan(sharpe[:9]).all()
+    last = metrics(returns=returns[-10:], risk_free=0.03)
+    assert (sharpe[-1], volatility[-1]) == (near(last.sharpe), near(last.volatility))
+    assert np.isnan(rolling_sharpe([0.001] * 20, 10)).all()
+    assert np.isnan(rolling_sharpe(returns, 50)).all()
+    with pytest.raises(InputError, match="window of 1"):
+        rolling_sharpe(returns, 1)
+
+
+def test_period_returns_compound_to_the_total():
+    days = pd.bdate_range("2019-12-31", "2021-02-10")
+    equity = 100 * np.cumprod(1 + np.random.default_rng(3).normal(0, 0.01, len(days)))
+    months, monthly = period_returns(equity, days, "month")
+    years, yearly = period_returns(equity, days, "year")
+    assert (str(months[0]), str(months[-1]), len(months)) == ("2020-01", "2021-02", 14)
+    assert [str(year) for year in years] == ["2020", "2021"]
+    total = metrics(equity).total_return
+    assert (np.prod(1 + monthly) - 1, np.prod(1 + yearly) - 1) == (near(total), near(total))
+    with pytest.raises(InputError, match="week"):
+        period_returns(equity, days, "week")
+
+
+@given(st.lists(st.floats(-0.9, 3), min_size=1, max_size=60), st.floats(0.01, 1e9))
+def test_scale_changes_nothing_and_nothing_is_infinite(returns, scale):
+    equity = scale * np.cumprod(np.concatenate([[1], 1 + np.array(returns)]))
+    found, unscaled = metrics(equity), metrics(returns=returns)
+    assert not any(math.isinf(figure) for figure in dataclasses.astuple(found))
+    assert found.max_drawdown == pytest.approx(unscaled.max_drawdown, abs=1e-9)
+    assert -1 <= found.max_drawdown <= 0
+    assert found.total_return == pytest.approx(unscaled.total_return, rel=1e-6, abs=1e-9)
