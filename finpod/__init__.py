@@ -1,0 +1,67 @@
+"""Train stock-trading agents with deep reinforcement learning, and find out honestly whether they are any good.
+
+The public face; every name is imported when it is first used, so that `import finpod` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from finpod.backtester import backtest
+    from finpod.envs.tasks import make_env
+    from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
+    from finpod.loading import load_strategy
+    from finpod.lookahead import audit
+    from finpod.market.data import MarketData
+    from finpod.market.ledger import Costs
+    from finpod.market.sources import fetch_market, load_market, sample_market
+    from finpod.measures import metrics
+    from finpod.result import BacktestResult, load_result
+    from finpod.simulator import simulate_market
+    from finpod.strategy import MarketView, Strategy, top_k
+    from finpod.tournament.training import train
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BacktestResult": "result",
+    "CheckpointError": "errors",
+    "Costs": "market.ledger",
+    "DataError": "errors",
+    "FinpodError": "errors",
+    "InputError": "errors",
+    "MarketData": "market.data",
+    "MarketView": "strategy",
+    "Strategy": "strategy",
+    "StrategyError": "errors",
+    "audit": "lookahead",
+    "backtest": "backtester",
+    "fetch_market": "market.sources",
+    "load_market": "market.sources",
+    "load_result": "result",
+    "load_strategy": "loading",
+    "make_env": "envs.tasks",
+    "metrics": "measures",
+    "sample_market": "market.sources",
+    "simulate_market": "simulator",
+    "top_k": "strategy",
+    "train": "tournament.training",
+}
+
+__all__ = [  # noqa: PLE0604
+    "BacktestResult", "CheckpointError", "Costs", "DataError", "FinpodError", "InputError", "MarketData", "MarketView",
+    "Strategy", "StrategyError", "audit", "backtest", "fetch_market", "load_market", "load_result", "load_strategy",
+    "make_env", "metrics", "sample_market", "simulate_market", "top_k", "train",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'finpod' has no attribute {name!r}")
+    value = getattr(import_module(f"finpod.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

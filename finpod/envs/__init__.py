@@ -1,0 +1,1 @@
+"""Environments: thousands of accounts in one market, stepped together."""

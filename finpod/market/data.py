@@ -1,0 +1,228 @@
+"""`MarketData`: the bars of N names over T sessions, validated once and never changed."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finpod.errors import DataError, InputError
+
+Array = NDArray[Any]
+DateLike = str | np.datetime64 | Any
+
+_PRICES = ("open", "high", "low", "close")
+_TABLES = (*_PRICES, "volume", "factor", "member")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MarketData:
+    """Bars on a grid of sessions and names; every array is read-only.
+
+    Prices and volume are adjusted for splits and dividends in such a way that `close * volume` is the dollar volume
+    as traded. NaN means that there is no bar. A table the source does not have (`open` of a close-only source) is None.
+    Raises DataError, naming the first offender, for shapes that disagree, dates that are not strictly increasing,
+    repeated tickers and prices that are not positive.
+    """
+
+    dates: Array
+    """[T] datetime64[ns], naive session dates, strictly increasing."""
+    tickers: tuple[str, ...]
+    """[N] symbols, in column order."""
+    close: Array
+    """[T, N] float64, adjusted close."""
+    open: Array | None = None
+    """[T, N] float64, adjusted open."""
+    high: Array | None = None
+    """[T, N] float64, adjusted high."""
+    low: Array | None = None
+    """[T, N] float64, adjusted low."""
+    volume: Array | None = None
+    """[T, N] float64, shares, adjusted inversely to the prices."""
+    factor: Array | None = None
+    """[T, N] float64, adjusted price / price as traded; None stands for 1 everywhere."""
+    member: Array = None  # type: ignore[assignment]
+    """[T, N] bool, in the universe on that day; left out (a static list), it becomes all true."""
+    last_bar: Array = None  # type: ignore[assignment]
+    """[N] datetime64[ns], date of the last bar in the whole snapshot; NaT for a name without any; survives slicing."""
+    benchmark: str = "QQQ"
+    """What the benchmark is, as every output names it."""
+    benchmark_close: Array
+    """[T] float64, adjusted; NaN where missing."""
+    benchmark_open: Array | None = None
+    """[T] float64, adjusted."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-able provenance: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
+
+    def __post_init__(self) -> None:
+        days, names = len(self.dates), len(self.tickers)
+        if days == 0 or names == 0:
+            raise DataError(f"a market needs at least one session and one name; got {days} sessions and {names} names")
+        if len(set(self.tickers)) != names:
+            repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
+            raise DataError(f"ticker {repeated} appears twice among the columns")
+        self._set("dates", np.asarray(self.dates).astype("datetime64[ns]"))
+        steps = np.diff(self.dates)
+        if (steps <= np.timedelta64(0)).any():
+            row = int(np.argmax(steps <= np.timedelta64(0)))
+            raise DataError(
+                f"dates are not strictly increasing: {self.dates[row]!s:.10} is followed by {self.dates[row + 1]!s:.10}"
+            )
+        if self.member is None:
+            self._set("member", np.ones((days, names), dtype=bool))
+        for name in _TABLES:
+            table = getattr(self, name)
+            if table is None:
+                continue
+            table = np.asarray(table, dtype=bool if name == "member" else np.float64)
+            if table.shape != (days, names):
+                raise DataError(f"{name} has shape {table.shape}, not the {(days, names)} of dates and tickers")
+            self._set(name, table)
+        for name in _PRICES:
+            table = getattr(self, name)
+            if table is not None and (wrong := (table <= 0) | np.isinf(table)).any():
+                row, column = np.argwhere(wrong)[0]
+                raise DataError(
+                    f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10} is {table[row, column]:g}; "
+                    "a price must be positive, or NaN for no bar"
+                )
+        for name in ("benchmark_close", "benchmark_open"):
+            series = getattr(self, name)
+            if series is not None:
+                if np.shape(series) != (days,):
+                    raise DataError(f"{name} has shape {np.shape(series)}, not the {(days,)} of dates")
+                self._set(name, np.asarray(series, dtype=np.float64))
+        if self.last_bar is None:
+            self._set("last_bar", _last_bar(self.dates, self.has_bar))
+        else:
+            self._set("last_bar", np.asarray(self.last_bar).astype("datetime64[ns]"))
+
+    def _set(self, name: str, value: Array) -> None:
+        if value.flags.writeable:
+            value = value.view()
+            value.flags.writeable = False
+        object.__setattr__(self, name, value)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, N)."""
+        return len(self.dates), len(self.tickers)
+
+    @cached_property
+    def has_bar(self) -> Array:
+        """[T, N] bool: there is a close."""
+        return np.isfinite(self.close)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the prices were made by `simulate_market`."""
+        return self.manifest.get("source") == "simulated"
+
+    @property
+    def title(self) -> str:
+        """One line that says what these prices are."""
+        return str(self.manifest.get("title", self.manifest.get("source", "unnamed market")))
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over names, dates and values, the same for equal content whatever its source."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps([self.tickers, self.benchmark]).encode())
+        for name in ("dates", *_TABLES, "last_bar", "benchmark_close", "benchmark_open"):
+            value = getattr(self, name)
+            digest.update(name.encode())
+            if value is not None:
+                value = value.view(np.int64) if value.dtype.kind == "M" else value
+                digest.update(np.ascontiguousarray(value).tobytes())
+        return digest.hexdigest()
+
+    def row_of(self, date: DateLike, *, side: str = "left") -> int:
+        """Row of the first session on or after `date` (side 'left'), or of the last on or before it (side 'right').
+
+        Raises InputError for text that is not a date and for dates outside the data.
+        """
+        day = as_date(date)
+        row = int(np.searchsorted(self.dates, day, side="left"))
+        if side == "right":
+            row = int(np.searchsorted(self.dates, day + np.timedelta64(1, "D"), side="left")) - 1
+        if not 0 <= row < len(self.dates):
+            raise InputError(
+                f"{day!s:.10} lies outside the data, which run from {self.dates[0]!s:.10} to {self.dates[-1]!s:.10}"
+            )
+        return row
+
+    def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
+        """First and last row (both included) of the sessions within [start, end]; None means the data's own end.
+
+        Raises InputError if the window holds no session or ends before it starts.
+        """
+        if start is not None and end is not None and as_date(end) < as_date(start):
+            raise InputError(f"the window ends on {as_date(end)!s:.10}, before it starts on {as_date(start)!s:.10}")
+        first = 0 if start is None else self.row_of(start)
+        last = len(self.dates) - 1 if end is None else self.row_of(end, side="right")
+        if last < first:
+            raise InputError(f"there is no session between {as_date(start)!s:.10} and {as_date(end)!s:.10}")
+        return first, last
+
+    def rows(self, first: int, stop: int) -> "MarketData":
+        """The rows [first, stop) as a market of their own; `last_bar` stays that of the whole snapshot."""
+        if not 0 <= first < stop <= len(self.dates):
+            raise InputError(f"rows {first}:{stop} are not within 0:{len(self.dates)}")
+        cut = {
+            name: getattr(self, name)[first:stop]
+            for name in ("dates", *_TABLES, "benchmark_close", "benchmark_open")
+            if getattr(self, name) is not None
+        }
+        return replace(self, **cut)
+
+    def select(self, tickers: Sequence[str]) -> "MarketData":
+        """The named columns in the given order. Raises InputError naming unknown tickers."""
+        unknown = [t for t in tickers if t not in self.tickers]
+        if unknown:
+            raise InputError(
+                f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)} names, such as "
+                f"{', '.join(self.tickers[:3])}"
+            )
+        columns = [self.tickers.index(t) for t in tickers]
+        cut: dict[str, Any] = {
+            name: getattr(self, name)[:, columns] for name in _TABLES if getattr(self, name) is not None
+        }
+        return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], **cut)
+
+    def benchmark_market(self) -> "MarketData":
+        """The benchmark as a market of one name, always a member; sessions on which it has no bar are left out."""
+        kept = np.isfinite(self.benchmark_close)
+        if not kept.any():
+            raise DataError(f"the benchmark {self.benchmark} has no bar in these data")
+        opens = None if self.benchmark_open is None else self.benchmark_open[kept, None]
+        close = self.benchmark_close[kept]
+        return MarketData(
+            dates=self.dates[kept],
+            tickers=(self.benchmark,),
+            close=close[:, None],
+            open=opens,
+            benchmark=self.benchmark,
+            benchmark_close=close,
+            benchmark_open=None if opens is None else opens[:, 0],
+            manifest={**self.manifest, "of_hash": self.content_hash},
+        )
+
+
+def as_date(value: DateLike) -> np.datetime64:
+    """Midnight of a date given as ISO text, datetime64, datetime or Timestamp. Raises InputError for anything else."""
+    try:
+        day = np.datetime64(getattr(value, "to_datetime64", lambda: value)(), "D")
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD") from error
+    if np.isnat(day):
+        raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD")
+    return day.astype("datetime64[ns]")
+
+
+def _last_bar(dates: Array, has_bar: Array) -> Array:
+    last = len(dates) - 1 - has_bar[::-1].argmax(axis=0)
+    return np.where(has_bar.any(axis=0), dates[last], np.datetime64("NaT", "ns"))

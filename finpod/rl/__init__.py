@@ -1,0 +1,1 @@
+"""Learning: policies, returns, rollouts and learners."""

@@ -1,0 +1,1 @@
+"""Many agents, ranked on validation, kept as an ensemble."""
