@@ -1,0 +1,129 @@
+"""What one fill does to cash and shares, batched over accounts: the only code in finpod that moves money.
+
+Tensors are float64; the leading dimensions `...` are free ([] for one account, [E] for E of them, [S] for S strategies).
+Shares and prices are in adjusted units; `factor` (adjusted / as traded) is used where the count as traded matters.
+Long only: a target below zero is a target of zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from finpod.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DUST = 1e-12
+"""Orders below this share of the account's value are rounding, not orders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a trade costs, each side charged separately and taken from cash on the fill."""
+
+    fee_bps: float = 10.0
+    """Commission in basis points (1/10,000) of the traded notional."""
+    slippage_bps: float = 0.0
+    """Half-spread and slippage in basis points of the traded notional, charged like the fee."""
+    per_share: float = 0.0
+    """Commission per share as traded, in currency."""
+
+    def __post_init__(self) -> None:
+        for name in ("fee_bps", "slippage_bps", "per_share"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 <= value < 10_000):
+                raise InputError(f"{name} is {value}; it must be a number from 0 to below 10000")
+
+    @property
+    def rate(self) -> float:
+        """Cost as a fraction of the traded notional, without the part per share."""
+        return (self.fee_bps + self.slippage_bps) / 10_000
+
+    def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
+        """Cost as a fraction of the traded notional at `price` [..., N]; a plain number if nothing is charged per share."""
+        if self.per_share == 0:
+            return self.rate
+        return self.rate + self.per_share * (1.0 if factor is None else factor) / price
+
+
+class Fill(NamedTuple):
+    """One settlement."""
+
+    cash: Tensor
+    """[...] after the fill, never below zero."""
+    shares: Tensor
+    """[..., N] after the fill, never below zero."""
+    traded: Tensor
+    """[..., N] shares bought (positive) or sold (negative)."""
+    cost: Tensor
+    """[..., N] paid in currency."""
+
+
+def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
+    """Equity [...]: cash plus shares [..., N] at the marks [..., N], which must be finite."""
+    return cash + (shares * mark).sum(-1)
+
+
+def orders_for(weights: Tensor, cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
+    """Orders [..., N] in shares that turn the account into `weights` [..., N] of its value at the marks.
+
+    A weight of zero sells everything, to the last bit; orders that are rounding dust are zero.
+    """
+    equity = value(cash, shares, mark).unsqueeze(-1)
+    orders = weights.clamp(min=0) * equity / mark - shares
+    orders = orders * ((orders * mark).abs() > DUST * equity)
+    return orders.where(weights > 0, -shares)
+
+
+def settle(
+    cash: Tensor,
+    shares: Tensor,
+    orders: Tensor,
+    price: Tensor,
+    tradable: Tensor,
+    may_buy: Tensor,
+    costs: Costs,
+    *,
+    factor: Tensor | None = None,
+    whole_shares: bool = False,
+) -> Fill:
+    """Fill `orders` [..., N] (in shares, sells negative) at `price` [..., N].
+
+    Names that are not `tradable` get no fill and names that one `may_buy` not are only sold. Sells settle first and are
+    bounded by what is held; buys share the wallet pro rata and pay their cost from it. `price` must be finite and
+    positive everywhere, also where nothing can be traded. With `whole_shares` the counts dealt in are whole as traded,
+    but for a sale of all that is held.
+    """
+    rate = costs.rates(price, factor)
+    sold = (-orders).clamp(min=0).minimum(shares) * tradable
+    if whole_shares:
+        sold = _whole(sold, factor).where(sold < shares, sold)
+    notional_sold = sold * price
+    cash = cash + (notional_sold * (1 - rate)).sum(-1)
+    bought = orders.clamp(min=0) * (tradable & may_buy)
+    asked = (bought * price * (1 + rate)).sum(-1)
+    bought = bought * (cash / asked.clamp(min=1e-300)).clamp(max=1).unsqueeze(-1)
+    if whole_shares:
+        bought = _whole(bought, factor)
+    notional_bought = bought * price
+    cash = (cash - (notional_bought * (1 + rate)).sum(-1)).clamp(min=0)
+    traded = bought - sold
+    return Fill(cash, shares + traded, traded, (notional_bought + notional_sold) * rate)
+
+
+def cash_out(
+    cash: Tensor, shares: Tensor, mark: Tensor, delisted: Tensor, delisting_return: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Turn the positions in `delisted` names [N] to cash at their last mark times (1 + delisting_return)."""
+    gone = shares * delisted
+    return cash + (gone * mark).sum(-1) * (1 + delisting_return), shares * ~delisted
+
+
+def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:
+    """The largest whole count as traded, not above `shares` (to a billionth of a share)."""
+    if factor is None:
+        return (shares + 1e-9).floor()
+    return (shares * factor + 1e-9).floor() / factor
