@@ -1,0 +1,80 @@
+"""What a reader must know before believing a backtest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from finpod.strategy import Strategy
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+ALMOST_ALL = 0.95
+"""Share of the account above which a policy counts as all cash, or as one name."""
+
+
+def caveats(result: BacktestResult, strategy: Strategy) -> tuple[str, ...]:
+    """Warnings for the table and the report, the gravest first."""
+    return tuple(w for w in (*_selection(result), *_data(result), *_policy(result, strategy)) if w)
+
+
+def _selection(result: BacktestResult) -> list[str]:
+    from finpod.result import SHORT_HISTORY
+
+    days = len(result.equity) - 1
+    return [
+        f"in-sample: the window starts on or before {result.trained_until}, the last day the strategy was trained or chosen on; "
+        "these figures say nothing about the future"
+        if result.in_sample
+        else "",
+        f"short history: {days} return{'s' if days > 1 else ''}; yearly figures are extrapolated and mean little"
+        if days < SHORT_HISTORY
+        else "",
+        f"chosen among {result.trials} agents on validation days; the best of many looks better than it is"
+        if result.trials > 1
+        else "",
+    ]
+
+
+def _data(result: BacktestResult) -> list[str]:
+    manifest = result.manifest
+    missing = list(manifest.get("missing", ()))
+    return [
+        "simulated market: these prices were made by a random generator"
+        if manifest.get("source") == "simulated"
+        else "",
+        f"survivorship: {manifest.get('membership', 'the list of names is not point in time')}; names that failed or left "
+        "before are not in the data, which flatters every strategy"
+        if manifest.get("survivorship")
+        else "",
+        f"the benchmark {result.benchmark} is a price return: dividends are left out, which flatters every strategy"
+        if manifest.get("benchmark_kind") == "price return"
+        else "",
+        f"{len(missing)} members without prices: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
+        if missing
+        else "",
+        *(str(note) for note in manifest.get("notes", ())),
+    ]
+
+
+def _policy(result: BacktestResult, strategy: Strategy) -> list[str]:
+    """Degenerate policies: all cash, one name, or a single purchase that calls itself a strategy."""
+    weights = result.weights.to_numpy()[1:]
+    if strategy.trades_benchmark or not weights.size:
+        return []
+    invested = weights.sum(axis=1)
+    largest = weights.max(axis=1) / np.where(invested > 0, invested, 1.0)
+    fill_days = int((result.turnover > 0).sum())
+    return [
+        "degenerate policy: it never traded"
+        if fill_days == 0
+        else "degenerate policy: almost all cash"
+        if 1 - invested.mean() > ALMOST_ALL
+        else "",
+        "degenerate policy: almost all in one name"
+        if weights.shape[1] > 1 and invested.mean() > 0.05 and largest.mean() > ALMOST_ALL
+        else "",
+        "buy and hold: it traded on one day only" if fill_days == 1 and len(weights) > 1 else "",
+    ]

@@ -1,0 +1,280 @@
+"""`BacktestResult`: what a backtest found, in memory and on disk."""
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finpod.atomic import new_folder, write_text
+from finpod.errors import InputError
+from finpod.market.ledger import Costs
+from finpod.measures import Metrics, Relative, metrics, relative
+
+FORMAT = 1
+SHORT_HISTORY = 20
+"""Below this number of returns the annualised figures carry a warning."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BacktestResult:
+    """Equity, trades and provenance of one strategy over one window; prints itself as the table.
+
+    n is the number of returns; a curve has n + 1 points, the first dated the start session and equal to the cash.
+    """
+
+    strategy: str
+    """Name of the strategy."""
+    equity: pd.Series
+    """[n + 1] value of the account at each close, in the currency of the cash."""
+    benchmark: str
+    """What the benchmark is."""
+    benchmark_equity: pd.Series
+    """[n + 1] the benchmark bought at the first close without cost; NaN where it has no bar."""
+    equal_weight_equity: pd.Series
+    """[n + 1] the point-in-time equal weight, same dates, same costs."""
+    weights: pd.DataFrame
+    """[n + 1, N] share of the account in each name at each close; the rest is cash."""
+    trades: pd.DataFrame
+    """One row a fill: date, ticker, shares (sells negative), price, notional, cost, kind ('fill' or 'delisted').
+
+    Shares and prices are in adjusted units, so that holdings are the running sum of the shares."""
+    turnover: pd.Series
+    """[n] traded notional / equity at the fill, both sides counted, on the day of the fill."""
+    costs: Costs
+    """Costs that were charged."""
+    fill: str
+    """'open' or 'close': the price at which decisions are filled."""
+    whole_shares: bool = False
+    """Whether only whole shares, as traded, were dealt in."""
+    risk_free: float = 0.0
+    """Yearly rate that the Sharpe ratio is measured against."""
+    periods_per_year: int = 252
+    """Returns in a year."""
+    trained_until: str | None = None
+    """Last day the strategy was trained or chosen on."""
+    trials: int = 1
+    """Number of agents tried before this one was chosen."""
+    windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """First and last day of the windows the strategy was made on: 'train', 'validation'."""
+    agent: Mapping[str, Any] = field(default_factory=dict)
+    """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
+    in_sample: bool = False
+    """Whether the window overlaps the days the strategy was trained or chosen on."""
+    warnings: tuple[str, ...] = ()
+    """What a reader must know before believing the figures."""
+    events: tuple[str, ...] = ()
+    """Delistings and orders that could not be filled, in order of date."""
+    data_hash: str = ""
+    """Content hash of the market data."""
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """Provenance of the market data."""
+
+    @cached_property
+    def returns(self) -> pd.Series:
+        """[n] simple returns of the account."""
+        return _returns(self.equity)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Metrics of the strategy."""
+        return self._metrics(self.equity)
+
+    @cached_property
+    def benchmark_metrics(self) -> Metrics:
+        """Metrics of the benchmark over its own bars."""
+        return self._metrics(self.benchmark_equity.dropna())
+
+    @cached_property
+    def equal_weight_metrics(self) -> Metrics:
+        """Metrics of the point-in-time equal weight."""
+        return self._metrics(self.equal_weight_equity)
+
+    @cached_property
+    def relative(self) -> Relative:
+        """The strategy against the benchmark, on common dates."""
+        return self._relative(self.equity, self.benchmark_equity)
+
+    @cached_property
+    def relative_to_equal_weight(self) -> Relative:
+        """The strategy against the point-in-time equal weight."""
+        return self._relative(self.equity, self.equal_weight_equity)
+
+    def _metrics(self, equity: pd.Series) -> Metrics:
+        return metrics(equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
+
+    def _relative(self, equity: pd.Series, other: pd.Series) -> Relative:
+        return relative(equity.to_numpy(), other.to_numpy(), periods_per_year=self.periods_per_year)
+
+    @property
+    def cash_weight(self) -> pd.Series:
+        """[n + 1] share of the account in cash at each close."""
+        return (1 - self.weights.sum(axis=1)).clip(lower=0).where(self.equity > 0, 0.0)
+
+    @property
+    def fees(self) -> float:
+        """All costs paid, in currency."""
+        return float(self.trades["cost"].sum())
+
+    @cached_property
+    def table(self) -> dict[str, dict[str, float]]:
+        """The headline table: column (strategy, benchmark, equal weight) -> row -> value; NaN is undefined."""
+        own = asdict(self.metrics) | asdict(self.relative)
+        equal = asdict(self.equal_weight_metrics) | asdict(
+            self._relative(self.equal_weight_equity, self.benchmark_equity)
+        )
+        bench = asdict(self.benchmark_metrics) | asdict(self._relative(self.benchmark_equity, self.benchmark_equity))
+        fills = self.trades[self.trades["kind"] == "fill"]
+        own |= {
+            "turnover": float(self.turnover.sum()),
+            "yearly_turnover": float(self.turnover.mean() * self.periods_per_year),
+            "costs": self.fees,
+            "cash": float(self.cash_weight.iloc[1:].mean()),
+            "buys": int((fills["shares"] > 0).sum()),
+            "sells": int((fills["shares"] < 0).sum()),
+            "excess_over_equal_weight": self.relative_to_equal_weight.excess,
+        }
+        return {self.strategy: own, self.benchmark: bench, "equal weight": equal}
+
+    def to_json(self) -> str:
+        """Everything but the series, as deterministic JSON; undefined figures are null."""
+        content = {
+            "format": FORMAT,
+            "strategy": self.strategy,
+            "start": f"{self.equity.index[0]:%Y-%m-%d}",
+            "end": f"{self.equity.index[-1]:%Y-%m-%d}",
+            "metrics": asdict(self.metrics),
+            "benchmark": self.benchmark,
+            "benchmark_metrics": asdict(self.benchmark_metrics),
+            "equal_weight_metrics": asdict(self.equal_weight_metrics),
+            "relative": asdict(self.relative),
+            "relative_to_equal_weight": asdict(self.relative_to_equal_weight),
+            "table": self.table,
+            "costs": asdict(self.costs),
+            "fill": self.fill,
+            "cash": float(self.equity.iloc[0]),
+            "whole_shares": self.whole_shares,
+            "risk_free": self.risk_free,
+            "periods_per_year": self.periods_per_year,
+            "trained_until": self.trained_until,
+            "trials": self.trials,
+            "windows": self.windows,
+            "agent": self.agent,
+            "in_sample": self.in_sample,
+            "warnings": self.warnings,
+            "events": self.events,
+            "data_hash": self.data_hash,
+            "manifest": self.manifest,
+        }
+        return json.dumps(_nulls(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
+        """Write result.json, returns.csv, trades.csv and weights.parquet, and run.json for clock times; all or nothing.
+
+        Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
+        """
+        target = Path(folder)
+        with new_folder(target, overwrite=overwrite) as fresh:
+            write_text(fresh / "result.json", self.to_json())
+            write_text(fresh / "run.json", json.dumps(_nulls(dict(run or {})), indent=1, sort_keys=True) + "\n")
+            curves = pd.DataFrame(
+                {
+                    "equity": self.equity,
+                    "benchmark": self.benchmark_equity,
+                    "equal_weight": self.equal_weight_equity,
+                    "return": self.returns,
+                    "turnover": self.turnover,
+                }
+            )
+            write_text(fresh / "returns.csv", curves.to_csv(index_label="date"))
+            write_text(fresh / "trades.csv", self.trades.to_csv(index=False))
+            self.weights.to_parquet(fresh / "weights.parquet")
+        return target
+
+    def report(self, path: str | Path, *, overwrite: bool = True) -> Path:
+        """Write the self-contained HTML report and return its path."""
+        from finpod.report import write_report
+
+        return write_report(self, Path(path), overwrite=overwrite)
+
+    def __str__(self) -> str:
+        from finpod.table import format_result
+
+        return format_result(self)
+
+
+def load_result(folder: str | Path) -> BacktestResult:
+    """Read back what `BacktestResult.save` wrote. Raises InputError for a folder that holds no result."""
+    source = Path(folder)
+    try:
+        content = json.loads((source / "result.json").read_text())
+        curves = pd.read_csv(
+            source / "returns.csv", index_col="date", parse_dates=["date"], float_precision="round_trip"
+        )
+        trades = pd.read_csv(
+            source / "trades.csv",
+            parse_dates=["date"],
+            float_precision="round_trip",
+            dtype={"ticker": str, "kind": str},
+            keep_default_na=False,
+        )
+        weights = pd.read_parquet(io.BytesIO((source / "weights.parquet").read_bytes()))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{source} holds no backtest result ({error}); give a folder under backtests/") from error
+    if content.get("format") != FORMAT:
+        raise InputError(
+            f"{source} has result format {content.get('format')}, this finpod reads {FORMAT}; run it again"
+        )
+    curves.index = pd.DatetimeIndex(curves.index).as_unit("ns")
+    trades["date"] = trades["date"].astype("datetime64[ns]")
+    plain = (
+        "strategy",
+        "benchmark",
+        "fill",
+        "whole_shares",
+        "risk_free",
+        "periods_per_year",
+        "trained_until",
+        "trials",
+        "agent",
+        "in_sample",
+        "data_hash",
+        "manifest",
+    )
+    return BacktestResult(
+        equity=curves["equity"],
+        benchmark_equity=curves["benchmark"],
+        equal_weight_equity=curves["equal_weight"],
+        weights=weights,
+        trades=trades,
+        turnover=curves["turnover"].dropna(),
+        costs=Costs(**content["costs"]),
+        windows={name: (first, last) for name, (first, last) in content["windows"].items()},
+        warnings=tuple(content["warnings"]),
+        events=tuple(content["events"]),
+        **{name: content[name] for name in plain},
+    )
+
+
+def _returns(equity: pd.Series) -> pd.Series:
+    values = equity.to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.where(values[:-1] > 0, values[1:] / values[:-1] - 1, 0.0)
+    return pd.Series(steps, index=equity.index[1:], name="return")
+
+
+def _nulls(value: Any) -> Any:
+    """The same structure with every number that JSON cannot hold replaced by None."""
+    if isinstance(value, Mapping):
+        return {str(key): _nulls(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_nulls(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

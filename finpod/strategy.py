@@ -1,0 +1,242 @@
+"""Strategies and what they see: `Strategy`, `MarketView`, `top_k` and the built-in strategies. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from finpod.errors import InputError
+from finpod.market.data import Array, MarketData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
+"""What `decide` may return; the alias is text so that pandas is not loaded for it."""
+FeatureLike = str | Callable[[MarketData], Array]
+
+
+class FeatureTable:
+    """Raw features of a market, computed once and read a row at a time; causal, so a row may be read before its future."""
+
+    def __init__(self, market: MarketData) -> None:
+        self._market = market
+        self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
+
+    def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
+        """Names [F] and values [T, N, F] float32, NaN where undefined."""
+        key = tuple(names) if isinstance(names, (list, tuple)) else names
+        if key not in self._tables:
+            from finpod.market.features import compute, resolve
+
+            kept, _ = resolve(self._market, names)
+            values = compute(self._market, names).numpy()
+            values.flags.writeable = False
+            self._tables[key] = tuple(name if isinstance(name, str) else name.__name__ for name in kept), values
+        return self._tables[key]
+
+
+class MarketView:
+    """All that a decision may look at: the market up to and including the decision row, and the account.
+
+    Windows have shape [k, N], oldest first, adjusted; NaN where there is no bar (also before the data begin), never filled.
+    """
+
+    def __init__(
+        self,
+        market: MarketData,
+        row: int,
+        *,
+        step: int = 0,
+        cash: float = 1.0,
+        equity: float = 1.0,
+        held: Array | None = None,
+        table: FeatureTable | None = None,
+    ) -> None:
+        self._market = market
+        self._row = row
+        self._table = table or FeatureTable(market)
+        self.step = step
+        """Number of sessions since the start of the run; 0 at its first decision."""
+        self.cash = cash
+        """Cash of the account, in currency."""
+        self.equity = equity
+        """Value of the account at the last mark seen."""
+        self.held = np.zeros(len(market.tickers)) if held is None else held
+        """[N] weights at the last mark seen."""
+
+    @property
+    def date(self) -> np.datetime64:
+        """Session of the decision row."""
+        return self._market.dates[self._row]
+
+    @property
+    def tickers(self) -> tuple[str, ...]:
+        """[N] symbols, in column order."""
+        return self._market.tickers
+
+    @property
+    def tradable(self) -> Array:
+        """[N] bool: there is a bar on the decision day."""
+        return self._market.has_bar[self._row]
+
+    @property
+    def member(self) -> Array:
+        """[N] bool: in the universe on the decision day."""
+        return self._market.member[self._row]
+
+    def closes(self, k: int) -> Array:
+        """[k, N] closes."""
+        return self._last(self._market.close, "closes", k)
+
+    def opens(self, k: int) -> Array:
+        """[k, N] opens. Raises InputError where the data have none."""
+        return self._last(self._market.open, "opens", k)
+
+    def highs(self, k: int) -> Array:
+        """[k, N] highs. Raises InputError where the data have none."""
+        return self._last(self._market.high, "highs", k)
+
+    def lows(self, k: int) -> Array:
+        """[k, N] lows. Raises InputError where the data have none."""
+        return self._last(self._market.low, "lows", k)
+
+    def volumes(self, k: int) -> Array:
+        """[k, N] volumes. Raises InputError where the data have none."""
+        return self._last(self._market.volume, "volumes", k)
+
+    def benchmark(self, k: int) -> Array:
+        """[k] closes of the benchmark."""
+        return self._last(self._market.benchmark_close, "benchmark", k)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the default features these data can give."""
+        from finpod.market.features import resolve
+
+        return tuple(name if isinstance(name, str) else name.__name__ for name in resolve(self._market, None)[0])
+
+    def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
+        """[N, F] float32 raw features of the decision day, NaN where undefined; None is the default set."""
+        return self._table.get(names)[1][self._row]
+
+    def window(self, k: int, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
+        """[k, N, F] float32 raw features of the last k days."""
+        return self._last(self._table.get(names)[1], "window", k)
+
+    def _last(self, table: Array | None, what: str, k: int) -> Array:
+        if table is None:
+            raise InputError(f"{what}({k}): these data are close only; use closes")
+        if k < 1:
+            raise InputError(f"{what}({k}): ask for at least one row")
+        first = self._row + 1 - k
+        rows = table[max(first, 0) : self._row + 1]
+        if first < 0:
+            rows = np.concatenate([np.full((-first, *table.shape[1:]), np.nan, dtype=table.dtype), rows])
+        return rows
+
+
+class Strategy:
+    """Something that decides. Subclass it and write `decide`."""
+
+    name: str = ""
+    """As tables and reports call it; the class name if left empty."""
+    trained_until: str | None = None
+    """Last day it was trained or chosen on; a backtest refuses a window that starts on or before it."""
+    trials: int = 1
+    """Number of variants that were tried before this one was chosen."""
+    every: int = 1
+    """Decide each n-th session, beginning with the first; between decisions nothing is traded."""
+    trades_benchmark: bool = False
+    """Whether its market is the benchmark alone, as a market of one name."""
+
+    windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    """First and last day of the windows it was made on: 'train', 'validation'; reports mark them."""
+    provenance: Mapping[str, Any] = MappingProxyType({})
+    """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def decide(self, view: MarketView) -> Decision:
+        """Target weights: an array [N], a Series or dict by ticker (names left out get 0), or None to trade nothing.
+
+        Weights are fractions of the account, zero or more, with a sum of at most one; the rest stays in cash.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no decide(view)")
+
+
+def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
+    """[N] equal weights in the k strongest of `among` [N]; fewer if fewer have a strength, none for NaN.
+
+    Ties go to the earlier column. Raises InputError if k is not positive.
+    """
+    if k < 1:
+        raise InputError(f"top_k picks {k} names; ask for at least one")
+    ranked = np.where(np.isnan(strength) | (False if among is None else ~np.asarray(among)), -np.inf, strength)
+    order = np.argsort(-ranked, kind="stable")[:k]
+    chosen = order[ranked[order] > -np.inf]
+    weights = np.zeros(len(ranked))
+    weights[chosen] = 1 / max(len(chosen), 1)
+    return weights
+
+
+def equal_parts(among: Array) -> Array:
+    """[N] equal weights over a mask [N]; all zero for an empty one."""
+    return among / max(int(among.sum()), 1)
+
+
+class BenchmarkHold(Strategy):
+    """The benchmark, bought with the first fill and held."""
+
+    name = "benchmark-hold"
+    trades_benchmark = True
+
+    def decide(self, view: MarketView) -> Decision:
+        """Everything in the one name, once."""
+        return np.ones(1) if view.step == 0 else None
+
+
+class EqualWeight(Strategy):
+    """Equal parts in the members with a bar on the decision day, restored at every session."""
+
+    name = "equal-weight"
+
+    def decide(self, view: MarketView) -> Decision:
+        """One n-th in each of today's n members."""
+        return equal_parts(view.member & view.tradable)
+
+
+class BuyAndHold(Strategy):
+    """Equal parts in the members of the first day, never touched again."""
+
+    name = "buy-and-hold"
+
+    def decide(self, view: MarketView) -> Decision:
+        """One n-th in each of the first day's n members, once."""
+        return equal_parts(view.member & view.tradable) if view.step == 0 else None
+
+
+class Momentum(Strategy):
+    """Equal parts in the ten strongest members of the past year, chosen anew every 21 sessions."""
+
+    name = "momentum"
+    every = 21
+
+    def __init__(self, lookback: int = 252, k: int = 10) -> None:
+        self.lookback = lookback
+        self.k = k
+
+    def decide(self, view: MarketView) -> Decision:
+        """Rank by the return over `lookback` sessions."""
+        closes = view.closes(self.lookback)
+        return top_k(closes[-1] / closes[0] - 1, self.k, among=view.tradable & view.member)
+
+
+BUILT_IN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BenchmarkHold, EqualWeight, BuyAndHold, Momentum)}
+"""The strategies that ship with finpod, by name."""
