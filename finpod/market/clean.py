@@ -62,8 +62,8 @@ def session_dates(dates: pd.Series, name: str = "the frame") -> Array:
     elif dates.dtype.kind in "iuf":
         raise DataError(f"{name}: the date {dates.iloc[0]} is a number; write dates as YYYY-MM-DD")
     else:
-        codes, unique = pd.factorize(dates.astype(str))
-        days = pd.Series(pd.to_datetime(pd.Series(unique).str[:10], format="%Y-%m-%d", errors="coerce"))
+        codes, unique = pd.factorize(dates, use_na_sentinel=False)
+        days = pd.to_datetime(pd.Series(unique).astype(str).str[:10], format="%Y-%m-%d", errors="coerce")
         parsed = days.take(codes).reset_index(drop=True)
     if parsed.isna().any():
         wrong = dates.iloc[int(np.argmax(parsed.isna()))]
@@ -84,6 +84,9 @@ def build_market(bars: pd.DataFrame, *, membership: Membership | None, benchmark
     if benchmark not in tickers:
         raise InputError(f"{name} has no rows for the benchmark {benchmark}; choose one of its {len(tickers)} names "
                          f"with benchmark=, such as {', '.join(tickers[:3])}")
+    membership = None if membership is None else membership.spelled_as(tickers)
+    if membership is not None:
+        _check_members(membership, bars, benchmark, name, allow_missing)
     if len(tickers) == 1:
         raise DataError(f"{name} holds the benchmark {benchmark} and no other name; a market needs at least one")
     bars, repairs = _mask_impossible(bars)
@@ -91,20 +94,15 @@ def build_market(bars: pd.DataFrame, *, membership: Membership | None, benchmark
     tables = _pivot(bars, row, len(dates), len(tickers))
     own = tickers.index(benchmark)
     names = tuple(t for t in tickers if t != benchmark)
-    membership = None if membership is None else membership.spelled_as(tickers)
     member, facts = _memberships(membership, dates, names, np.isfinite(np.delete(tables["close"], own, axis=1)))
-    if facts["missing"] and not allow_missing:
-        wanted = len(facts["missing"]) + int(member.any(axis=0).sum())
-        raise InputError(f"{name} has no prices for {', '.join(facts['missing'])} ({len(facts['missing'])} of {wanted} "
-                         "names); leave them out, or allow missing names")
     notes = [*manifest.get("notes", ()), *_notes(facts, "adj_close" in bars, name)]
     columns: dict[str, Any] = {key: np.delete(table, own, axis=1) for key, table in tables.items()}
     return MarketData(
         dates=dates, tickers=names, member=member, benchmark=benchmark,
         benchmark_close=tables["close"][:, own].copy(),
         benchmark_open=tables["open"][:, own].copy() if "open" in tables else None,
-        manifest={"benchmark_kind": "total return", **manifest, **facts, "repairs": repairs, "notes": notes,
-                  "versions": package_versions()},
+        manifest={"benchmark_kind": "total return", "versions": package_versions(), **manifest, **facts,
+                  "repairs": repairs, "notes": notes},
         **columns,
     )
 
@@ -143,13 +141,12 @@ def _canonical(column: Any) -> str:
 
 def _tickers(column: pd.Series, name: str) -> pd.Categorical:
     values = pd.Categorical(column)
-    labels = [str(label).strip() for label in values.categories]
-    if (values.codes < 0).any() or "" in labels:
-        row = int(np.argmax(values.codes < 0))
-        raise DataError(f"{name}: a row has no ticker (row {row + 1}); every bar must name its ticker")
-    order = sorted(set(labels))
-    position = np.array([order.index(label) for label in labels])
-    return pd.Categorical.from_codes(position[values.codes], categories=pd.Index(order, dtype=object))
+    labels = np.array([*(str(label).strip() for label in values.categories), ""], dtype=object)
+    order, position = np.unique(labels, return_inverse=True)  # the empty label stands first
+    codes = position[values.codes] - 1  # and a missing value has the code -1, which is the last label
+    if (codes < 0).any():
+        raise DataError(f"{name}: row {int(np.argmax(codes < 0)) + 1} has no ticker; every bar must name its ticker")
+    return pd.Categorical.from_codes(codes, categories=pd.Index(order[1:], dtype=object))
 
 
 def _numbers(column: pd.Series, field: str, name: str) -> Array:
@@ -217,6 +214,17 @@ def _pivot(bars: pd.DataFrame, row: Array, days: int, names: int) -> dict[str, A
         tables[field] = np.full((days, names), np.nan)
         tables[field][row, column] = series
     return tables
+
+
+def _check_members(membership: Membership, bars: pd.DataFrame, benchmark: str, name: str, allow_missing: bool) -> None:
+    wanted = membership.during(bars["date"].iloc[0].to_datetime64(), bars["date"].iloc[-1].to_datetime64())
+    if benchmark in wanted:
+        raise InputError(f"{benchmark} cannot be the benchmark and a member as well; choose another benchmark, or leave it "
+                         "out of the members")
+    missing = [t for t in wanted if t not in bars["ticker"].cat.categories]
+    if missing and not allow_missing:
+        raise InputError(f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(wanted)} names); leave "
+                         "them out, or allow missing names")
 
 
 def _memberships(membership: Membership | None, dates: Array, names: Sequence[str],

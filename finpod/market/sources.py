@@ -1,4 +1,4 @@
-"""`load_market`: bars from a file, a snapshot or the bundled sample, as validated `MarketData`."""
+"""Where markets come from: `load_market` for files, snapshots and the sample, `sample_market`, `fetch_market`."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -9,7 +9,12 @@ import pandas as pd
 from finpod.errors import DataError, InputError
 from finpod.market.clean import build_market, tidy_bars
 from finpod.market.data import MarketData
+from finpod.market.sample import sample_market
+from finpod.market.store import load_snapshot
 from finpod.market.universe import Membership, index_members, read_members, static_members
+from finpod.market.yahoo import fetch_market
+
+__all__ = ["fetch_market", "load_market", "sample_market"]
 
 Members = str | PathLike[str] | Sequence[str] | None
 
@@ -66,14 +71,7 @@ def _whole(path: str, members: object, benchmark: str) -> MarketData:
     """The sample or a snapshot: a market that already knows its members and its benchmark."""
     if members is not None:
         raise InputError(f"{path} carries its own members; leave members out")
-    if path == SAMPLE:
-        from finpod.market.sample import sample_market
-
-        market = sample_market()
-    else:
-        from finpod.market.store import load_snapshot
-
-        market = load_snapshot(path)
+    market = sample_market() if path == SAMPLE else load_snapshot(path)
     if benchmark not in ("QQQ", market.benchmark):
         raise InputError(f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out")
     return market

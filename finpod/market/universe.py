@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Membership:
         return self.spelled_as([*newest, *set(self.tickers) - {old for family in RENAMED for old in family[:-1]}])
 
 
-def read_members(path: str | Path) -> Membership:
+def read_members(path: str | PathLike[str]) -> Membership:
     """Membership from a CSV with the columns ticker, from, to_exclusive.
 
     Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
