@@ -136,6 +136,8 @@ class MarketData:
             value = getattr(self, name)
             digest.update(name.encode())
             if value is not None:
+                if value.dtype.kind == "f":
+                    value = np.where(np.isnan(value), np.nan, value)  # one bit pattern for every kind of NaN
                 value = value.view(np.int64) if value.dtype.kind == "M" else value
                 digest.update(np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
@@ -214,8 +216,9 @@ class MarketData:
 
 def as_date(value: DateLike) -> np.datetime64:
     """Midnight of a date given as ISO text, datetime64, datetime or Timestamp. Raises InputError for anything else."""
+    given: Any = getattr(value, "to_datetime64", lambda: value)()
     try:
-        day = np.datetime64(getattr(value, "to_datetime64", lambda: value)(), "D")
+        day = np.datetime64(given, "D")
     except (ValueError, TypeError) as error:
         raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD") from error
     if np.isnat(day):

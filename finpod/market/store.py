@@ -1,5 +1,6 @@
 """Snapshots: a market in a folder, as parquet and a manifest, addressed by the hash of its content."""
 
+import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finpod.atomic import new_folder, write_text
+from finpod.atomic import new_folder, write_bytes, write_text
 from finpod.errors import DataError, InputError
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
@@ -48,7 +49,9 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
     }
     target = Path(folder)
     with new_folder(target, overwrite=overwrite) as fresh:
-        pq.write_table(pa.table(columns), fresh / BARS, compression="zstd")
+        buffer = io.BytesIO()
+        pq.write_table(pa.table(columns), buffer, compression="zstd")
+        write_bytes(fresh / BARS, buffer.getvalue())
         write_text(fresh / MANIFEST, json.dumps(content, indent=1, sort_keys=True) + "\n")
     return target
 

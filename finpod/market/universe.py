@@ -21,6 +21,9 @@ RENAMED = (("FB", "META"), ("PCLN", "BKNG"), ("WLTW", "WTW"), ("CTRP", "TCOM"), 
            ("RIMM", "BBRY", "BB"), ("UAUA", "UAL"))
 """Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
 
+_GAPS = (("WTW", "2015-01-01", "2018-12-24"), ("ENDP", "2015-01-01", "2015-12-21"), ("TCOM", "2015-01-01", "2015-12-21"))
+"""(ticker, from, to_exclusive) in which index-constitution has a member that was out of the index."""
+
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
 
@@ -88,7 +91,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 def index_members(index: str) -> Membership:
     """Point-in-time membership of the NASDAQ-100 since 2006, from the package index-constitution.
 
-    Its known errors are mended: NDOI stands for ENDP, and WTW was out of the index from 2015 to 2018-12-23.
+    Its known errors are mended: NDOI stands for ENDP, and WTW, ENDP and TCOM were out of the index for a while from 2015.
     """
     if index != "nasdaq100":
         raise InputError(f"unknown universe {index!r}; give 'nasdaq100', a list of tickers or a membership CSV")
@@ -99,10 +102,11 @@ def index_members(index: str) -> Membership:
     for name, column in (("from", "opt-in"), ("to_exclusive", "opt-out")):
         table[name] = history[column].dt.strftime("%Y-%m-%d").fillna("")
     table = table.replace({"ticker": {"NDOI": "ENDP"}})
-    wrong = (table["ticker"] == "WTW") & (table["from"] < "2015-01-01") & (table["to_exclusive"] > "2018-12-24")
-    again = table[wrong].assign(**{"from": "2018-12-24"})
-    table.loc[wrong, "to_exclusive"] = "2015-01-01"
-    table = pd.concat([table, again], ignore_index=True)
+    for ticker, left, again in _GAPS:
+        ends = table["to_exclusive"].where(table["to_exclusive"] != "", "9999")
+        spans = (table["ticker"] == ticker) & (table["from"] < left) & (ends > again)
+        table = pd.concat([table.assign(to_exclusive=table["to_exclusive"].mask(spans, left)),
+                           table[spans].assign(**{"from": again})], ignore_index=True)
     return _from_table(table, "index-constitution",
                        f"point-in-time NASDAQ-100 membership from index-constitution {index_constitution.__version__}")
 

@@ -1,0 +1,109 @@
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from finpod.errors import DataError, InputError
+from finpod.market.data import MarketData, as_date
+
+DATES = np.array(["2024-01-02", "2024-01-03", "2024-01-05", "2024-01-08"], dtype="datetime64[ns]")
+CLOSE = np.array([[10.0, 20.0], [11.0, 21.0], [np.nan, 22.0], [np.nan, 23.0]])
+
+
+def market(**changes):
+    return MarketData(**{"dates": DATES, "tickers": ("A", "B"), "close": CLOSE,
+                         "benchmark_close": np.array([400.0, np.nan, 402.0, 404.0]), **changes})
+
+
+def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
+    whole = market(close=np.where(np.arange(2) == 0, CLOSE, CLOSE))
+    assert_array_equal(whole.last_bar, DATES[[1, 3]])
+    assert_array_equal(whole.rows(0, 1).last_bar, DATES[[1, 3]])
+    assert_array_equal(whole.rows(2, 4).last_bar, DATES[[1, 3]])
+    assert_array_equal(whole.select(["B", "A"]).last_bar, DATES[[3, 1]])
+    gap = market(close=np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan], [4.0, np.nan]]))
+    assert gap.last_bar[0] == DATES[3]  # a missing bar before the last is no delisting
+    assert np.isnat(gap.last_bar[1])
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 is followed by 2024-01-03"),
+    ({"dates": DATES[::-1]}, "2024-01-08 is followed by 2024-01-05"),
+    ({"tickers": ("A", "A")}, "ticker A appears twice"),
+    ({"close": CLOSE[:, :1]}, r"close has shape \(4, 1\), not the \(4, 2\)"),
+    ({"open": CLOSE[:2]}, "open has shape"),
+    ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
+    ({"open": np.where(CLOSE == 21, -1.0, CLOSE)}, "open of B on 2024-01-03 is -1"),
+    ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
+    ({"benchmark_close": np.ones(3)}, "benchmark_close has shape"),
+    ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 sessions"),
+])
+def test_impossible_markets(changes, message):
+    with pytest.raises(DataError, match=message):
+        market(**changes)
+
+
+def test_everything_is_read_only():
+    with pytest.raises(ValueError, match="read-only"):
+        market().close[0, 0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        market().member[0, 0] = False
+    with pytest.raises(AttributeError):
+        market().tickers = ("X", "Y")
+
+
+def test_rows_and_windows_by_date():
+    m = market()
+    assert m.row_of("2024-01-04") == 2
+    assert m.row_of("2024-01-04", side="right") == 1
+    assert m.window("2024-01-03", "2024-01-06") == (1, 2)
+    assert m.window(None, None) == (0, 3)
+    for window, message in ((("2024-01-06", "2024-01-07"), "no session between"),
+                            (("2024-01-08", "2024-01-02"), "before it starts"),
+                            (("2024-01-09", None), "lies outside the data")):
+        with pytest.raises(InputError, match=message):
+            m.window(*window)
+
+
+def test_slices_and_columns():
+    m = market(open=CLOSE * 0.9, member=np.array([[1, 0]] * 4, dtype=bool))
+    part = m.rows(1, 3)
+    assert_array_equal(part.open, CLOSE[1:3] * 0.9)
+    assert_array_equal(part.member, [[True, False]] * 2)
+    assert_array_equal(part.benchmark_close, [np.nan, 402.0])
+    assert_array_equal(m.select(["B"]).close, CLOSE[:, 1:])
+    with pytest.raises(InputError, match="unknown ticker C; the market has 2 names"):
+        m.select(["A", "C"])
+    with pytest.raises(InputError, match="not within 0:4"):
+        m.rows(2, 5)
+
+
+def test_the_benchmark_as_a_market_leaves_its_gaps_out():
+    own = market().benchmark_market()
+    assert own.tickers == ("QQQ",)
+    assert_array_equal(own.dates, DATES[[0, 2, 3]])
+    assert_array_equal(own.close[:, 0], [400.0, 402.0, 404.0])
+    assert own.member.all()
+    with pytest.raises(DataError, match="QQQ has no bar"):
+        market(benchmark_close=np.full(4, np.nan)).benchmark_market()
+
+
+def test_the_hash_is_one_of_content():
+    assert market().content_hash == market(manifest={"source": "elsewhere"}).content_hash
+    negative_nan = np.where(np.isnan(CLOSE), -np.nan, CLOSE)
+    assert market(close=negative_nan).content_hash == market().content_hash
+    different = [market(close=CLOSE * (1 + 1e-15)), market(benchmark="SPY"), market(tickers=("A", "C")), market(open=CLOSE),
+                 market(member=np.zeros((4, 2), dtype=bool)), market(dates=DATES + np.timedelta64(1, "D"))]
+    assert len({m.content_hash for m in (*different, market())}) == 7
+
+
+@pytest.mark.parametrize("given", ["2024-01-02", np.datetime64("2024-01-02"), pd.Timestamp("2024-01-02 15:30"),
+                                   pd.Timestamp("2024-01-02").date()])
+def test_dates_in_any_form(given):
+    assert as_date(given) == DATES[0]
+
+
+@pytest.mark.parametrize("given", ["soon", "2024-13-01", None, "NaT"])
+def test_what_is_no_date(given):
+    with pytest.raises(InputError, match="is not a date; write it as YYYY-MM-DD"):
+        as_date(given)

@@ -1,0 +1,113 @@
+import json
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from numpy.testing import assert_array_equal
+
+from finpod.errors import DataError, InputError
+from finpod.market import store
+from finpod.market.data import MarketData
+from finpod.market.sources import sample_market
+from finpod.market.store import load_snapshot, save_snapshot
+
+
+@pytest.fixture
+def market():
+    """Awkward on purpose: gaps, an odd NaN, columns out of order, a name without any bar, a benchmark with a hole."""
+    dates = np.array(["2024-01-02", "2024-01-03", "2024-01-04"], dtype="datetime64[ns]")
+    close = np.array([[10.0, 0.1 + 0.2, np.nan], [11.0, np.nan, np.nan], [np.pi, 7.0, np.nan]])
+    close[1, 1] = -np.nan
+    return MarketData(dates=dates, tickers=("ZZ", "NA", "NEVER"), close=close, open=close * 0.99, volume=close * 1e5,
+                      factor=np.where(np.isnan(close), np.nan, 0.98), member=np.array([[1, 0, 1]] * 3, dtype=bool),
+                      benchmark="QQQ", benchmark_close=np.array([400.0, np.nan, 410.0]),
+                      benchmark_open=np.array([399.0, np.nan, 409.5]), manifest={"source": "file", "notes": ["a note"]})
+
+
+def test_b29_a_snapshot_comes_back_to_the_last_bit(market, tmp_path):
+    folder = save_snapshot(market.rows(0, 2), tmp_path / "data" / "three")
+    again = load_snapshot(folder)
+    assert again.content_hash == market.rows(0, 2).content_hash
+    assert again.tickers == market.tickers
+    assert again.manifest == market.manifest
+    assert again.high is None
+    assert again.low is None
+    for name in ("dates", "open", "close", "volume", "factor", "member", "last_bar", "benchmark_close", "benchmark_open"):
+        assert_array_equal(getattr(again, name), getattr(market.rows(0, 2), name))
+    assert str(again.last_bar[0])[:10] == "2024-01-04"  # that of the whole snapshot, not of the slice
+    assert np.isnat(again.last_bar[2])
+
+
+def test_b29_the_manifest_records_source_time_and_hash(market, tmp_path):
+    folder = save_snapshot(market, tmp_path / "three", created=datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC))
+    content = json.loads((folder / "manifest.json").read_text())
+    assert content["hash"] == market.content_hash
+    assert content["source"] == "file"
+    assert content["created"] == "2024-05-06T07:08:09Z"
+    assert set(content["versions"]) == {"finpod", "numpy", "pandas", "pyarrow"}
+    assert sorted(path.name for path in folder.iterdir()) == ["bars.parquet", "manifest.json"]
+    assert pq.read_table(folder / "bars.parquet").column_names[:2] == ["date", "ticker"]
+
+
+def test_close_only_market_round_trips(tmp_path):
+    market = sample_market().rows(0, 300)
+    again = load_snapshot(save_snapshot(market, tmp_path / "sample"))
+    assert again.content_hash == market.content_hash
+    assert again.open is None
+    assert again.benchmark_open is None
+
+
+def test_an_existing_snapshot_is_refused(market, tmp_path):
+    save_snapshot(market, tmp_path / "three")
+    with pytest.raises(InputError, match="exists already"):
+        save_snapshot(market.rows(0, 2), tmp_path / "three")
+    save_snapshot(market.rows(0, 2), tmp_path / "three", overwrite=True)
+    assert load_snapshot(tmp_path / "three").shape == (2, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["three"]
+
+
+def test_a_failed_write_leaves_nothing(market, tmp_path, monkeypatch):
+    def full(path, content):
+        raise InputError(f"cannot write {path}: No space left on device; choose a folder you may write to")
+
+    monkeypatch.setattr(store, "write_text", full)  # the manifest, once the bars are there
+    with pytest.raises(InputError, match="No space left on device"):
+        save_snapshot(market, tmp_path / "three")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changed_bars_are_noticed(market, tmp_path):
+    folder = save_snapshot(market, tmp_path / "three")
+    table = pq.read_table(folder / "bars.parquet")
+    close = table["close"].to_numpy().copy()
+    close[0] += 1e-12
+    pq.write_table(table.set_column(table.column_names.index("close"), "close", [close]), folder / "bars.parquet")
+    with pytest.raises(DataError, match="does not have the hash"):
+        load_snapshot(folder)
+
+
+@pytest.mark.parametrize("fault", ["cut bars", "no bars", "cut manifest", "missing key", "other format"])
+def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault):
+    folder = save_snapshot(market, tmp_path / "three")
+    bars, manifest = folder / "bars.parquet", folder / "manifest.json"
+    content = json.loads(manifest.read_text())
+    if fault == "cut bars":
+        bars.write_bytes(bars.read_bytes()[:500])
+    elif fault == "no bars":
+        bars.unlink()
+    elif fault == "cut manifest":
+        manifest.write_text(manifest.read_text()[:100])
+    elif fault == "missing key":
+        del content["tickers"]
+        manifest.write_text(json.dumps(content))
+    else:
+        manifest.write_text(json.dumps(content | {"format": 99}))
+    with pytest.raises(DataError, match="format 99" if fault == "other format" else "damaged") as caught:
+        load_snapshot(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_snapshot(tmp_path):
+    with pytest.raises(InputError, match="holds no snapshot"):
+        load_snapshot(tmp_path)
