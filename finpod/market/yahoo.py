@@ -84,15 +84,19 @@ def fetch_market(universe: str | Sequence[str] = "nasdaq100", start: DateLike = 
     return build_market(
         bars, membership=membership, benchmark=benchmark, name="Yahoo",
         allow_missing=allow_missing or isinstance(universe, str),
-        manifest={
-            "source": "yahoo",
-            "title": f"Yahoo Finance, {len(names) - 1} names, {first!s:.10} to {last!s:.10}",
-            "path": "yahoo",
-            "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "failed": dict(sorted((harvest.failed | harvest.unanswered).items())),
-            "notes": [f"{unfinished} bars of the unfinished session are left out."] if unfinished else [],
-            "versions": package_versions("yfinance", "index-constitution"),
-        })
+        manifest=_manifest(f"{len(names) - 1} names, {first!s:.10} to {last!s:.10}", harvest, unfinished))
+
+
+def _manifest(extent: str, harvest: _Harvest, unfinished: int) -> dict[str, Any]:
+    return {
+        "source": "yahoo",
+        "title": f"Yahoo Finance, {extent}",
+        "path": "yahoo",
+        "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
+        "failed": dict(sorted((harvest.failed | harvest.unanswered).items())),
+        "notes": [f"{unfinished} bars of the unfinished session are left out."] if unfinished else [],
+        "versions": package_versions("yfinance", "index-constitution"),
+    }
 
 
 def download_yahoo(tickers: Sequence[str], first: str, stop: str) -> Answer:
