@@ -48,7 +48,7 @@ _HOME = {
     "train": "tournament.training",
 }
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "BacktestResult", "CheckpointError", "Costs", "DataError", "FinpodError", "InputError", "MarketData", "MarketView",
     "Strategy", "StrategyError", "audit", "backtest", "fetch_market", "load_market", "load_result", "load_strategy",
     "make_env", "metrics", "sample_market", "simulate_market", "top_k", "train",

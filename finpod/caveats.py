@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from finpod.result import SHORT_HISTORY, BacktestResult
 from finpod.strategy import Strategy
-
-if TYPE_CHECKING:
-    from finpod.result import BacktestResult
 
 ALMOST_ALL = 0.95
 """Share of the account above which a policy counts as all cash, or as one name."""
@@ -21,8 +17,6 @@ def caveats(result: BacktestResult, strategy: Strategy) -> tuple[str, ...]:
 
 
 def _selection(result: BacktestResult) -> list[str]:
-    from finpod.result import SHORT_HISTORY
-
     days = len(result.equity) - 1
     return [
         f"in-sample: the window starts on or before {result.trained_until}, the last day the strategy was trained or chosen on; "
@@ -42,6 +36,9 @@ def _data(result: BacktestResult) -> list[str]:
     manifest = result.manifest
     missing = list(manifest.get("missing", ()))
     return [
+        f"the benchmark {result.benchmark} has no two bars in the window; nothing can be set against it"
+        if result.benchmark_equity.count() < 2
+        else "",
         "simulated market: these prices were made by a random generator"
         if manifest.get("source") == "simulated"
         else "",

@@ -42,7 +42,8 @@ class FeatureTable:
 class MarketView:
     """All that a decision may look at: the market up to and including the decision row, and the account.
 
-    Windows have shape [k, N], oldest first, adjusted; NaN where there is no bar (also before the data begin), never filled.
+    Windows have shape [k, N], oldest first, adjusted; NaN where there is no bar (also before the data begin), never
+    filled. Arrays are read-only. With close fills the decision row is the session before the fill's.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class MarketView:
         self._row = row
         self._table = table or FeatureTable(market)
         self.step = step
-        """Number of sessions since the start of the run; 0 at its first decision."""
+        """Number of sessions since the first decision of the run; 0 at that."""
         self.cash = cash
         """Cash of the account, in currency."""
         self.equity = equity
         """Value of the account at the last mark seen."""
-        self.held = np.zeros(len(market.tickers)) if held is None else held
+        self.held = np.zeros(len(market.tickers)) if held is None else held.view()
         """[N] weights at the last mark seen."""
+        self.held.flags.writeable = False
 
     @property
     def date(self) -> np.datetime64:
@@ -136,6 +138,7 @@ class MarketView:
         rows = table[max(first, 0) : self._row + 1]
         if first < 0:
             rows = np.concatenate([np.full((-first, *table.shape[1:]), np.nan, dtype=table.dtype), rows])
+            rows.flags.writeable = False
         return rows
 
 

@@ -36,6 +36,11 @@ class Costs:
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value < 10_000):
                 raise InputError(f"{name} is {value}; it must be a number from 0 to below 10000")
+        if self.rate >= 1:
+            raise InputError(
+                f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade; "
+                "together they must stay below 10000"
+            )
 
     @property
     def rate(self) -> float:
@@ -43,10 +48,13 @@ class Costs:
         return (self.fee_bps + self.slippage_bps) / 10_000
 
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
-        """Cost as a fraction of the traded notional at `price` [..., N]; a plain number if nothing is charged per share."""
+        """Cost as a fraction of the traded notional at `price` [..., N]; a plain number if nothing is charged per share.
+
+        No more than 1, so that selling a share that is worth less than its commission cannot take cash away.
+        """
         if self.per_share == 0:
             return self.rate
-        return self.rate + self.per_share * (1.0 if factor is None else factor) / price
+        return (self.rate + self.per_share * (1.0 if factor is None else factor) / price).clamp(max=1)
 
 
 class Fill(NamedTuple):

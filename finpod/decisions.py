@@ -1,0 +1,149 @@
+"""What a strategy decides, as weights the ledger can use: the view goes in, checked weights come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.market.data import Array
+from finpod.market.ledger import value
+from finpod.market.tape import Account
+from finpod.simulation import Decide, Window
+from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOLERANCE = 1e-6
+"""Weights may lie this far below zero, and their sum this far above one, before it is an error."""
+
+
+def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
+    """Checked weights [N] of one decision, or None; whatever goes wrong is a StrategyError naming strategy and day."""
+    try:
+        decision = strategy.decide(view)
+    except (StrategyError, CheckpointError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
+        raise StrategyError(
+            f"strategy {label} failed on {view.date!s:.10}: {reason}{lines[0] if lines else ''}"
+        ) from error
+    return None if decision is None else clean_weights(decision, view.tickers, label, view.date)
+
+
+def decisions_of(strategy: Strategy, label: str, window: Window) -> Decide:
+    """The strategy's decisions as `simulate` asks for them, for a single account."""
+    if not (isinstance(strategy.every, int) and strategy.every >= 1):
+        raise StrategyError(f"strategy {label} decides every {strategy.every!r} sessions; every must be 1 or more")
+    market, marks = window.market, window.tape.mark
+    table = FeatureTable(market)
+
+    def decide(step: int, row: int, seen: Account) -> Tensor | None:
+        if step % strategy.every:
+            return None
+        equity = float(value(seen.cash, seen.shares, marks[row]))
+        held = (seen.shares * marks[row]).numpy() / (equity or 1.0)
+        view = MarketView(market, row, step=step, cash=float(seen.cash), equity=equity, held=held, table=table)
+        weights = decide_once(strategy, view, label)
+        return None if weights is None else torch.from_numpy(weights)
+
+    return decide
+
+
+def ready_weights(weights: Any, label: str, window: Window) -> tuple[list[str], Decide]:
+    """Weights [T, N] or [S, T, N] decided beforehand: the names of the S strategies, and their decisions for `simulate`.
+
+    Raises InputError for a shape, or columns of a frame, that are not the market's.
+    """
+    tickers = window.market.tickers
+    if list(getattr(weights, "columns", tickers)) != list(tickers):
+        raise InputError(
+            "the columns of the ready weights are not the market's tickers in the market's order; reindex them"
+        )
+    try:
+        many = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{weights!r} is neither a Strategy nor an array of weights; give a Strategy() or load_strategy(...)"
+        ) from error
+    labels = [f"{label} {s}" for s in range(len(many))] if many.ndim == 3 else [label]
+    many = many[None] if many.ndim == 2 else many
+    if many.ndim != 3 or many.shape[1:] != window.market.shape:
+        raise InputError(f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or "
+                         "[S, T, N]")  # fmt: skip
+    rows = window.decision_rows[window.decision_rows >= 0]
+    decided = many[:, rows]
+    silent = np.all(np.isnan(decided), axis=-1, keepdims=True)
+    decided = np.where(silent, 0.0, decided)
+    for k, s in np.argwhere(_unusable(decided).T)[:1]:  # the earliest is the one to name
+        clean_weights(decided[s, k], tickers, labels[s], window.market.dates[rows[k]])
+    many[:, rows] = np.where(silent, np.nan, _normalised(decided))
+    ready, idle = torch.from_numpy(many), np.all(silent, axis=(0, 2))
+
+    def decide(step: int, row: int, _seen: Account) -> Tensor | None:
+        return None if idle[step] else ready[:, row]
+
+    return labels, decide
+
+
+def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
+    """A decision as weights [N] that are not negative and sum to at most one.
+
+    Raises StrategyError naming strategy and day for NaN, for a weight below -1e-6 and for a sum above 1 + 1e-6.
+    """
+    where = f"strategy {who} on {date!s:.10}"
+    weights = _as_array(decision, tickers, where)
+    if weights.shape != (len(tickers),):
+        raise StrategyError(
+            f"{where} decided weights of shape {weights.shape}; give one for each of {len(tickers)} names"
+        )
+    if _unusable(weights):
+        finite = np.isfinite(weights)
+        if not finite.all():
+            column = int(np.argmin(finite))
+            raise StrategyError(f"{where} decided {weights[column]} for {tickers[column]}; weights must be finite")
+        if weights.min() < -TOLERANCE:
+            raise StrategyError(
+                f"{where} decided {weights.min():g} for {tickers[int(weights.argmin())]}; weights must not be negative "
+                "(finpod is long only)"
+            )
+        raise StrategyError(
+            f"{where} decided weights that sum to {weights.sum():.6f}; the sum must not pass 1 (finpod does not borrow)"
+        )
+    return _normalised(weights)
+
+
+def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:
+    try:
+        if hasattr(decision, "keys"):  # a Series or a dict; a Series iterates over values, so ask for its keys
+            by_ticker: Mapping[str, float] | pd.Series = decision
+            unknown = [str(ticker) for ticker in by_ticker.keys() if ticker not in tickers]  # noqa: SIM118
+            if unknown:
+                raise StrategyError(f"{where} names {', '.join(unknown[:3])}, which the market does not have")
+            decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
+        return np.array(decision, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise StrategyError(
+            f"{where} decided {type(decision).__name__}, which is not weights ({str(error).splitlines()[0]}); return an "
+            "array, a Series, a dict or None"
+        ) from error
+
+
+def _unusable(weights: Array) -> Array:
+    """[...] bool for weights [..., N]: not finite, negative or more than the account, beyond the tolerance."""
+    with np.errstate(invalid="ignore"):
+        above = weights.clip(min=0).sum(axis=-1) > 1 + TOLERANCE
+        return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
+
+
+def _normalised(weights: Array) -> Array:
+    """Weights [..., N] without the negative dust, and scaled to a sum of 1 where that passes it by rounding."""
+    weights = weights.clip(min=0)
+    return weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1.0)
