@@ -30,12 +30,12 @@ class FeatureTable:
         """Names [F] and values [T, N, F] float32, NaN where undefined."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
-            from finpod.market.features import compute, resolve
+            from finpod.market.features import compute, name_of, resolve
 
             kept, _ = resolve(self._market, names)
-            values = compute(self._market, names).numpy()
+            values = compute(self._market, kept).numpy()
             values.flags.writeable = False
-            self._tables[key] = tuple(name if isinstance(name, str) else name.__name__ for name in kept), values
+            self._tables[key] = tuple(map(name_of, kept)), values
         return self._tables[key]
 
 
@@ -117,9 +117,9 @@ class MarketView:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the default features these data can give."""
-        from finpod.market.features import resolve
+        from finpod.market.features import name_of, resolve
 
-        return tuple(name if isinstance(name, str) else name.__name__ for name in resolve(self._market, None)[0])
+        return tuple(map(name_of, resolve(self._market, None)[0]))
 
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
         """[N, F] float32 raw features of the decision day, NaN where undefined; None is the default set."""

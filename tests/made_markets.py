@@ -1,0 +1,40 @@
+"""Small markets made by hand for the tests of everything that trades."""
+
+from typing import Any
+
+import numpy as np
+
+from finpod.market.data import MarketData
+
+NAN = float("nan")
+
+
+def make_market(close, *, start="2024-01-01", benchmark=None, **tables: Any) -> MarketData:
+    """A market of the closes [T, N] (or [T] for one name A) on weekdays from `start`; the benchmark is flat if not given."""
+    close = np.asarray(close, dtype=float)
+    if close.ndim == 1:
+        close = close[:, None]
+        tables |= {name: np.asarray(tables[name])[:, None] for name in ("open", "member", "factor") if name in tables}
+    return MarketData(
+        dates=np.busday_offset(start, np.arange(len(close)), roll="forward").astype("datetime64[ns]"),
+        close=close,
+        benchmark_close=np.full(len(close), 100.0) if benchmark is None else np.asarray(benchmark, dtype=float),
+        **{"tickers": tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: close.shape[1]]), **tables},
+    )
+
+
+def random_market(days=30, names=5, *, seed=0, gaps=0.1, **changes: Any) -> MarketData:
+    """Random prices with missing bars, missing opens, members that change, factors, and a last name that leaves midway."""
+    random = np.random.default_rng(seed)
+    close = random.lognormal(3, 0.5, names) * np.cumprod(1 + random.normal(0, 0.03, (days, names)), axis=0)
+    opened = close * np.exp(random.normal(0, 0.01, close.shape))
+    gone = random.random(close.shape) < gaps
+    gone[days // 2 :, -1] = True
+    close[gone], opened[gone | (random.random(close.shape) < gaps / 2)] = NAN, NAN
+    tables = {
+        "open": opened,
+        "member": random.random(close.shape) < 0.8,
+        "factor": np.where(gone, NAN, random.uniform(0.5, 1.0, names)),
+        "benchmark": 300 * np.cumprod(1 + random.normal(0, 0.01, days)),
+    }
+    return make_market(close, **{**tables, **changes})
