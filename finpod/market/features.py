@@ -1,0 +1,175 @@
+"""Features: `MarketData` in, a `Panel` of finite observations on a device out, for all names at once.
+
+Row t of everything here is made from rows <= t alone, and stays identical to the last bit whatever comes after it. What
+a data set cannot give (no volume, no highs) is left out by name, never filled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finpod.errors import CheckpointError, DataError, InputError
+from finpod.market.bars import Bars, Definition, Kind
+from finpod.market.data import Array, MarketData
+from finpod.market.published import PUBLISHED
+from finpod.market.scale_free import SCALE_FREE
+from finpod.market.scaling import Scaling
+
+__all__ = ["FEATURES", "SETS", "Definition", "Feature", "Features", "Panel", "Scaling", "build_panel", "compute",
+           "name_of", "resolve"]
+
+Feature = str | Callable[[MarketData], "Array | Tensor"]
+"""A name in `FEATURES`, or a function of the market that gives [T, N], NaN where undefined."""
+Features = Feature | Sequence[Feature] | None
+"""A feature, the name of a set, a sequence of either, or None for the default set."""
+
+FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
+"""Every built-in feature by name."""
+SETS: dict[str, tuple[str, ...]] = {"default": tuple(SCALE_FREE), "published": tuple(PUBLISHED)}
+"""Named sets of features."""
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """What agents observe of a market, on one device."""
+
+    features: Tensor
+    """[T, N, F] float32, scaled, finite; 0 where undefined."""
+    tradable: Tensor
+    """[T, N] bool, the name has a bar on that day."""
+    member: Tensor
+    """[T, N] bool, in the universe on that day."""
+    names: tuple[str, ...]
+    """[F] features, in column order."""
+    left_out: tuple[str, ...]
+    """Features asked for that the data cannot give."""
+    scaling: Scaling
+    """How they were scaled; belongs to the agent trained on them."""
+
+
+def name_of(feature: Feature) -> str:
+    """The name of a feature: a function's is its `__name__`."""
+    return feature if isinstance(feature, str) else getattr(feature, "__name__", type(feature).__name__)
+
+
+def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
+    """The single features asked for that `market` can give, and the names of those it cannot.
+
+    Raises InputError for an unknown name, a function without a name of its own, and when nothing is left.
+    """
+    kept: dict[str, Feature] = {}
+    left_out: list[str] = []
+    for feature in _expand(features):
+        name = name_of(feature)
+        if name in kept and kept[name] != feature:
+            raise InputError(f"two features are called {name}; rename one")
+        if isinstance(feature, str) and any(getattr(market, table) is None for table in FEATURES[feature].tables):
+            left_out.append(name)
+        else:
+            kept[name] = feature
+    if not kept:
+        raise InputError(f"no feature is left: these data lack the tables for {', '.join(left_out)}" if left_out else
+                         "no feature is asked for; leave features out for the default set")
+    return tuple(kept.values()), tuple(dict.fromkeys(left_out))
+
+
+def compute(market: MarketData, features: Features = None, device: str | torch.device = "cpu") -> Tensor:
+    """[T, N, F] float32 raw values of the features `resolve` keeps; NaN where undefined (no bar, warm-up not filled).
+
+    Raises InputError as `resolve` does, and for a function whose result is not [T, N].
+    """
+    kept, _ = resolve(market, features)
+    bars = Bars(market, device)
+    values = torch.empty((*market.shape, len(kept)), dtype=torch.float32, device=bars.device)
+    for column, feature in enumerate(kept):
+        if isinstance(feature, str):
+            definition = FEATURES[feature]
+            table = definition.function(bars)
+            warm = (bars.row if definition.market_wide else bars.age) >= definition.warm_up
+            values[..., column] = table.where(bars.has_bar & warm, math.nan)
+        else:
+            values[..., column] = _own(market, feature, bars.device).where(bars.has_bar, math.nan)
+    return values
+
+
+def build_panel(market: MarketData, features: Features = None, *, scaling: Scaling | None = None,
+                fit: tuple[int, int] | None = None, device: str | torch.device = "cpu") -> Panel:
+    """Compute, scale and check the features of `market`.
+
+    `fit` are the training rows (first, stop) that a new scaling is fitted on; a given `scaling`, of a trained agent, is
+    used as it is, and names the features where `features` is None. Raises InputError when there is neither, or when no
+    feature has a value on the training rows; CheckpointError when the features are not those of the scaling;
+    DataError, naming ticker, date and feature, for an infinite value.
+    """
+    if scaling is not None and features is None:
+        if foreign := [name for name in scaling.names if name not in FEATURES]:
+            raise CheckpointError(f"the agent was trained on {', '.join(foreign)}, no feature of finpod; "
+                                  "pass the function in features=")
+        features = scaling.names
+    kept, left_out = resolve(market, features)
+    names = tuple(map(name_of, kept))
+    if scaling is not None:
+        scaling.require(names)
+    raw = compute(market, kept, device)
+    _require_finite(raw, market, names)
+    member = torch.tensor(np.array(market.member), device=raw.device)
+    if scaling is None:
+        if fit is None:
+            raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
+        scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(map(_kind_of, kept)))
+        if not any(scaling.sd):
+            raise InputError(f"no feature tells names or days apart on the training rows {fit[0]}:{fit[1]}; "
+                             f"{names[0]} and the others may need earlier sessions to warm up")
+    tradable = torch.tensor(np.array(market.has_bar), device=raw.device)
+    return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
+
+
+def _expand(features: Features) -> list[Feature]:
+    """Sets taken apart into their features; raises InputError for what is neither."""
+    if features is None:
+        features = "default"
+    single: list[Feature] = []
+    for feature in [features] if isinstance(features, str) or callable(features) else features:
+        if callable(feature):
+            if name_of(feature) in FEATURES or name_of(feature) in SETS or name_of(feature) == "<lambda>":
+                raise InputError(f"a feature of your own cannot be called {name_of(feature)}; define it under another name")
+            single.append(feature)
+        elif feature in SETS:
+            single.extend(SETS[feature])
+        elif feature in FEATURES:
+            single.append(feature)
+        else:
+            close = difflib.get_close_matches(str(feature), [*FEATURES, *SETS], n=1)
+            raise InputError(f"unknown feature {feature!r}; " + (f"did you mean {close[0]}?" if close else
+                             f"choose from {', '.join([*SETS, *FEATURES])}"))
+    return single
+
+
+def _kind_of(feature: Feature) -> Kind:
+    return FEATURES[feature].kind if isinstance(feature, str) else "cross"
+
+
+def _own(market: MarketData, feature: Callable[[MarketData], Array | Tensor], device: torch.device) -> Tensor:
+    """[T, N] float64 values of a user's function."""
+    values = feature(market)
+    if not isinstance(values, Tensor):
+        values = torch.tensor(np.array(values, dtype=np.float64))
+    if tuple(values.shape) != market.shape:
+        raise InputError(f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions "
+                         "and names")
+    return values.to(device, torch.float64)
+
+
+def _require_finite(raw: Tensor, market: MarketData, names: tuple[str, ...]) -> None:
+    infinite = raw.isinf()
+    if infinite.any():
+        row, column, feature = infinite.nonzero()[0].tolist()
+        raise DataError(f"{names[feature]} of {market.tickers[column]} on {market.dates[row]!s:.10} is infinite; "
+                        "give NaN where a feature is undefined")
