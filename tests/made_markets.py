@@ -24,12 +24,12 @@ def make_market(close, *, start="2024-01-01", benchmark=None, **tables: Any) -> 
 
 
 def random_market(days=30, names=5, *, seed=0, gaps=0.1, **changes: Any) -> MarketData:
-    """Random prices with missing bars, missing opens, members that change, factors, and a last name that leaves midway."""
+    """Random prices with members and factors that change and, with gaps, missing bars and a last name that leaves midway."""
     random = np.random.default_rng(seed)
     close = random.lognormal(3, 0.5, names) * np.cumprod(1 + random.normal(0, 0.03, (days, names)), axis=0)
     opened = close * np.exp(random.normal(0, 0.01, close.shape))
     gone = random.random(close.shape) < gaps
-    gone[days // 2 :, -1] = True
+    gone[days // 2 :, -1] = gaps > 0
     close[gone], opened[gone | (random.random(close.shape) < gaps / 2)] = NAN, NAN
     tables = {
         "open": opened,

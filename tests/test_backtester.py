@@ -1,0 +1,512 @@
+"""`backtest` against contracts 1 to 4: time, money, membership, delisting, and the windows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_markets import NAN, make_market, random_market
+
+from finpod.backtester import Terms, backtest, clean_weights, equal_weight_equity, simulate
+from finpod.errors import InputError, StrategyError
+from finpod.market.ledger import Costs
+from finpod.market.sources import load_market
+from finpod.market.tape import build_tape
+from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Strategy
+
+FREE = Costs(fee_bps=0)
+BOTH = pytest.mark.parametrize("fill", ["open", "close"])
+
+
+class Does(Strategy):
+    """Decides what a function of the view says."""
+
+    name = "does"
+
+    def __init__(self, rule, **attributes) -> None:
+        self.rule = rule
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def decide(self, view: MarketView):
+        return self.rule(view)
+
+
+def scheduled(weights) -> Does:
+    """The k-th decision is weights[k], or nothing."""
+    return Does(lambda view: weights[view.step] if view.step < len(weights) else None)
+
+
+def random_weights(market, seed=0):
+    random = np.random.default_rng(seed)
+    raw = random.random(market.shape) * (random.random(market.shape) < 0.7)
+    return raw / np.maximum(raw.sum(axis=1, keepdims=True), 1e-9) * random.uniform(0.3, 1, (len(raw), 1))
+
+
+def strategy_of(weights, market) -> Does:
+    row_of = {day: row for row, day in enumerate(market.dates)}
+    return Does(lambda view: weights[row_of[view.date]])
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+def test_b04_a_decision_never_earns_the_move_it_has_seen():
+    market = make_market([10, 10, 20, 20], open=[10, 10, 10, 20])
+    after_up_close = Does(lambda view: np.array([float(np.nan_to_num(np.diff(view.closes(2)[:, 0]))[0] > 0)]))
+    result = backtest(after_up_close, market, costs=FREE, fill="open", cash=1000)
+    assert result.equity.tolist() == [1000, 1000, 1000, 1000]
+
+
+def test_c09_four_rows_are_three_steps():
+    market = make_market([10, 11, 12.1, 10.89], open=[10, 10, 11, 12.1])
+    result = backtest(Does(lambda view: np.ones(1)), market, costs=FREE, fill="open", cash=1000)
+    assert result.returns.tolist() == pytest.approx([0.1, 0.1, -0.1], rel=1e-9)
+    assert result.equity.tolist() == pytest.approx([1000, 1100, 1210, 1089], rel=1e-12)
+    assert result.metrics.days == 3
+
+
+@BOTH
+def test_decision_k_sees_the_rows_of_the_contract(fill):
+    market, seen = random_market(days=12, gaps=0), []
+    backtest(Does(lambda view: seen.append(view.date)), market, start=market.dates[3], end=market.dates[7], fill=fill)
+    lag = 0 if fill == "open" else 1
+    assert seen == list(market.dates[3 - lag : 7 - lag])
+
+
+@BOTH
+def test_fills_stand_on_the_day_and_at_the_price_of_the_contract(fill):
+    market = random_market(days=12, gaps=0, member=None)
+    result = backtest(BuyAndHold(), market, start=market.dates[3], fill=fill)
+    row = 4 if fill == "open" else 3
+    prices = market.open if fill == "open" else market.close
+    assert set(result.trades["date"]) == {pd.Timestamp(market.dates[row])}
+    assert result.trades["price"].tolist() == prices[row].tolist()
+    assert result.turnover.index[0] == pd.Timestamp(market.dates[row])
+    assert len(result.turnover) == len(result.returns)
+
+
+def test_close_fills_come_after_the_mark_and_their_fee_falls_in_the_next_return():
+    market = make_market([10, 10, 10])
+    result = backtest(Does(lambda view: np.ones(1)), market, start=market.dates[1], costs=Costs(fee_bps=100), cash=1010)
+    assert result.equity.tolist() == pytest.approx([1010, 1000])
+    assert result.trades["date"].tolist() == [pd.Timestamp(market.dates[1])]
+
+
+@BOTH
+def test_without_a_row_before_the_start_close_fills_skip_a_decision_and_say_so(fill):
+    market = make_market([10, 11, 12, 13], open=[10, 10, 11, 12])
+    result = backtest(BuyAndHold(), market, fill=fill, costs=FREE)
+    skipped = [event for event in result.events if "the first decision was skipped" in event]
+    assert len(skipped) == (fill == "close")
+    assert result.metrics.total_return == pytest.approx(13 / 10 - 1 if fill == "open" else 13 / 11 - 1)
+
+
+def test_a28_nothing_before_the_start_enters_a_figure():
+    market = make_market([5, 5, 5, 5, 5, 5], benchmark=[380, 390, 400, 410, 405, 420])
+    result = backtest(EqualWeight(), market, start=market.dates[2])
+    assert result.benchmark_metrics.total_return == pytest.approx(0.05)
+    assert result.equity.index[0] == pd.Timestamp(market.dates[2])
+    assert len(result.equity) == 4
+    assert result.trades["date"].min() >= pd.Timestamp(market.dates[2])
+
+
+def test_every_n_sessions_counted_from_the_first_decision():
+    steps = []
+    market = make_market(np.arange(10.0, 22.0))
+    backtest(Does(lambda view: steps.append(view.step), every=4), market, fill="close")
+    assert steps == [0, 4, 8]
+    with pytest.raises(StrategyError, match="every must be 1 or more"):
+        backtest(Does(lambda view: None, every=0), market)
+
+
+@BOTH
+def test_the_view_shows_the_account_at_the_last_mark_seen(fill):
+    market, accounts = random_market(days=10, gaps=0, member=None), []
+
+    def rule(view):
+        accounts.append((view.cash, view.equity, view.held.copy()))
+        return np.full(5, 0.15)
+
+    result = backtest(Does(rule), market, start=market.dates[2], fill=fill, costs=FREE)
+    assert accounts[0][:2] == (1e6, 1e6)
+    assert not accounts[0][2].any()
+    if fill == "open":
+        shown = result.weights.to_numpy()[1:-1]
+        assert [equity for _, equity, _ in accounts[1:]] == pytest.approx(result.equity.tolist()[1:-1])
+        np.testing.assert_allclose([held for *_, held in accounts[1:]], shown, atol=1e-12)
+    else:  # just after the fill at the close that is the last one seen, the weights are the target
+        np.testing.assert_allclose([held for *_, held in accounts[1:]], 0.15, atol=1e-12)
+
+
+# --- money --------------------------------------------------------------------------------------------------------
+
+
+def test_c06_costs_and_turnover_of_three_changes():
+    market = make_market([[20, 50]] * 5, open=[[20, 50]] * 5)
+    result = backtest(scheduled([[1, 0], [0.5, 0.5], [0, 1]]), market, fill="open", cash=1000, costs=Costs(fee_bps=10))
+    assert result.equity.tolist()[1:4] == pytest.approx([999.000999, 998.002996, 997.004993], rel=1e-9)
+    assert result.turnover.sum() == pytest.approx(2.998002, abs=1e-6)
+    assert result.fees == pytest.approx(1000 - result.equity.iloc[-1], rel=1e-9)
+
+
+def test_c08_the_fee_of_the_first_day_counts():
+    market = make_market([100, 100], open=[100, 100])
+    result = backtest(BuyAndHold(), market, cash=1000, costs=Costs(fee_bps=10))
+    assert result.equity.tolist() == pytest.approx([1000, 1000 / 1.001])
+    sized = 999 / 1000  # an order that leaves the fee in cash loses exactly a tenth of a percent of what it buys
+    result = backtest(scheduled([[sized]]), market, cash=1000, costs=Costs(fee_bps=1e4 / 999))
+    assert result.metrics.total_return == pytest.approx(-0.001, rel=1e-9)
+
+
+def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
+    market = make_market([3000] * 6, open=[3000] * 6)
+    parts = backtest(EqualWeight(), market, cash=1000, costs=FREE)
+    assert parts.trades["shares"].iloc[0] == pytest.approx(1 / 3)
+    whole = backtest(EqualWeight(), market, cash=1000, costs=FREE, whole_shares=True)
+    assert whole.trades.empty
+    assert whole.equity.tolist() == [1000] * 6
+    assert [w for w in whole.warnings if "whole share" in w] == [
+        "2024-01-02: A was wanted, but the money did not reach for one whole share (5 such orders in all)"]
+
+
+@BOTH
+@pytest.mark.parametrize("whole", [False, True])
+def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
+    market = random_market(days=40, seed=2)
+    result = backtest(strategy_of(random_weights(market), market), market, start=market.dates[2], fill=fill, cash=50_000,
+                      costs=Costs(fee_bps=20, per_share=0.01), whole_shares=whole, delisting_return=-0.4)
+    assert (result.trades["kind"] == "delisted").sum() == 1
+    before_the_mark = (result.trades["kind"] == "delisted") | (fill == "open")
+    marks = build_tape(market).mark.numpy()
+    for row in range(2, 40):
+        day = pd.Timestamp(market.dates[row])
+        done = result.trades[(result.trades["date"] < day) | (before_the_mark & (result.trades["date"] == day))]
+        held = done.groupby("ticker")["shares"].sum().reindex(list(market.tickers), fill_value=0.0)
+        cash = 50_000 - done["notional"].sum() - done["cost"].sum()
+        worth = held.to_numpy() * marks[row]
+        equity = result.equity.loc[day]
+        assert cash + worth.sum() == pytest.approx(equity, rel=1e-9)
+        np.testing.assert_allclose(worth / equity, result.weights.loc[day], atol=1e-9)
+        assert result.cash_weight.loc[day] == pytest.approx(cash / equity, abs=1e-9)
+    assert (result.trades["shares"] < 0).any()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), fee=st.floats(0, 300), fill=st.sampled_from(["open", "close"]), whole=st.booleans())
+def test_cash_never_falls_below_zero(seed, fee, fill, whole):
+    market = random_market(days=16, seed=seed)
+    tape = build_tape(market, fill)
+    weights = torch.from_numpy(random_weights(market, seed))
+    terms = Terms(costs=Costs(fee_bps=fee), cash=10_000, whole_shares=whole)
+
+    def decide(_step, row, seen):
+        assert seen.cash >= 0
+        assert (seen.shares >= 0).all()
+        return weights[row]
+
+    path = simulate(tape, 0, 15, decide, terms)
+    worth = (path.shares * tape.mark).sum(-1)
+    assert (path.equity - worth >= -1e-9).all()
+    assert torch.isfinite(path.equity).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), fill=st.sampled_from(["open", "close"]))
+def test_the_order_of_the_tickers_changes_nothing(seed, fill):
+    market = random_market(days=16, seed=seed)
+    weights, order = random_weights(market, seed), np.random.default_rng(seed).permutation(5)
+    turned = market.select([market.tickers[column] for column in order])
+    one = backtest(weights, market, fill=fill)
+    other = backtest(weights[:, order], turned, fill=fill)
+    np.testing.assert_allclose(other.equity, one.equity, rtol=1e-12)
+    np.testing.assert_allclose(other.weights[list(market.tickers)], one.weights, atol=1e-12)
+
+
+# --- membership, missing bars, delisting --------------------------------------------------------------------------
+
+
+def membership_change():
+    """X is a member up to 2020-06-30, Y from 2020-07-01; both have prices all along."""
+    dates = np.busday_offset("2020-06-26", np.arange(6))
+    member = np.stack([dates <= np.datetime64("2020-06-30"), dates >= np.datetime64("2020-07-01")], axis=1)
+    return make_market(np.full((6, 2), 10.0), open=np.full((6, 2), 10.0), member=member, start="2020-06-26", tickers=("X", "Y"))
+
+
+def test_b06_membership_is_that_of_the_decision_day():
+    result = backtest(EqualWeight(), membership_change(), start="2020-06-29", costs=FREE, fill="open")
+    held = {f"{day:%m-%d}": (row > 0).to_dict() for day, row in result.weights.iterrows()}
+    assert held["06-30"] == {"X": True, "Y": False}
+    assert held["07-01"] == {"X": True, "Y": False}  # decided on 06-30
+    assert held["07-02"] == {"X": False, "Y": True}  # decided on 07-01
+    sold = result.trades[result.trades["shares"] < 0]
+    assert [(f"{t.date:%m-%d}", t.ticker) for t in sold.itertuples()] == [("07-02", "X")]
+
+
+@BOTH
+def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
+    market = membership_change()
+    only_x = Does(lambda view: np.array([0.5 if view.date <= np.datetime64("2020-06-30") else 0.9, 0.0]))
+    result = backtest(only_x, market, start="2020-06-29", costs=FREE, fill=fill)
+    assert result.weights["X"].iloc[-1] == pytest.approx(0.5)
+    assert len(result.trades) == 1
+    late = backtest(Does(lambda view: np.array([1.0, 0.0])), market, start="2020-07-02", fill=fill)
+    assert late.trades.empty
+    assert any("X was wanted, but it was not a member on the day of the decision" in w for w in late.warnings)
+
+
+@BOTH
+@pytest.mark.parametrize(("delisting_return", "last"), [(0.0, 900), (-1.0, 500)])
+def test_b08_a_delisted_position_becomes_cash(fill, delisting_return, last):
+    market = make_market([50, 50, 45, 40, NAN, NAN], open=[50, 50, 50, 44, NAN, NAN])
+    result = backtest(scheduled([[0.5]]), market, start=market.dates[1], end=market.dates[4], fill=fill, costs=FREE,
+                      cash=1000, delisting_return=delisting_return)
+    assert result.equity.tolist() == pytest.approx([1000, 950, 900, last])
+    left = result.trades[result.trades["kind"] == "delisted"]
+    assert left["date"].tolist() == [pd.Timestamp(market.dates[4])]
+    assert left["shares"].tolist() == [-10]
+    assert any("2024-01-05: A left the exchange; 10 shares turned to cash" in event for event in result.events)
+    assert result.weights["A"].iloc[-1] == 0
+
+
+@pytest.mark.parametrize(("fill", "bought"), [("open", 5), ("close", 4)])
+def test_b08_the_cash_of_a_delisting_comes_after_the_open_and_before_the_close(fill, bought):
+    """A has left on row 4. For its cash B can be bought at the close of that row, but only at the open of the next."""
+    close = np.full((7, 2), 10.0)
+    close[4:, 0] = NAN
+    market = make_market(close, open=close)
+    swap = Does(lambda view: np.array([1.0, 0.0]) if view.step == 0 else np.array([0.0, 1.0]) if view.date >= market.dates[3]
+                else None)  # fmt: skip
+    result = backtest(swap, market, start=market.dates[1], fill=fill, costs=FREE)
+    rows = [(trade.date, trade.ticker, trade.kind) for trade in result.trades.itertuples()]
+    assert rows[1:] == [(pd.Timestamp(market.dates[4]), "A", "delisted"), (pd.Timestamp(market.dates[bought]), "B", "fill")]
+    assert result.trades["shares"].iloc[-1] == pytest.approx(1e6 / 10)
+    assert any("no cash left" in event for event in result.events) == (fill == "open")
+
+
+@BOTH
+def test_a_missing_bar_means_no_fill_and_the_last_mark(fill):
+    market = make_market([[10, 10], [10, 10], [11, NAN], [12, 15]], open=[[10, 10], [10, 10], [10, NAN], [11, 12]])
+    result = backtest(Does(lambda view: np.array([0.5, 0.5]) if view.step == 0 else np.zeros(2)), market,
+                      start=market.dates[1], fill=fill, costs=FREE, cash=1000)
+    held = result.weights["B"] * result.equity
+    row = 2 if fill == "close" else 1
+    assert np.isfinite(result.equity).all()
+    if fill == "close":
+        assert held.iloc[1] == pytest.approx(500)  # bought on row 1, no bar on row 2: the last price stands
+        assert held.iloc[row] == pytest.approx(750)  # not sold on row 2, sold at the close of the end only
+    else:
+        assert held.tolist() == [0, 0, 0]  # the fill would have been at the missing open
+        assert any("B was wanted, but there was no price to fill at" in event for event in result.events)
+
+
+# --- the benchmark and the equal weight ---------------------------------------------------------------------------
+
+
+def test_a22_the_benchmark_against_itself():
+    market = random_market(days=60, gaps=0)
+    result = backtest(BenchmarkHold(), market, start=market.dates[1], fill="close", costs=FREE)
+    for name, figure in vars(result.benchmark_metrics).items():
+        assert getattr(result.metrics, name) == pytest.approx(figure, rel=1e-12, abs=1e-12), name
+    assert result.relative.excess == pytest.approx(0, abs=1e-12)
+    assert result.relative.beta == pytest.approx(1, abs=1e-12)
+    assert result.relative.alpha == pytest.approx(0, abs=1e-12)
+    assert np.isnan(result.relative.information_ratio)
+
+
+def test_a27_the_benchmark_earns_its_dividends():
+    days = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05"]
+    close, factor = np.array([400, 402, 399, 404.0]), np.array([1 - 2 / 402, 1 - 2 / 402, 1, 1])
+    bars = pd.concat([pd.DataFrame({"date": days, "ticker": "QQQ", "close": close, "adj_close": close * factor}),
+                      pd.DataFrame({"date": days, "ticker": "A", "close": 10.0, "adj_close": 10.0})])
+    result = backtest(EqualWeight(), load_market(bars))
+    assert result.benchmark_metrics.total_return == pytest.approx(404 * 402 / 400**2 - 1, rel=1e-9)
+    assert result.benchmark_metrics.total_return == pytest.approx(0.01505, abs=1e-6)
+    assert result.manifest["benchmark_kind"] == "total return"
+
+
+def test_the_equal_weight_column_is_the_strategy_of_that_name():
+    market = random_market(days=40)
+    for fill in ("open", "close"):
+        result = backtest(EqualWeight(), market, start=market.dates[1], fill=fill)
+        assert result.equal_weight_equity.tolist() == result.equity.tolist()
+    alone = equal_weight_equity(market, market.dates[1], market.dates[-1], Terms(fill="close"))
+    assert alone.tolist() == result.equity.tolist()
+
+
+def test_a_benchmark_with_gaps_or_without_bars_leaves_the_strategy_its_own_figures():
+    benchmark = np.array([100, NAN, 102, 103, NAN, 105])
+    market = make_market(np.arange(10.0, 16.0), benchmark=benchmark)
+    held = backtest(BenchmarkHold(), market, costs=FREE, start=market.dates[2])
+    assert held.metrics.days == 2
+    own = backtest(EqualWeight(), market)
+    assert own.metrics.days == 5
+    assert own.benchmark_equity.isna().tolist() == [False, True, False, False, True, False]
+    bare = backtest(EqualWeight(), make_market(np.arange(10.0, 16.0), benchmark=np.full(6, NAN)))
+    assert np.isnan(bare.benchmark_metrics.total_return)
+    assert bare.metrics.days == 5
+    assert any("no two bars in the window" in warning for warning in bare.warnings)
+
+
+# --- ready weights and what decide may return ---------------------------------------------------------------------
+
+
+@BOTH
+def test_ready_weights_are_the_strategy_that_returns_them(fill):
+    market = random_market(days=30)
+    weights = random_weights(market)
+    ready = backtest(weights, market, start=market.dates[3], fill=fill)
+    decided = backtest(strategy_of(weights, market), market, start=market.dates[3], fill=fill)
+    assert ready.equity.tolist() == decided.equity.tolist()
+    assert ready.weights.equals(decided.weights)
+    assert ready.trades.equals(decided.trades)
+    assert ready.turnover.equals(decided.turnover)
+    assert ready.strategy == "weights"
+    assert backtest(weights, market, name="mine").strategy == "mine"
+
+
+@BOTH
+def test_many_ready_weights_are_as_many_runs(fill):
+    market = random_market(days=20)
+    many = np.stack([random_weights(market, seed) for seed in range(3)])
+    many[1, 4:9] = NAN  # trades nothing on days on which the others do
+    many[:, 12] = NAN
+    results = backtest(many, market, start=market.dates[2], fill=fill)
+    assert [result.strategy for result in results] == ["weights 0", "weights 1", "weights 2"]
+    for weights, result in zip(many, results, strict=True):
+        single = backtest(weights, market, start=market.dates[2], fill=fill)
+        assert single.equity.tolist() == result.equity.tolist()
+        assert single.trades.equals(result.trades)
+        assert single.events == result.events
+
+
+@BOTH
+def test_leading_dimensions_change_no_bit_of_a_path(fill):
+    market = random_market(days=25)
+    tape, terms = build_tape(market, fill), Terms(costs=Costs(per_share=0.01))
+    weights = torch.from_numpy(random_weights(market))
+    paths = [simulate(tape, 1, 24, lambda _s, row, seen: weights[row].expand_as(seen.shares), terms, shape)
+             for shape in ((), (1,), (7,))]
+    for alone, one, many in zip(*paths, strict=True):
+        assert torch.equal(one.squeeze(1), alone)
+        assert torch.equal(many[:, 3], alone)
+
+
+def test_a_decision_may_be_an_array_a_series_a_dict_or_nothing():
+    market = make_market(np.full((4, 3), 10.0), open=np.full((4, 3), 10.0))
+    for decision in (np.array([0.5, 0, 0.25]), [0.5, 0, 0.25], pd.Series({"C": 0.25, "A": 0.5}), {"A": 0.5, "C": 0.25}):
+        result = backtest(Does(lambda view, d=decision: d), market, costs=FREE)
+        assert result.weights.iloc[-1].tolist() == pytest.approx([0.5, 0, 0.25])
+    assert backtest(Does(lambda view: None), market).trades.empty
+
+
+@pytest.mark.parametrize(("decision", "message"), [
+    ([NAN, 0.5], "decided nan for A; weights must be finite"),
+    ([0.5, np.inf], "decided inf for B; weights must be finite"),
+    ([0.5, 0.6], r"decided weights that sum to 1.100000; the sum must not pass 1 \(finpod does not borrow\)"),
+    ([0.5], r"decided weights of shape \(1,\); give one for each of 2 names"),
+    ({"A": 0.5, "ZZZ": 0.1}, "names ZZZ, which the market does not have"),
+    ("all of it", "decided str, which is not weights"),
+    ({"A": "half"}, "decided dict, which is not weights"),
+])  # fmt: skip
+def test_a_decision_that_cannot_be_is_one_line_with_strategy_and_day(decision, message):
+    market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
+    late = Does(lambda view: decision if view.step == 2 else None)
+    with pytest.raises(StrategyError, match=f"^strategy does on 2024-01-03 {message}") as raised:
+        backtest(late, market)
+    assert "\n" not in str(raised.value)
+
+
+def test_c20_a_short_position_is_refused_as_long_only():
+    market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
+    wanted = r"on 2024-01-01 decided -0.5 for A; weights must not be negative \(finpod is long only\)"
+    with pytest.raises(StrategyError, match=f"strategy does {wanted}"):
+        backtest(Does(lambda view: np.array([-0.5, 0.5])), market)
+    with pytest.raises(StrategyError, match=f"strategy weights {wanted}"):
+        backtest(np.tile([-0.5, 0.5], (4, 1)), market)
+
+
+def test_rounding_in_weights_is_forgiven():
+    tickers, day = ("A", "B"), np.datetime64("2024-01-02")
+    assert clean_weights(np.array([-1e-7, 0.5]), tickers, "s", day).tolist() == [0, 0.5]
+    assert clean_weights(np.array([0.5, 0.5 + 5e-7]), tickers, "s", day).sum() == pytest.approx(1, abs=1e-15)
+    for beyond in ([-2e-6, 0.5], [0.5, 0.5 + 2e-6]):
+        with pytest.raises(StrategyError):
+            clean_weights(np.array(beyond), tickers, "s", day)
+
+
+def test_the_first_wrong_day_of_ready_weights_is_named():
+    market = make_market(np.full((6, 2), 10.0), open=np.full((6, 2), 10.0))
+    many = np.full((2, 6, 2), 0.5)
+    many[0, 4], many[1, 3] = 2.0, [0.5, NAN]
+    with pytest.raises(StrategyError, match="strategy weights 1 on 2024-01-04 decided nan for B"):
+        backtest(many, market)
+    many[:, 3:] = 0.5
+    many[0, 5] = 2.0  # the decision of the last day would be filled after the end
+    assert len(backtest(many, market)) == 2
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (np.ones((3, 2)) / 2, r"ready weights have shape \(3, 2\); they must be \[T, N\] = \(4, 2\)"),
+    (np.ones(2) / 2, "ready weights have shape"),
+    (pd.DataFrame(np.ones((4, 2)) / 2, columns=["B", "A"]), "the columns of the ready weights are not the market's tickers"),
+    (EqualWeight, "is neither a Strategy nor an array of weights"),
+    ("momentum", "'momentum' is neither a Strategy nor an array of weights"),
+])  # fmt: skip
+def test_what_is_no_strategy_is_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        backtest(wrong, make_market(np.full((4, 2), 10.0)))
+
+
+def test_a_failing_strategy_is_one_line_with_strategy_and_day():
+    market = make_market([10, 10, 10, 10], open=[10, 10, 10, 10])
+
+    def fails(view):
+        raise KeyError("A\nB")
+
+    with pytest.raises(StrategyError, match=r"^strategy does failed on 2024-01-01: KeyError: 'A\\nB'$"):
+        backtest(Does(fails), market)
+    with pytest.raises(StrategyError, match=r"^strategy does failed on 2024-01-01: volumes\(3\): these data"):
+        backtest(Does(lambda view: view.volumes(3)), market)
+    with pytest.raises(StrategyError, match=r"failed on 2024-01-01: NotImplementedError: Strategy has no decide\(view\)"):
+        backtest(Strategy(), market)
+
+
+# --- windows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "end", "message"), [
+    ("2024-01-03", "2024-01-03", "2024-01-03 .. 2024-01-03 has one session and no return"),
+    ("2024-01-04", "2024-01-02", "the window ends on 2024-01-02, before it starts on 2024-01-04"),
+    ("2030-01-01", None, "2030-01-01 lies outside the data, which run from 2024-01-01 to 2024-01-08"),
+    ("soon", None, "'soon' is not a date"),
+])  # fmt: skip
+def test_windows_that_cannot_be(start, end, message):
+    with pytest.raises(InputError, match=message):
+        backtest(EqualWeight(), make_market([10] * 6), start=start, end=end)
+
+
+def test_b27_both_ends_are_included():
+    result = backtest(EqualWeight(), make_market([10] * 10), start="2024-01-06", end="2024-01-10")
+    assert [f"{day:%d}" for day in result.equity.index] == ["08", "09", "10"]
+
+
+@pytest.mark.parametrize(("until", "refused"), [("2024-01-03", True), ("2024-01-08", True), ("2024-01-02", False)])
+def test_a_window_within_training_is_refused_or_marked(until, refused):
+    trained = Does(lambda view: np.ones(1), trained_until=until, trials=12)
+    market = make_market([10] * 10)
+    if refused:
+        with pytest.raises(InputError, match=f"starts on 2024-01-03, but does was trained or chosen on days up to {until}; "
+                                             "start later, or allow it with --allow-in-sample"):
+            backtest(trained, market, start="2024-01-03")
+    result = backtest(trained, market, start="2024-01-03", allow_in_sample=True)
+    assert result.in_sample == refused
+    assert result.warnings[0].startswith("in-sample:") == refused
+    assert any("chosen among 12 agents" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("wrong", [{"cash": 0}, {"cash": NAN}, {"delisting_return": -1.5}, {"fill": "noon"}])
+def test_terms_that_cannot_be(wrong):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
+        backtest(EqualWeight(), make_market([10] * 5), **wrong)
