@@ -85,7 +85,9 @@ class Drawdown:
     """Sessions from the peak to the recovery, or to the end of the curve."""
 
 
-def metrics(equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float = 252) -> Metrics:
+def metrics(
+    equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float = 252
+) -> Metrics:
     """Metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], given by name.
 
     `risk_free` is a yearly rate. Raises InputError for both or neither, for no returns at all, for gaps and infinities
@@ -109,8 +111,16 @@ def metrics(equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, 
         cagr = _finite(growth ** (periods_per_year / days) - 1)
     deepest = np.nanmin(drawdowns(curve), axis=0)
     year = np.sqrt(periods_per_year)
-    figures = (growth - 1, cagr, deviation * year, _ratio(mean - daily_rate, deviation) * year,
-               _ratio(mean, downside) * year, deepest, _ratio(cagr, -deepest), days)
+    figures = (
+        growth - 1,
+        cagr,
+        deviation * year,
+        _ratio(mean - daily_rate, deviation) * year,
+        _ratio(mean, downside) * year,
+        deepest,
+        _ratio(cagr, -deepest),
+        days,
+    )
     return Metrics(*map(_plain, figures))
 
 
@@ -137,9 +147,13 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float = 252) -> R
     beta = np.where(sound, covariance / np.where(sound, variance, 1.0), np.nan)
     active = steps - benchmark_steps
     deviation, year = _deviation(active), np.sqrt(periods_per_year)
-    figures = ((own[-1] / own[0] - 1) - (other[-1] / other[0] - 1), beta,
-               (steps.mean(axis=0) - beta * benchmark_steps.mean(axis=0)) * periods_per_year,
-               _ratio(active.mean(axis=0), deviation) * year, deviation * year)
+    figures = (
+        (own[-1] / own[0] - 1) - (other[-1] / other[0] - 1),
+        beta,
+        (steps.mean(axis=0) - beta * benchmark_steps.mean(axis=0)) * periods_per_year,
+        _ratio(active.mean(axis=0), deviation) * year,
+        deviation * year,
+    )
     return Relative(*map(_plain, figures))
 
 
@@ -167,8 +181,15 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
         first, stop = starts[spell], stops[spell]
         valley = first + int(depth[first:stop].argmin())
         recovered = stop < len(curve)
-        spells.append(Drawdown(days[first - 1], days[valley], days[stop] if recovered else None, float(depth[valley]),
-                               int((stop if recovered else len(curve) - 1) - (first - 1))))
+        spells.append(
+            Drawdown(
+                days[first - 1],
+                days[valley],
+                days[stop] if recovered else None,
+                float(depth[valley]),
+                int((stop if recovered else len(curve) - 1) - (first - 1)),
+            )
+        )
     return spells
 
 
@@ -249,12 +270,16 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
     known = ~np.isnan(values)
     counts = np.atleast_1d(known.sum(axis=0))
     if not counts.size or counts.min() < least:
-        raise InputError(f"{what} is too short: {counts.min() if counts.size else 0} values leave no return to measure; "
-                         "widen the range of dates")
+        raise InputError(
+            f"{what} is too short: {counts.min() if counts.size else 0} values leave no return to measure; "
+            "widen the range of dates"
+        )
     wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
     if wrong.any():
         place = np.argwhere(wrong)[0]
-        raise InputError(f"{what} holds {values[tuple(place)]} at position {place[0]}; drop or fill missing values first")
+        raise InputError(
+            f"{what} holds {values[tuple(place)]} at position {place[0]}; drop or fill missing values first"
+        )
 
 
 def _first(values: Array) -> Array:
@@ -309,7 +334,7 @@ def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
     mean, deviation = np.full_like(steps, np.nan), np.full_like(steps, np.nan)
     if len(steps) >= window:
         views = sliding_window_view(steps, window, axis=0)
-        mean[window - 1:], deviation[window - 1:] = views.mean(axis=-1), views.std(axis=-1, ddof=1)
+        mean[window - 1 :], deviation[window - 1 :] = views.mean(axis=-1), views.std(axis=-1, ddof=1)
     return mean, deviation
 
 
@@ -321,8 +346,10 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array]:
         _, rows, benchmark_rows = np.intersect1d(days, benchmark_days, return_indices=True)
         return own[rows], other[benchmark_rows]
     if other.ndim != 1 or len(own) != len(other):
-        raise InputError(f"the curve has shape {own.shape} and the benchmark {other.shape}; the benchmark must be one "
-                         "series of the same length")
+        raise InputError(
+            f"the curve has shape {own.shape} and the benchmark {other.shape}; the benchmark must be one "
+            "series of the same length"
+        )
     return own, other
 
 

@@ -88,8 +88,9 @@ class BacktestResult:
 
     @cached_property
     def benchmark_metrics(self) -> Metrics:
-        """Metrics of the benchmark over its own bars."""
-        return self._metrics(self.benchmark_equity.dropna())
+        """Metrics of the benchmark over its own bars; undefined if it has fewer than two."""
+        bars = self.benchmark_equity.dropna()
+        return self._metrics(bars) if len(bars) > 1 else Metrics(*[math.nan] * 7, days=0)
 
     @cached_property
     def equal_weight_metrics(self) -> Metrics:
@@ -124,7 +125,7 @@ class BacktestResult:
 
     @cached_property
     def table(self) -> dict[str, dict[str, float]]:
-        """The headline table: column (strategy, benchmark, equal weight) -> row -> value; NaN is undefined."""
+        """The headline table: 'strategy', 'benchmark' and 'equal_weight' -> row -> value; NaN is undefined."""
         own = asdict(self.metrics) | asdict(self.relative)
         equal = asdict(self.equal_weight_metrics) | asdict(
             self._relative(self.equal_weight_equity, self.benchmark_equity)
@@ -140,7 +141,7 @@ class BacktestResult:
             "sells": int((fills["shares"] < 0).sum()),
             "excess_over_equal_weight": self.relative_to_equal_weight.excess,
         }
-        return {self.strategy: own, self.benchmark: bench, "equal weight": equal}
+        return {"strategy": own, "benchmark": bench, "equal_weight": equal}
 
     def to_json(self) -> str:
         """Everything but the series, as deterministic JSON; undefined figures are null."""

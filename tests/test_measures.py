@@ -144,8 +144,9 @@ def test_a23_relative_figures_use_common_dates():
     assert metrics(equity).days == 3
 
 
-@pytest.mark.parametrize(("own_zone", "other_zone"), [(None, "America/New_York"), ("America/New_York", None),
-                                                      ("UTC", "America/New_York")])
+@pytest.mark.parametrize(
+    ("own_zone", "other_zone"), [(None, "America/New_York"), ("America/New_York", None), ("UTC", "America/New_York")]
+)
 def test_a25_time_zones_become_session_dates(own_zone, other_zone):
     days = pd.bdate_range("2024-01-02", periods=5)
     own, other = pd.Series([1, 1.1, 1.0, 1.2, 1.1], days), pd.Series([5, 5.1, 5.3, 5.0, 5.2], days)
@@ -196,17 +197,20 @@ def test_tensors_series_and_lists_are_alike():
     assert metrics(pd.Series(values, pd.bdate_range("2024-01-02", periods=4))) == expected
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    ({}, "either"),
-    ({"equity": [1, 2], "returns": [0.1]}, "either"),
-    ({"equity": [1, math.nan, 2]}, "position 1"),
-    ({"returns": [0.1, math.inf]}, "position 1"),
-    ({"equity": [0, 1, 2]}, "start above zero"),
-    ({"equity": ["a", "b"]}, "must be numbers"),
-    ({"equity": 3.0}, "shape"),
-    ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
-    ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "either"),
+        ({"equity": [1, 2], "returns": [0.1]}, "either"),
+        ({"equity": [1, math.nan, 2]}, "position 1"),
+        ({"returns": [0.1, math.inf]}, "position 1"),
+        ({"equity": [0, 1, 2]}, "start above zero"),
+        ({"equity": ["a", "b"]}, "must be numbers"),
+        ({"equity": 3.0}, "shape"),
+        ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
+        ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
+    ],
+)
 def test_bad_input_is_named(arguments, text):
     with pytest.raises(InputError, match=text):
         metrics(**arguments)

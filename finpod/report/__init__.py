@@ -1,0 +1,41 @@
+"""One self-contained HTML file per backtest: no script, no network, every figure as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finpod.atomic import refuse_existing, write_text
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+
+def write_report(result: BacktestResult, path: str | Path, overwrite: bool = True) -> Path:
+    """Write the report of `result` to `path`, whole or not at all, and return the path.
+
+    Equal results give equal bytes. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
+    """
+    target = Path(path)
+    refuse_existing(target, overwrite)
+    write_text(target, render(result))
+    return target
+
+
+def render(result: BacktestResult) -> str:
+    """The report as HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from finpod.report.charts import draw
+    from finpod.report.sections import contents
+
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    charts = {name: chart._replace(svg=Markup(chart.svg)) for name, chart in draw(result).items()}
+    return pages.get_template("page.html.j2").render(charts=charts, **contents(result))

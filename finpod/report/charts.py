@@ -1,0 +1,304 @@
+"""The report's charts as inline SVG, drawn by matplotlib and pyfolio.
+
+Charts hold no names a user could choose: those stand in the page's legends.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from finpod.measures import Array, drawdowns, period_returns, rolling_sharpe, rolling_volatility, session_dates
+from finpod.report.drawing import (
+    PALETTE,
+    PERCENT,
+    WIDE_TEXT,
+    date_axis,
+    new_figure,
+    recolour,
+    report_style,
+    short_amount,
+    to_svg,
+)
+from finpod.table import percent
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+CURVES = ("strategy", "benchmark", "equal-weight")
+HALF_YEAR = 126
+"""Sessions in the rolling windows of the report; a quarter of a year for histories that are shorter than one year."""
+
+_FEWEST_MONTHS = 3
+
+
+class Chart(NamedTuple):
+    """One picture of the report."""
+
+    title: str
+    """Heading above it."""
+    alt: str
+    """What a reader who cannot see it should know."""
+    svg: str
+    """Inline SVG; empty if there are too few data."""
+    curves: tuple[str, ...] = ()
+    """Keys of `PALETTE` that the legend explains."""
+    wide: bool = False
+    """Whether it takes the whole width."""
+
+
+def draw(result: BacktestResult) -> dict[str, Chart]:
+    """All charts of a result, by name."""
+    with report_style():
+        return {
+            "equity": equity_chart(result),
+            "drawdown": drawdown_chart(result),
+            "sharpe": sharpe_chart(result),
+            "volatility": volatility_chart(result),
+            "years": years_chart(result),
+            "exposure": exposure_chart(result),
+            "turnover": turnover_chart(result),
+            **distribution_charts(result),
+        }
+
+
+def equity_chart(result: BacktestResult) -> Chart:
+    """Value of the account on a log scale, with the training, validation and test days inside the window shaded."""
+    figure, axes = new_figure(wide=True, height=3.2)
+    dates = session_dates(result.equity.index)
+    for name, curve in _curves(result).items():
+        axes.plot(
+            dates,
+            np.where(curve > 0, curve, np.nan),
+            color=PALETTE[name],
+            zorder=4 if name == "strategy" else 3,
+            linewidth=1.7 if name == "strategy" else 1.1,
+            marker="o" if len(dates) < 30 else None,
+            markersize=2.5,
+        )
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 6 else MaxNLocator(6))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
+    )
+    date_axis(axes, dates)
+    _shade_windows(axes, result, dates)
+    if (result.equity <= 0).any():
+        axes.axvline(dates[int((result.equity <= 0).to_numpy().argmax())], color=PALETTE["danger"], linewidth=1.5)
+    return Chart(
+        "Value of the account (log scale)",
+        "Lines of the value of the account, the benchmark and equal weight; all start from the same cash.",
+        to_svg(figure, "equity"),
+        CURVES,
+        wide=True,
+    )
+
+
+def drawdown_chart(result: BacktestResult) -> Chart:
+    """Fall below the running peak."""
+    figure, axes = new_figure(wide=True, height=1.9)
+    dates = session_dates(result.equity.index)
+    for name, curve in _curves(result).items():
+        axes.plot(dates, drawdowns(curve), color=PALETTE[name], zorder=4 if name == "strategy" else 3)
+    axes.fill_between(dates, drawdowns(result.equity), color=PALETTE["strategy"], alpha=0.15, linewidth=0)
+    axes.set_ylim(top=0)
+    axes.yaxis.set_major_formatter(PERCENT)
+    date_axis(axes, dates)
+    return Chart(
+        "Drawdown",
+        f"Fall below the running peak; the deepest is {percent(result.metrics.max_drawdown)}.",
+        to_svg(figure, "drawdown"),
+        CURVES,
+        wide=True,
+    )
+
+
+def rolling_window(result: BacktestResult) -> int:
+    """Returns in the rolling charts."""
+    return HALF_YEAR if len(result.returns) >= 2 * HALF_YEAR else HALF_YEAR // 2
+
+
+def sharpe_chart(result: BacktestResult) -> Chart:
+    """Rolling Sharpe ratio."""
+    window = rolling_window(result)
+    lines = {
+        name: rolling_sharpe(steps, window, risk_free=result.risk_free, periods_per_year=result.periods_per_year)
+        for name, steps in _steps(result).items()
+    }
+    return _rolling_chart(result, lines, f"Rolling Sharpe ratio, {window} sessions", "sharpe")
+
+
+def volatility_chart(result: BacktestResult) -> Chart:
+    """Rolling volatility."""
+    window = rolling_window(result)
+    lines = {
+        name: rolling_volatility(steps, window, periods_per_year=result.periods_per_year)
+        for name, steps in _steps(result).items()
+    }
+    return _rolling_chart(result, lines, f"Rolling volatility, {window} sessions", "volatility", as_percent=True)
+
+
+def years_chart(result: BacktestResult) -> Chart:
+    """Return of each calendar year, side by side."""
+    figure, axes = new_figure()
+    dates = session_dates(result.equity.index)
+    found = {name: period_returns(curve, dates, "year") for name, curve in _curves(result).items()}
+    first = found["strategy"][0][0].astype(int)
+    for place, (name, (years, values)) in enumerate(found.items()):
+        axes.bar(years.astype(int) - first + (place - 1) * 0.27, values, 0.25, color=PALETTE[name])
+    labels = found["strategy"][0]
+    step = -(-len(labels) // 8)
+    axes.set_xticks(np.arange(len(labels))[::step], [str(year) for year in labels[::step]])
+    axes.axhline(0, color=PALETTE["muted"], linewidth=0.8)
+    margin = 0.7 + max(3 - len(labels), 0) / 2
+    axes.set_xlim(-margin, len(labels) - 1 + margin)
+    axes.yaxis.set_major_formatter(PERCENT)
+    return Chart(
+        "Return by calendar year",
+        "Bars of the yearly returns; the same figures are in the table of years.",
+        to_svg(figure, "years"),
+        CURVES,
+    )
+
+
+def exposure_chart(result: BacktestResult) -> Chart:
+    """Share of the account that is invested, and the largest single name."""
+    figure, axes = new_figure()
+    dates = session_dates(result.weights.index)
+    invested = 1 - result.cash_weight.to_numpy()
+    axes.fill_between(dates, invested, color=PALETTE["strategy"], alpha=0.22, linewidth=0)
+    axes.plot(dates, invested, color=PALETTE["strategy"])
+    axes.plot(dates, result.weights.max(axis=1), color=PALETTE["muted"], linewidth=1)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PERCENT)
+    date_axis(axes, dates)
+    return Chart(
+        "Invested share (filled) and largest holding (line)",
+        f"On average {percent(float(invested[1:].mean()))} of the account is invested.",
+        to_svg(figure, "exposure"),
+    )
+
+
+def turnover_chart(result: BacktestResult) -> Chart:
+    """Traded notional over equity, summed by month, or by day in a short history."""
+    figure, axes = new_figure()
+    dates = session_dates(result.turnover.index)
+    unit = "month" if len(np.unique(dates.astype("datetime64[M]"))) > 3 else "day"
+    if unit == "month":
+        periods, inverse = np.unique(dates.astype("datetime64[M]"), return_inverse=True)
+        sums = np.bincount(inverse, weights=result.turnover)
+        axes.bar(periods.astype("datetime64[D]"), sums, width=26, align="edge", color=PALETTE["strategy"], alpha=0.8)
+    else:
+        axes.bar(dates, result.turnover, width=0.8, color=PALETTE["strategy"], alpha=0.8)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axes.set_ylim(bottom=0)
+    date_axis(axes, session_dates(result.equity.index))
+    return Chart(
+        f"Turnover by {unit}",
+        f"Traded notional over equity, both sides counted, by {unit}; "
+        f"{float(result.turnover.sum()):.2f} times the account in all.",
+        to_svg(figure, "turnover"),
+    )
+
+
+def distribution_charts(result: BacktestResult) -> dict[str, Chart]:
+    """pyfolio's histogram of monthly returns and its quantiles of daily, weekly and monthly returns."""
+    titles = {"months": "Distribution of monthly returns", "quantiles": "Spread of daily, weekly and monthly returns"}
+    if len(period_returns(result.equity, result.equity.index, "month")[0]) < _FEWEST_MONTHS:
+        return {name: Chart(title, f"Fewer than {_FEWEST_MONTHS} months.", "") for name, title in titles.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zipline is not needed; pandas deprecations inside pyfolio
+        from pyfolio.plotting import plot_monthly_returns_dist, plot_return_quantiles
+
+        returns = result.returns.copy()
+        returns.index = pd.DatetimeIndex(session_dates(returns.index)).tz_localize("UTC")
+        histogram, axes = new_figure()
+        plot_monthly_returns_dist(returns, ax=axes)
+        recolour(axes, mean="danger")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 4) + 0.0:g}%"))
+        quantiles, box_axes = new_figure()
+        plot_return_quantiles(returns, ax=box_axes)
+        recolour(box_axes, mean="ink")
+        box_axes.yaxis.set_major_formatter(PERCENT)
+    return {
+        "months": Chart(
+            titles["months"],
+            "Histogram of monthly returns with their mean; the same figures are in the table of months.",
+            to_svg(histogram, "months"),
+        ),
+        "quantiles": Chart(
+            titles["quantiles"],
+            "Box plots: quartiles, whiskers at 1.5 times the quartile range, outliers beyond.",
+            to_svg(quantiles, "quantiles"),
+        ),
+    }
+
+
+def _rolling_chart(
+    result: BacktestResult, lines: dict[str, Array], title: str, name: str, *, as_percent: bool = False
+) -> Chart:
+    if not np.isfinite(lines["strategy"]).any():
+        return Chart(title, "Too few returns, or returns that never vary.", "")
+    figure, axes = new_figure()
+    dates = session_dates(result.returns.index)
+    for key, values in lines.items():
+        axes.plot(dates, values, color=PALETTE[key], zorder=4 if key == "strategy" else 3)
+    axes.axhline(0, color=PALETTE["muted"], linewidth=0.8)
+    if as_percent:
+        axes.yaxis.set_major_formatter(PERCENT)
+    date_axis(axes, dates)
+    last = lines["strategy"][-1]
+    return Chart(
+        title,
+        f"Last value of the strategy: {percent(last) if as_percent else f'{last:.2f}'}.",
+        to_svg(figure, name),
+        CURVES,
+    )
+
+
+def _curves(result: BacktestResult) -> dict[str, Array]:
+    """The three curves, drawn last first so that the strategy lies on top."""
+    return {
+        "strategy": result.equity.to_numpy(),
+        "benchmark": result.benchmark_equity.to_numpy(),
+        "equal-weight": result.equal_weight_equity.to_numpy(),
+    }
+
+
+def _steps(result: BacktestResult) -> dict[str, Array]:
+    """Daily returns of the three curves; NaN beside a missing bar."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            name: np.where(curve[:-1] == 0, 0.0, curve[1:] / curve[:-1] - 1) for name, curve in _curves(result).items()
+        }
+
+
+def _shade_windows(axes: Axes, result: BacktestResult, dates: Array) -> None:
+    """Shade the days inside the backtest on which the strategy was made (red) and those it had not seen (blue)."""
+    spans: list[tuple[str, Any, Any, str]] = [
+        (name, np.datetime64(first), np.datetime64(last), "danger")
+        for name, (first, last) in result.windows.items()
+        if name in ("train", "validation")
+    ]
+    if result.trained_until is not None:
+        spans.append(("test", np.datetime64(result.trained_until) + 1, dates[-1], "test"))
+    for name, first, last, colour in spans:
+        first, last = max(first, dates[0]), min(last, dates[-1])
+        if first < last:
+            axes.axvspan(first, last, color=PALETTE[colour], alpha=0.06, linewidth=0, zorder=0)
+            axes.text(
+                first,
+                0.97,
+                f" {name} window",
+                transform=axes.get_xaxis_transform(),
+                va="top",
+                color=PALETTE[colour],
+                fontsize=WIDE_TEXT,
+            )

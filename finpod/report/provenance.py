@@ -1,0 +1,142 @@
+"""Where a result comes from, and how far the agents behind it differ."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from finpod.table import count, describe_terms, money, percent
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+_LONGEST = 400
+"""Characters of a text that are shown."""
+
+
+class Table(NamedTuple):
+    """A table of text."""
+
+    head: tuple[str, ...]
+    """Names of the columns."""
+    rows: Sequence[Sequence[str]]
+    """Cells, the first of each row being its label."""
+    foot: Sequence[Sequence[str]] = ()
+    """Closing rows: mean, spread and count."""
+
+
+def members(result: BacktestResult) -> list[tuple[str, Table]]:
+    """Tables of what differs between seeds or agents, with mean, spread and count, for each list that `agent` holds."""
+    tables = []
+    for name, value in sorted(result.agent.items()):
+        if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
+            tables.append((_words(name), _spread([dict(item) for item in value])))
+        elif (
+            isinstance(value, Mapping) and len(value) > 1 and all(isinstance(item, Mapping) for item in value.values())
+        ):
+            tables.append((_words(name), _spread([{"": key, **item} for key, item in sorted(value.items())])))
+    return tables
+
+
+def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Everything needed to repeat the run, in groups of label and text."""
+    start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
+    manifest = dict(result.manifest)
+    spread = {name for name, _ in members(result)}
+    agent = {key: value for key, value in result.agent.items() if _words(key) not in spread}
+    run = [
+        ("Strategy", result.strategy),
+        ("Window", f"{start} to {end}, {len(result.returns):,} returns"),
+        ("Starting cash", money(result.equity.iloc[0])),
+        ("Costs and fills", describe_terms(result.costs, result.fill, result.whole_shares)),
+        ("Benchmark", f"{result.benchmark}, bought at the first close, without cost"),
+        ("Equal weight", "point-in-time members, every session, same dates, same costs"),
+        ("Risk-free rate", percent(result.risk_free)),
+        ("Periods a year", f"{result.periods_per_year:g}"),
+        ("Trained or chosen until", result.trained_until or "not trained"),
+        *((f"{_words(name)} window", f"{first} to {last}") for name, (first, last) in sorted(result.windows.items())),
+        ("Agents tried", count(result.trials)),
+        ("In-sample", "yes" if result.in_sample else "no"),
+    ]
+    data = [
+        ("Title", str(manifest.pop("title", manifest.get("source", "unnamed")))),
+        ("Content hash (SHA-256)", result.data_hash or "none"),
+        *_flat(manifest),
+    ]
+    versions = [
+        (name, _version(name)) for name in ("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")
+    ]
+    groups = [("Run", run), ("Data", data), ("Agent", _flat(agent)), ("This report was made with", versions)]
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _spread(rows: list[dict[str, Any]]) -> Table:
+    head = sorted({key for row in rows for key in row}, key=lambda key: (key not in ("", "agent_id", "seed"), key))
+    foot = []
+    for label, reduce in (
+        ("mean", np.mean),
+        ("standard deviation", lambda values: np.std(values, ddof=1)),
+        ("count", len),
+    ):
+        cells = [label]
+        for key in head[1:]:
+            values = [row[key] for row in rows if _is_figure(row.get(key)) and np.isfinite(row[key])]
+            scored = len(values) > 1 and key not in ("seed", "generation") and not key.endswith("_id")
+            cells.append(_text(reduce(values)) if scored else "")
+        foot.append(cells)
+    return Table(tuple(_words(key) for key in head), [[_text(row.get(key)) for key in head] for row in rows], foot)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in sorted(content.items()):
+        label = f"{prefix}{_words(str(key))}"
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{label}: ")
+        elif (
+            isinstance(value, (list, tuple))
+            and len(value) > 1
+            and all(map(_is_figure, value))
+            and "seed" not in label.lower()
+        ):
+            rows.append(
+                (
+                    label,
+                    f"{', '.join(map(_text, value))} (mean {_text(np.mean(value))}, standard deviation "
+                    f"{_text(np.std(value, ddof=1))}, count {len(value)})",
+                )
+            )
+        else:
+            rows.append((label, _text(value)))
+    return rows
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "n/a"
+    if _is_figure(value):
+        return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}" if np.isfinite(value) else "n/a"
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(map(_text, value))
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
+def _words(key: str) -> str:
+    text = str(key).replace("_", " ")
+    return text[:1].upper() + text[1:]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

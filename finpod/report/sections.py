@@ -1,0 +1,241 @@
+"""What the report says in words and tables: figures ready to print, no markup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from finpod.measures import drawdown_table, period_returns, session_dates
+from finpod.report.provenance import Table, members, provenance
+from finpod.table import (
+    columns,
+    count,
+    describe_terms,
+    headline,
+    is_short,
+    money,
+    percent,
+    ratio,
+    ruin_date,
+    short_note,
+    times,
+)
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_TOP_HOLDINGS = 10
+
+
+class Cell(NamedTuple):
+    """A month of the heat map."""
+
+    text: str
+    """The return, or nothing for a month outside the window."""
+    tone: str = ""
+    """'gain' or 'loss'."""
+    strength: float = 0.0
+    """How deep the colour is, 0 to 1."""
+
+
+def contents(result: BacktestResult) -> dict[str, Any]:
+    """All that the page prints beside its charts, by the name the template uses."""
+    names = columns(result)
+    return {
+        "result": result,
+        "start": f"{result.equity.index[0]:%Y-%m-%d}",
+        "end": f"{result.equity.index[-1]:%Y-%m-%d}",
+        "data_title": result.manifest.get("title", result.manifest.get("source", "unnamed market")),
+        "simulated": result.manifest.get("source") == "simulated",
+        "terms": describe_terms(result.costs, result.fill, result.whole_shares),
+        "ruined": ruin_date(result),
+        "short_note": short_note(result) if is_short(result) else "",
+        "summary": summary(result),
+        "notes": notes(result),
+        "tiles": tiles(result),
+        "timeline": timeline(result),
+        "columns": list(names.values()),
+        "headline": headline(result),
+        "month_names": MONTHS,
+        "months": months(result),
+        "legend": {key.replace("_", "-"): name for key, name in names.items()},
+        "years": years(result),
+        "drawdowns": worst_drawdowns(result),
+        "holdings": holdings(result),
+        "trading": trading(result),
+        "members": members(result),
+        "provenance": provenance(result),
+    }
+
+
+def summary(result: BacktestResult) -> str:
+    """The result in one paragraph."""
+    own, start, end = result.metrics, *(f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
+    days = f"{own.days:,} return{'s' if own.days != 1 else ''}"
+    yearly = "" if is_short(result) else f" ({percent(own.cagr)} a year)"
+    sharpe = (
+        ""
+        if is_short(result)
+        else (
+            f" Its Sharpe ratio was {ratio(own.sharpe)}; {result.benchmark} had {ratio(result.benchmark_metrics.sharpe)} and equal "
+            f"weight {ratio(result.equal_weight_metrics.sharpe)}."
+        )
+    )
+    ruined = f" The account was ruined on {day}: it fell to zero." if (day := ruin_date(result)) else ""
+    return (
+        f"From {start} to {end} ({days}), {result.strategy} turned {money(result.equity.iloc[0])} into "
+        f"{money(result.equity.iloc[-1])}: a total return of {percent(own.total_return)}{yearly} after costs of "
+        f"{money(result.fees)}. Over the same days {result.benchmark} returned "
+        f"{percent(result.benchmark_metrics.total_return)} and the equal weight of the names "
+        f"{percent(result.equal_weight_metrics.total_return)}. The deepest fall below a peak was "
+        f"{percent(own.max_drawdown)}.{sharpe}{ruined}"
+    )
+
+
+def notes(result: BacktestResult) -> list[tuple[str, bool]]:
+    """The warnings, each with whether it is grave: an in-sample window and ruin are."""
+    said = [(warning, warning.startswith("in-sample")) for warning in result.warnings]
+    if result.in_sample and not any(grave for _, grave in said):
+        said.insert(0, ("in-sample: the window overlaps the days the strategy was trained or chosen on", True))
+    if day := ruin_date(result):
+        said.insert(0, (f"ruined on {day}: the account fell to zero", True))
+    return [(text[:1].upper() + text[1:], grave) for text, grave in said]
+
+
+def tiles(result: BacktestResult) -> list[tuple[str, str, str]]:
+    """The figures at the top: label, figure, and what to set it beside."""
+    own, bench, equal = result.metrics, result.benchmark_metrics, result.equal_weight_metrics
+    star = " *" if is_short(result) else ""
+    return [
+        (
+            "Total return",
+            percent(own.total_return),
+            f"{percent(own.cagr)} a year" if not star else "not scaled up to a year",
+        ),
+        (f"Sharpe{star}", ratio(own.sharpe), f"benchmark {ratio(bench.sharpe)}, equal weight {ratio(equal.sharpe)}"),
+        (
+            "Max drawdown",
+            percent(own.max_drawdown),
+            f"benchmark {percent(bench.max_drawdown)}, equal weight {percent(equal.max_drawdown)}",
+        ),
+        ("Excess over benchmark", percent(result.relative.excess), "total return less the benchmark's"),
+        (
+            "Excess over equal weight",
+            percent(result.relative_to_equal_weight.excess),
+            "same names, same dates, same costs",
+        ),
+    ]
+
+
+def timeline(result: BacktestResult) -> list[dict[str, Any]]:
+    """Training, validation and test windows as bars: name, days, and place on the line in percent."""
+    days = session_dates(result.equity.index)
+    spans = [
+        (name, np.datetime64(first, "D"), np.datetime64(last, "D"))
+        for name, (first, last) in sorted(result.windows.items())
+    ]
+    spans.append(("test" if result.trained_until and not result.in_sample else "backtest", days[0], days[-1]))
+    origin = min(first for _, first, _ in spans)
+    length = max(int((max(last for *_, last in spans) - origin).astype(int)), 1)
+    return [
+        {
+            "name": name,
+            "first": str(first),
+            "last": str(last),
+            "left": 100 * int((first - origin).astype(int)) / length,
+            "width": max(100 * int((last - first).astype(int)) / length, 0.5),
+        }
+        for name, first, last in spans
+    ]
+
+
+def months(result: BacktestResult) -> list[tuple[str, list[Cell], str]]:
+    """The heat map: year, twelve months, return of the year."""
+    dates, equity = session_dates(result.equity.index), result.equity.to_numpy()
+    periods, values = period_returns(equity, dates, "month")
+    years, totals = period_returns(equity, dates, "year")
+    deepest = max(float(np.abs(values).max()), 1e-9)
+    cells = {
+        str(period): Cell(
+            percent(value, 1),
+            "gain" if value > 0 else "loss" if value < 0 else "",
+            round(0.08 + 0.62 * abs(value) / deepest, 2),
+        )
+        for period, value in zip(periods, values, strict=True)
+    }
+    return [
+        (str(year), [cells.get(f"{year}-{month:02}", Cell("")) for month in range(1, 13)], percent(total, 1))
+        for year, total in zip(years, totals, strict=True)
+    ]
+
+
+def years(result: BacktestResult) -> Table:
+    """Return of each calendar year beside benchmark and equal weight."""
+    dates = session_dates(result.equity.index)
+    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    found = [dict(zip(*period_returns(curve.to_numpy(), dates, "year"), strict=True)) for curve in curves]
+    rows = []
+    for year in found[0]:
+        own, bench, equal = (column.get(year, np.nan) for column in found)
+        rows.append(
+            (str(year), percent(own), percent(bench), percent(equal), percent(own - bench), percent(own - equal))
+        )
+    return Table(
+        ("Year", result.strategy, result.benchmark, "equal weight", "over benchmark", "over equal weight"), rows
+    )
+
+
+def worst_drawdowns(result: BacktestResult) -> Table:
+    """The five deepest drawdowns."""
+    rows = [
+        (
+            percent(spell.depth),
+            str(spell.peak),
+            str(spell.valley),
+            str(spell.recovery or "not yet"),
+            count(spell.sessions),
+        )
+        for spell in drawdown_table(result.equity, result.equity.index)
+    ]
+    return Table(("Depth", "Peak", "Valley", "Recovery", "Sessions"), rows)
+
+
+def holdings(result: BacktestResult) -> Table:
+    """The largest holdings by average weight."""
+    held = result.weights.iloc[1:]
+    average, final, days = held.mean(), held.iloc[-1], (held > 0).sum()
+    top = average[average > 0].nlargest(_TOP_HOLDINGS).index
+    rows = [
+        (str(name), percent(average[name]), percent(final[name]), percent(held[name].max()), count(days[name]))
+        for name in top
+    ]
+    rest = average.drop(top).sum()
+    foot = [
+        ("other names", percent(rest), percent(final.drop(top).sum()), "", ""),
+        ("cash", percent(result.cash_weight.iloc[1:].mean()), percent(result.cash_weight.iloc[-1]), "", ""),
+    ]
+    return Table(("Name", "Average weight", "Final weight", "Largest weight", "Sessions held"), rows, foot)
+
+
+def trading(result: BacktestResult) -> Table:
+    """Counts of trades, turnover and what they cost."""
+    trades, table = result.trades, result.table["strategy"]
+    fills = trades[trades["kind"] == "fill"]
+    traded = float(fills["notional"].abs().sum())
+    rows = [
+        ("Buys", count(table["buys"])),
+        ("Sells", count(table["sells"])),
+        ("Delistings turned to cash", count(len(trades) - len(fills))),
+        ("Sessions with a fill", f"{fills['date'].nunique():,} of {len(result.returns):,}"),
+        ("Names traded", count(fills["ticker"].nunique())),
+        ("Traded in all", money(traded)),
+        ("Average fill", money(traded / len(fills) if len(fills) else np.nan)),
+        ("Turnover (traded notional / equity at the fill, both sides)", times(table["turnover"])),
+        ("Turnover a year" + " *" * is_short(result), times(table["yearly_turnover"])),
+        ("Costs paid", money(result.fees)),
+        ("Costs as a share of the first cash", percent(result.fees / result.equity.iloc[0])),
+        ("Time in cash (average share of the account)", percent(table["cash"])),
+    ]
+    return Table(("", "Figure"), rows)

@@ -1,0 +1,172 @@
+"""The headline table as plain text, and how figures are written in text and HTML alike."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from finpod.market.ledger import Costs
+    from finpod.result import BacktestResult
+
+Kind = Literal["percent", "ratio", "times", "money", "count"]
+
+_SHOWN_EVENTS = 5
+_NAME_WIDTH = 28
+
+
+class Row(NamedTuple):
+    """One line of the headline table."""
+
+    key: str
+    """Name of the figure in `BacktestResult.table`."""
+    label: str
+    """What a reader sees."""
+    kind: Kind
+    """How the figure is written."""
+    yearly: bool = False
+    """Whether the figure is scaled up to a year, and so means little for a short history."""
+
+
+ROWS = (
+    Row("total_return", "Total return", "percent"),
+    Row("cagr", "CAGR", "percent", yearly=True),
+    Row("volatility", "Volatility", "percent", yearly=True),
+    Row("sharpe", "Sharpe", "ratio", yearly=True),
+    Row("sortino", "Sortino", "ratio", yearly=True),
+    Row("max_drawdown", "Max drawdown", "percent"),
+    Row("calmar", "Calmar", "ratio", yearly=True),
+    Row("excess", "Excess over benchmark", "percent"),
+    Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
+    Row("beta", "Beta", "ratio"),
+    Row("alpha", "Alpha", "percent", yearly=True),
+    Row("information_ratio", "Information ratio", "ratio", yearly=True),
+    Row("tracking_error", "Tracking error", "percent", yearly=True),
+    Row("turnover", "Turnover", "times"),
+    Row("yearly_turnover", "Turnover a year", "times", yearly=True),
+    Row("costs", "Costs paid", "money"),
+    Row("cash", "Time in cash", "percent"),
+    Row("buys", "Buys", "count"),
+    Row("sells", "Sells", "count"),
+    Row("days", "Returns", "count"),
+)
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A fraction as a percentage: 0.123 is 12.30%; undefined is n/a, and what rounds to zero has no sign."""
+    return _number(value, digits, 100, "%")
+
+
+def ratio(value: float | None, digits: int = 2) -> str:
+    """A plain number: 1.234 is 1.23."""
+    return _number(value, digits, 1, "")
+
+
+def times(value: float | None) -> str:
+    """A multiple: 2.998 is 3.00x."""
+    return _number(value, 2, 1, "x")
+
+
+def money(value: float | None) -> str:
+    """An amount in the currency of the cash, to the unit; to the hundredth below 100."""
+    small = value is not None and abs(value) < 99.995
+    return _number(value, 2 if small and value else 0, 1, "")
+
+
+def count(value: float | None) -> str:
+    """A whole number."""
+    return _number(value, 0, 1, "")
+
+
+def figure(value: float | None, kind: Kind) -> str:
+    """A figure of the headline table, written as its row asks."""
+    return {"percent": percent, "ratio": ratio, "times": times, "money": money, "count": count}[kind](value)
+
+
+def columns(result: BacktestResult) -> dict[str, str]:
+    """Columns of the headline table: key in `BacktestResult.table` -> name a reader sees."""
+    return {"strategy": result.strategy, "benchmark": result.benchmark, "equal_weight": "equal weight"}
+
+
+def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
+    """Label and cells of every row; an empty cell where a column has no such figure. Short histories are starred."""
+    table, star = result.table, " *" if is_short(result) else ""
+    return [
+        (
+            row.label + star * row.yearly,
+            [
+                figure(table[column][row.key], row.kind) if row.key in table[column] else ""
+                for column in columns(result)
+            ],
+        )
+        for row in ROWS
+    ]
+
+
+def is_short(result: BacktestResult) -> bool:
+    """Whether there are too few returns for yearly figures to mean anything."""
+    from finpod.result import SHORT_HISTORY
+
+    return result.metrics.days < SHORT_HISTORY
+
+
+def short_note(result: BacktestResult) -> str:
+    """What the star of a short history stands for."""
+    returns = "1 return" if result.metrics.days == 1 else f"{result.metrics.days} returns"
+    return f"* scaled up to a year from only {returns}: not to be relied on"
+
+
+def ruin_date(result: BacktestResult) -> str | None:
+    """The day on which the account fell to zero, if it did."""
+    gone = result.equity.to_numpy() <= 0
+    return f"{result.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
+
+
+def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
+    """One line on what trading cost and how orders were filled."""
+    parts = [f"{costs.fee_bps:g} bps fee a side"]
+    parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
+    parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
+    return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
+
+
+def format_result(result: BacktestResult) -> str:
+    """The headline table with its warnings and events, as plain text without a newline at the end."""
+    names = [_clip(name) for name in columns(result).values()]
+    rows = headline(result)
+    label_width = max(len(label) for label, _ in rows)
+    widths = [max(len(name), *(len(cells[i]) for _, cells in rows)) for i, name in enumerate(names)]
+    start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
+    lines = [f"{names[0]}, {start} .. {end}", describe_terms(result.costs, result.fill, result.whole_shares), ""]
+    for label, cells in [("", names), *rows]:
+        lines.append("  ".join([label.ljust(label_width), *map(str.rjust, cells, widths)]).rstrip())
+    if is_short(result):
+        lines.append(short_note(result))
+    if ruined := ruin_date(result):
+        lines += ["", f"RUINED on {ruined}: the account fell to zero"]
+    if result.warnings:
+        lines += ["", *(f"warning: {_plain(warning)}" for warning in result.warnings)]
+    if result.events:
+        lines += ["", *(f"event: {_plain(event)}" for event in result.events[:_SHOWN_EVENTS])]
+        hidden = len(result.events) - _SHOWN_EVENTS
+        lines += [f"event: and {hidden} more, all in the report"] if hidden > 0 else []
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int, scale: float, unit: str) -> str:
+    if value is None or not math.isfinite(value):
+        return "n/a"
+    scaled = np.round(float(value) * scale, digits) + 0.0  # turns -0.0 into 0.0
+    return f"{scaled:.3g}{unit}" if abs(scaled) >= 1e15 else f"{scaled:,.{digits}f}{unit}"
+
+
+def _clip(name: str) -> str:
+    plain = _plain(name)
+    return plain if len(plain) <= _NAME_WIDTH else plain[: _NAME_WIDTH - 1] + "…"
+
+
+def _plain(text: str) -> str:
+    """Text without line breaks and control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

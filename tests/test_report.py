@@ -1,0 +1,279 @@
+"""The HTML report: whole, offline, searchable, and made from whatever a backtest can bring."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_results import make_result, trained
+
+from finpod.errors import InputError
+from finpod.report import render, write_report
+from finpod.report.provenance import provenance
+from finpod.report.sections import notes
+from finpod.result import load_result
+from finpod.table import headline, percent, ratio
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Text and attributes of a page; checks that every element is closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.attributes, self.open, self.texts, self.tags, self.hidden = [], [], [], set(), False
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+
+@pytest.fixture(scope="module")
+def result():
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def html(result):
+    return render(result)
+
+
+def test_e01_figures_are_text(result, html):
+    text = Page(html).text
+    assert ratio(result.metrics.sharpe) in text
+    for label, cells in headline(result):
+        assert label in text
+        assert all(cell in text for cell in cells)
+    assert percent(result.relative.excess) in text
+
+
+def test_a30_report_table_and_json_agree(result, html):
+    stored = json.loads(result.to_json())["table"]
+    cells = re.search(r'<th scope="row">Sharpe</th>(.*?)</tr>', html)[1]
+    shown = re.findall(r"<td>(.*?)</td>", cells)
+    assert shown == [ratio(stored[column]["sharpe"]) for column in ("strategy", "benchmark", "equal_weight")]
+
+
+def test_e02_one_file_without_network_or_script(html):
+    page = Page(html)
+    assert "script" not in page.tags
+    for name, value in page.attributes:
+        if name in ("src", "href", "xlink:href"):
+            assert value.startswith(("#", "data:"))
+        assert not name.startswith("on")
+    assert re.findall(r"url\((?!#)", html) == []
+    assert "@import" not in html
+    assert len(html.encode()) < 3_000_000
+
+
+def test_a_decade_stays_small():
+    assert len(render(make_result(days=2520)).encode()) < 1_000_000
+
+
+def test_e03_container_without_display_home_or_arial(tmp_path):
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY", "MPLCONFIGDIR")
+    }
+    environment |= {
+        "MPLBACKEND": "TkAgg",
+        "HOME": "/proc/nowhere",
+        "XDG_CACHE_HOME": "",
+        "XDG_CONFIG_HOME": "",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])]),
+    }
+    code = (
+        "import sys, made_results, matplotlib.pyplot as plt\n"
+        "made_results.trained(300).report(sys.argv[1])\n"
+        "assert plt.get_fignums() == []"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "made.html"],
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "findfont" not in done.stderr + done.stdout
+    assert "Warning" not in done.stderr
+    Page((tmp_path / "made.html").read_text())
+
+
+SHAPES = {
+    "one day": [1e6, 1.01e6],
+    "six flat days": [1000.0] * 6,
+    "only gains": 1000 * 1.001 ** np.arange(300),
+    "two drawdowns": [100, 110, 99, 104.5, 110, 121, 115],
+    "one month": 1e6 * (1 + 0.01 * np.sin(np.arange(22))),
+    "ruin": [100, 110, 0, 0, 0],
+    "first day loss": [100, 90, 95, 80],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_e05_every_shape_of_history_renders(name):
+    result = make_result(SHAPES[name])
+    text = Page(render(result)).text
+    assert percent(result.metrics.total_return) in text
+    for absurd in ("inf", "nan", "-0.00%", "e+1"):
+        assert not re.search(rf"(?<![\w.]){re.escape(absurd)}(?!\w)", text), absurd
+    assert ("None: the account never fell below a peak." in text) == (result.metrics.max_drawdown == 0)
+    assert ("scaled up to a year from only" in text) == (result.metrics.days < 20)
+
+
+@pytest.mark.parametrize("missing", [[0, 3, 4, 5, -1], slice(None)])
+def test_e05_missing_benchmark_days_render(missing):
+    result = make_result(days=130)
+    benchmark = result.benchmark_equity.copy()
+    benchmark.iloc[missing] = np.nan
+    text = Page(render(make_result(days=130, benchmark_equity=benchmark))).text
+    assert percent(result.metrics.total_return) in text
+
+
+def test_an_account_that_never_traded_renders():
+    result = make_result([1000.0] * 30)
+    idle = make_result(
+        [1000.0] * 30, weights=result.weights * 0, trades=result.trades.iloc[:0], turnover=result.turnover * 0
+    )
+    text = Page(render(idle)).text
+    assert "No name was ever held." in text
+    assert "100.00%" in text
+
+
+def test_e07_undefined_figures_print_na():
+    text = Page(render(make_result([1000.0, 1000.0 - 1e-6, 1000.0 - 1e-6]))).text
+    assert "n/a" in text
+    assert "0.00%" in text
+    assert "-0.00" not in text
+
+
+def test_names_are_escaped_everywhere():
+    evil = "<script>alert('x')</script>$x_$"
+    base = make_result(days=40)
+    html = render(
+        make_result(
+            days=40,
+            strategy=evil,
+            benchmark=evil,
+            warnings=(evil,),
+            events=(evil,),
+            agent={evil: evil, "list": [{evil: 1}, {evil: 2}]},
+            manifest={"title": evil, evil: [evil]},
+            windows={evil: ("2016-01-04", "2016-12-30")},
+            weights=base.weights.rename(columns={"N00": evil}),
+            trained_until="2016-12-30",
+        )
+    )
+    assert "<script" not in html
+    assert "script" not in Page(html).tags
+    assert evil in Page(html).text
+
+
+def test_windows_are_marked(html):
+    text = Page(html).text
+    assert "train window, 2009-01-02 to 2015-12-31" in text
+    assert "validation window, 2016-01-04 to 2016-12-30" in text
+    assert "test window, 2017-01-03 to" in text
+    assert "in-sample" not in text.lower().replace("in-sample no", "")
+
+
+def test_in_sample_is_said_in_red():
+    windows = {"train": ("2016-01-04", "2017-02-01")}
+    html = render(trained(days=60, in_sample=True, trained_until="2017-02-01", windows=windows))
+    assert '<li class="red">In-sample: the window overlaps' in html
+    assert '<span class="badge red">In-sample</span>' in html
+    assert "train window</text>" in html
+    said = notes(trained(days=60, in_sample=True, warnings=("in-sample: said already",)))
+    assert said == [("In-sample: said already", True)]
+
+
+def test_simulated_prices_are_labelled():
+    html = render(make_result(days=30, manifest={"source": "simulated", "title": "simulated market"}))
+    assert '<span class="badge">Simulated data</span>' in html
+
+
+def test_provenance_and_spread_are_shown(result, html):
+    text = Page(html).text
+    for shown in (
+        result.data_hash,
+        "2.13.0",
+        "Agents tried 16",
+        "cpu",
+        "10 bps fee a side; filled at the open",
+        "a made market",
+        "momentum_12_1, volatility_63",
+        "Chosen among 16 agents",
+    ):
+        assert shown in text
+    scores = [member["validation_score"] for member in result.agent["members"]]
+    assert f"mean {np.mean(scores):.5g}" in text
+    assert f"standard deviation {np.std(scores, ddof=1):.5g}" in text
+    assert "count 4" in text
+
+
+def test_lists_of_scores_show_mean_and_spread():
+    groups = dict(provenance(trained(days=60, agent={"scores": [1.0, 2.0, 3.0], "seeds": [0, 1, 2]})))
+    assert groups["Agent"] == [("Scores", "1, 2, 3 (mean 2, standard deviation 1, count 3)"), ("Seeds", "0, 1, 2")]
+
+
+def test_months_and_years_are_tables(result, html):
+    text = Page(html).text
+    last_of_2017 = result.equity[:"2017"].iloc[-1]
+    assert percent(last_of_2017 / result.equity.iloc[0] - 1) in text
+    january = result.equity[:"2017-01"].iloc[-1] / result.equity.iloc[0] - 1
+    assert percent(january, 1) in text
+
+
+def test_every_chart_is_described(html):
+    described = re.findall(r'<div role="img" aria-label="([^"]+)"><svg', html)
+    assert len(described) == 9
+    identifiers = re.findall(r' id="([^"]+)"', html)
+    assert len(identifiers) == len(set(identifiers))
+    assert not re.search(r"<(svg|path|text|g|use)[^>]*#[0-9a-f]{6}", html)
+
+
+def test_equal_results_give_equal_bytes_through_disk(tmp_path):
+    result = trained(days=150)
+    result.save(tmp_path / "run")
+    assert render(load_result(tmp_path / "run")) == render(result)
+
+
+def test_write_report_is_whole_or_absent(tmp_path, monkeypatch):
+    monkeypatch.setattr("finpod.report.render", lambda result: "<!doctype html>")
+    result = make_result(days=30)
+    path = write_report(result, tmp_path / "new" / "made.html")
+    assert path.read_text().startswith("<!doctype html>")
+    with pytest.raises(InputError, match="exists already"):
+        write_report(result, path, overwrite=False)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot write"):
+        write_report(result, tmp_path / "folder")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot write"):
+        result.report(tmp_path / "file" / "made.html")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "folder", "new"]

@@ -1,0 +1,125 @@
+"""The text table and the writing of figures."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_results import make_result, trained
+
+from finpod.market.ledger import Costs
+from finpod.table import ROWS, count, describe_terms, format_result, headline, money, percent, ratio, times
+
+
+def row(text, label):
+    return next(line for line in text.splitlines() if line.startswith(label)).removeprefix(label).split()
+
+
+@pytest.mark.parametrize(
+    ("written", "right"),
+    [
+        (percent(-1e-9), "0.00%"),
+        (percent(math.nan), "n/a"),
+        (percent(math.inf), "n/a"),
+        (percent(None), "n/a"),
+        (percent(0.12344), "12.34%"),
+        (percent(-0.145), "-14.50%"),
+        (percent(11.27), "1,127.00%"),
+        (percent(0.05, 1), "5.0%"),
+        (ratio(-1e-9), "0.00"),
+        (ratio(1.7468), "1.75"),
+        (ratio(-math.inf), "n/a"),
+        (times(2.998002), "3.00x"),
+        (money(1_465_863.4), "1,465,863"),
+        (money(-0.001), "0.00"),
+        (money(0), "0"),
+        (money(12.5), "12.50"),
+        (money(math.nan), "n/a"),
+        (count(1104), "1,104"),
+        (percent(1e250), "1e+252%"),
+    ],
+)
+def test_e07_figures_are_written_plainly(written, right):
+    assert written == right
+
+
+def test_every_row_has_a_figure():
+    table = make_result().table
+    assert list(table) == ["strategy", "benchmark", "equal_weight"]
+    assert {item.key for item in ROWS} <= set(table["strategy"])
+
+
+def test_a30_text_shows_the_figures_of_the_result():
+    result = make_result()
+    text = str(result)
+    assert text == format_result(result)
+    assert row(text, "Sharpe") == [
+        ratio(found.sharpe) for found in (result.metrics, result.benchmark_metrics, result.equal_weight_metrics)
+    ]
+    assert row(text, "Total return")[0] == percent(result.metrics.total_return)
+    assert row(text, "Excess over benchmark")[0] == percent(result.relative.excess)
+    assert result.relative.excess == result.metrics.total_return - result.benchmark_metrics.total_return
+    assert row(text, "Costs paid") == [money(result.fees)]
+    assert row(text, "Buys") == [count((result.trades["shares"] > 0).sum())]
+    assert row(text, "Time in cash") == ["5.00%"]
+
+
+def test_a11_a_flat_account_shows_no_absurd_ratio():
+    text = str(make_result([1000.0] * 6))
+    assert row(text, "Sharpe *")[0] == "n/a"
+    assert row(text, "Calmar *")[0] == "n/a"
+    assert row(text, "Volatility *")[0] == "0.00%"
+    assert "inf" not in text
+    assert "nan" not in text
+
+
+def test_a13_short_histories_are_starred():
+    text = str(make_result([100.0, 101.0]))
+    assert row(text, "CAGR *")[0] == "1,127.40%"
+    assert "* scaled up to a year from only 1 return: not to be relied on" in text
+    assert "*" not in str(make_result(days=20))
+    assert all(
+        label.endswith("*") == item.yearly
+        for (label, _), item in zip(headline(make_result(days=19)), ROWS, strict=True)
+    )
+
+
+def test_a14_the_day_of_ruin_is_named():
+    result = make_result([100.0, 110.0, 0.0, 0.0])
+    text = str(result)
+    assert f"RUINED on {result.equity.index[2]:%Y-%m-%d}" in text
+    assert (row(text, "Total return")[0], row(text, "Max drawdown")[0]) == ("-100.00%", "-100.00%")
+
+
+def test_a23_the_benchmark_may_miss_days():
+    benchmark = pd.Series([400, 404, math.nan, 412.08], pd.bdate_range("2017-01-03", periods=4))
+    text = str(make_result([100, 101, 102.01, 103.0301], benchmark_equity=benchmark))
+    assert row(text, "Beta")[0] == "1.01"
+    assert row(text, "Excess over benchmark")[0] == "0.01%"
+    assert row(text, "Returns") == ["3", "2", "3"]
+    unknown = str(make_result([100, 101, 102.01, 103.0301], benchmark_equity=benchmark * np.nan))
+    assert row(unknown, "Total return")[1] == "n/a"
+
+
+def test_warnings_and_events_follow_the_table():
+    events = tuple(f"event number {number}" for number in range(8))
+    text = str(trained(events=events))
+    assert "warning: chosen among 16 agents" in text
+    assert "event: event number 4" in text
+    assert "event number 5" not in text
+    assert text.endswith("event: and 3 more, all in the report")
+
+
+def test_names_cannot_break_the_table():
+    text = str(make_result(strategy="two\nlines\x1b[31m" + "x" * 60, benchmark="Momentum"))
+    assert "\x1b" not in text
+    assert "two lines" in text.splitlines()[0]
+    assert max(map(len, text.splitlines())) < 120
+
+
+def test_terms_name_every_cost():
+    costs = Costs(fee_bps=5, slippage_bps=2.5, per_share=0.01)
+    assert describe_terms(costs, "close", True) == (
+        "5 bps fee a side, 2.5 bps slippage a side, 0.01 a share; filled at the close; whole shares"
+    )
+    assert describe_terms(Costs(), "open", False) == "10 bps fee a side; filled at the open; fractional shares"
