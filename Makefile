@@ -1,0 +1,35 @@
+# Offline but for the packages: demo, test, lint. With a network: nasdaq100.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+.PHONY: demo test lint nasdaq100 clean
+.DEFAULT_GOAL := demo
+
+demo: $(READY)  ## train and judge an agent on the bundled sample, write reports/demo.html
+	@$(BIN)/finpod demo
+
+test: $(READY)  ## every test but the slow ones and those that need a GPU
+	@$(BIN)/python -m pytest
+
+lint: $(READY)  ## style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+nasdaq100: $(READY)  ## the whole job on the NASDAQ-100 from Yahoo; needs a network
+	@test -d data/nasdaq100 || $(BIN)/finpod data fetch nasdaq100 --name nasdaq100 --start 2008-01-02
+	@test -d strategies/nasdaq100 || $(BIN)/finpod train stocks --market nasdaq100 --out strategies/nasdaq100 \
+		--train 2009-01-02:2018-12-31 --validation 2019-01-02:2019-12-31
+	@$(BIN)/finpod backtest strategies/nasdaq100 --market nasdaq100 --start 2020-01-02 --name nasdaq100 --overwrite
+
+clean:  ## remove what tests and tools left behind; data, strategies, backtests and reports stay
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find finpod tests strategies -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and f"error: finpod needs Python 3.11 or newer, $(PYTHON) is {v}; make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,102 @@
+"""The command line: parsing and printing only. Errors end in one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from finpod import __version__
+from finpod.cli import data, judge, learn
+from finpod.errors import FinpodError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="finpod",
+    help="Train stock-trading agents with deep reinforcement learning, and find out honestly whether they are any good.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+app.add_typer(data.app, name="data", help="Fetch, import and inspect market data.")
+for command in (learn.train, judge.backtest, judge.report, judge.audit, learn.bench, learn.demo):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"finpod {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (anywhere on the line).")
+    ] = False,
+) -> None:
+    """The options before the command; `main` has read `--debug` already."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run one command line and end the process.
+
+    Exit codes: 0; 2 for a wrong option or a FinpodError, which one line names; 130 when interrupted; 1 for a fault of
+    finpod's own. `--debug` adds the traceback.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    words = [word for word in given if word != "--debug"]
+    sys.exit(_run(words or ["--help"], shlex.join(["finpod", *given]), debug=len(words) < len(given)))
+
+
+def _run(words: list[str], line: str, *, debug: bool) -> int:
+    try:
+        with warnings.catch_warnings():
+            if not debug:
+                warnings.simplefilter("ignore")  # they are for developers; what users must know is in the results
+            code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        message, code = _explain(error, words)
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        return code
+    if code == INTERRUPTED:
+        print("error: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception, words: list[str]) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, FinpodError):
+        return str(error), 2
+    if not hasattr(error, "format_message"):
+        return f"unexpected {type(error).__name__}: {error}; --debug shows where", 1
+    # A usage error of typer, whose class and wording differ between its versions.
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    value = _typed(getattr(error, "param", None), words)
+    given = f", not {value!r}" if value is not None and repr(value) not in message else ""
+    context = getattr(error, "ctx", None)
+    return f"{message}{given} (see {context.command_path if context else 'finpod'} --help)", 2
+
+
+def _typed(parameter: object, words: list[str]) -> str | None:
+    """What was typed for an option; None if it is not among the words."""
+    for option in getattr(parameter, "opts", ()):
+        for word, following in zip(words, [*words[1:], None], strict=True):
+            if word == option:
+                return following
+            if word.startswith(f"{option}="):
+                return word.partition("=")[2]
+    return None

@@ -1,0 +1,6 @@
+"""`python -m finpod.cli`."""
+
+from finpod.cli import main
+
+if __name__ == "__main__":
+    main()

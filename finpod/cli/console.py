@@ -1,0 +1,81 @@
+"""What the commands print: tables and JSON on stdout, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+Report = Callable[[str, float], None]
+"""(what is being done, share that is done in [0, 1])."""
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON; numbers that JSON cannot hold become null."""
+    finite = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+    print(json.dumps(finite, indent=1))
+
+
+def show_facts(facts: Mapping[str, Any]) -> None:
+    """Print name and value in two columns; a list one item a line."""
+    width = max(map(len, facts), default=0)
+    for name, fact in facts.items():
+        lines = list(fact) if isinstance(fact, (list, tuple)) else [fact]
+        for number, line in enumerate(lines or [""]):
+            print(f"{name if number == 0 else '':<{width}}  {'none' if line == '' else _text(line)}")
+
+
+def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows with the same keys under the keys as headings, numbers to the right."""
+    if not rows:
+        return
+    texts = [list(rows[0])] + [[_text(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    right = [isinstance(value, (int, float)) for value in rows[0].values()]
+    for line in texts:
+        cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def remark(text: str) -> None:
+    """Print one line on stderr."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def progress(text: str, *, log: bool = False) -> Iterator[Report]:
+    """A bar on stderr while the block runs, moved by the callable it yields.
+
+    Where stderr is no terminal there is no bar; for a long block, `log` has a line a tenth instead.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines() if log else lambda doing, share: None
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(text, total=1.0)
+        yield lambda doing, share: bar.update(task, description=doing, completed=share)
+
+
+def _lines() -> Report:
+    passed = -1
+
+    def report(doing: str, share: float) -> None:
+        nonlocal passed
+        if int(share * 10) > passed:
+            passed = int(share * 10)
+            remark(f"{doing} ({share:.0%})")
+
+    return report
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,116 @@
+"""`finpod backtest | report | audit`: is a strategy any good?"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from finpod import runs
+from finpod.cli import console, options
+from finpod.market.ledger import Costs
+
+Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
+Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; the data's own if left out.")]
+End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; the data's own if left out.")]
+
+
+def backtest(
+    context: typer.Context,
+    strategy: Strategy,
+    market: options.Market = "sample",
+    members: options.Members = None,
+    benchmark: options.Benchmark = "QQQ",
+    start: Start = None,
+    end: End = None,
+    fee_bps: options.Fee = Costs.fee_bps,
+    slippage_bps: options.Slippage = Costs.slippage_bps,
+    fill: options.FillPrice = None,
+    cash: Annotated[float, typer.Option(help="Cash before the first order.")] = 1_000_000.0,
+    whole_shares: Annotated[bool, typer.Option("--whole-shares", help="Deal in whole shares only.")] = False,
+    risk_free: Annotated[float, typer.Option(help="Yearly rate for the Sharpe ratio, as a fraction.")] = 0.0,
+    allow_in_sample: Annotated[
+        bool, typer.Option("--allow-in-sample", help="Allow days the strategy was trained on; the report says so.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the run; the strategy's own if left out.")] = None,
+    overwrite: options.Overwrite = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a strategy through the ledger; write backtests/NAME/ and reports/NAME.html and print the table."""
+    import finpod
+
+    started = datetime.now(UTC)
+    outputs = runs.plan_outputs(name or runs.name_of(strategy), report=not no_report, overwrite=overwrite)
+    costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
+    with console.progress("loading") as report:
+        decides = finpod.load_strategy(strategy)
+        prices = options.load(market, members, benchmark)
+        report(f"backtest of {decides.name}", 0.2)
+        result = finpod.backtest(
+            decides,
+            prices,
+            start=start,
+            end=end,
+            costs=costs,
+            fill=fill,
+            cash=cash,
+            whole_shares=whole_shares,
+            risk_free=risk_free,
+            allow_in_sample=allow_in_sample,
+        )
+        report("writing", 0.7)
+        runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+    if as_json:
+        print(result.to_json(), end="")
+    else:
+        print(result)
+        print()
+    for path in filter(None, outputs):
+        console.remark(str(path)) if as_json else print(path)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run: backtests/NAME.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
+    overwrite: options.Overwrite = False,
+) -> None:
+    """Write the HTML report of a saved run again."""
+    import finpod
+
+    target = out or runs.REPORTS / f"{runs.name_of(folder)}.html"
+    runs.require_free(target, overwrite)
+    with console.progress("drawing"):
+        written = finpod.load_result(folder).report(target, overwrite=overwrite)
+    print(written)
+
+
+def audit(
+    strategy: Strategy,
+    market: options.Market = "sample",
+    members: options.Members = None,
+    benchmark: options.Benchmark = "QQQ",
+    start: Start = None,
+    end: End = None,
+    days: Annotated[int, typer.Option(help="Sessions to check.")] = 12,
+    seed: Annotated[int, typer.Option(help="Seed of the sampled days and the noise.")] = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find out whether a strategy looks ahead; exit code 1 if it does."""
+    import finpod
+
+    with console.progress("auditing"):
+        decides = finpod.load_strategy(strategy)
+        prices = options.load(market, members, benchmark)
+        verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end)
+    if as_json:
+        checked = [f"{day!s:.10}" for day in verdict.days]
+        console.show_json(
+            {"subject": verdict.subject, "passed": verdict.passed, "findings": verdict.findings, "days": checked}
+        )
+    else:
+        print(verdict)
+    if not verdict.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,61 @@
+"""Options that several commands share, and how their text becomes values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from finpod.errors import InputError
+
+if TYPE_CHECKING:
+    from finpod.market.data import MarketData
+
+DATA = Path("data")
+"""Where snapshots are kept, relative to the current folder."""
+
+Market = Annotated[str, typer.Option(help="A parquet or CSV file, a snapshot in data/ by its name, or 'sample'.")]
+Members = Annotated[
+    str | None, typer.Option(help="Membership: a CSV, or 'nasdaq100'; every name for all time if left out.")
+]
+Benchmark = Annotated[str, typer.Option(help="Ticker of the benchmark among the bars.")]
+Fee = Annotated[float, typer.Option(help="Commission a side, in basis points of the traded notional.")]
+Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points of the traded notional.")]
+FillPrice = Annotated[
+    Literal["open", "close"] | None, typer.Option("--fill", help="Price of the fills; open where the data have opens.")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
+]
+AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on without names that have no prices.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def load(market: str, members: str | None, benchmark: str, *, allow_missing: bool = False) -> MarketData:
+    """The market that `--market`, `--members` and `--benchmark` name."""
+    import finpod
+
+    return finpod.load_market(market_path(market), members=members, benchmark=benchmark, allow_missing=allow_missing)
+
+
+def market_path(market: str) -> str:
+    """`--market` as a path: a bare word that is not a file means the snapshot of that name in data/."""
+    path = Path(market)
+    if market == "sample" or path.is_file() or path.name != market or path.suffix.lower() in (".parquet", ".csv"):
+        return market
+    return market if path.is_dir() and not (DATA / market).exists() else str(DATA / market)
+
+
+def window(text: str, option: str) -> tuple[str, str]:
+    """`FIRST:LAST` as two dates. Raises InputError naming the option for anything else."""
+    first, colon, last = text.partition(":")
+    if not (first and colon and last) or ":" in last:
+        raise InputError(f"{option} is {text!r}; write it as FIRST:LAST, such as 2009-01-02:2018-12-31")
+    return first, last
+
+
+def words(text: str) -> list[str]:
+    """A list written with commas."""
+    return [word for word in (part.strip() for part in text.split(",")) if word]

@@ -1,0 +1,94 @@
+"""The two outputs of a backtest, `backtests/NAME/` and `reports/NAME.html`: planned before the work, written both or none."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from finpod.atomic import refuse_existing
+from finpod.errors import InputError
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+BACKTESTS, REPORTS = Path("backtests"), Path("reports")
+"""Where runs and reports go, relative to the current folder."""
+
+
+class Outputs(NamedTuple):
+    """Where one run goes."""
+
+    folder: Path
+    """`backtests/NAME`."""
+    report: Path | None
+    """`reports/NAME.html`, or None if no report is wanted."""
+
+
+def name_of(strategy: str | Path) -> str:
+    """The name a run takes from its strategy: a built-in name, the stem of a .py file or the name of a folder."""
+    file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
+    if file.endswith(".py"):
+        return f"{Path(file).stem}-{chosen}"
+    path = Path(strategy)
+    return path.stem if path.suffix == ".py" else path.resolve().name
+
+
+def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> Outputs:
+    """Where the run `name` goes, to be asked for before anything long is computed.
+
+    Raises InputError for a name that is no file name, and for outputs that exist (unless `overwrite`) or could not be
+    written.
+    """
+    word = plain_word(name)
+    outputs = Outputs(BACKTESTS / word, REPORTS / f"{word}.html" if report else None)
+    for path in filter(None, outputs):
+        require_free(path, overwrite)
+    return outputs
+
+
+def plain_word(name: str) -> str:
+    """The name unchanged. Raises InputError if it could not be the name of one file or folder."""
+    if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
+        raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash")
+    return name
+
+
+def require_free(path: Path, overwrite: bool) -> None:
+    """Raise InputError if `path` exists (unless `overwrite`), or if it and its missing parents could not be made."""
+    refuse_existing(path, overwrite)
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir():
+        raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {path}: {parent} is read-only; work in a folder you may write to")
+
+
+def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> None:
+    """Write the folder and the report; if one of them fails, neither appears and earlier ones stay as they were."""
+    if outputs.report is None:
+        result.save(outputs.folder, overwrite=overwrite, run=run)
+        return
+    outputs.report.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=outputs.report.parent, prefix=".") as drafts:
+        draft = Path(drafts) / outputs.report.name
+        result.report(draft)
+        result.save(outputs.folder, overwrite=overwrite, run=run)
+        draft.replace(outputs.report)
+
+
+def describe_run(command: str, started: datetime) -> dict[str, Any]:
+    """Content of run.json: what differs from run to run, and is therefore kept out of result.json."""
+    from finpod.market.clean import package_versions
+
+    finished = datetime.now(UTC)
+    return {
+        "command": command,
+        "started": f"{started.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "finished": f"{finished:%Y-%m-%dT%H:%M:%SZ}",
+        "seconds": round((finished - started).total_seconds(), 3),
+        "versions": {"python": platform.python_version(), **package_versions("torch")},
+    }

@@ -1,0 +1,460 @@
+"""The command line: what it prints, what it writes, and how it fails."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import finpod
+from finpod import demo, runs
+from finpod.atomic import new_folder
+from finpod.cli import main, options
+from finpod.errors import InputError
+from finpod.market.store import save_snapshot
+
+HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
+START, END = "2010-06-01", "2010-12-31"
+WINDOW = f"--start {START} --end {END}"
+
+
+@pytest.fixture(scope="session")
+def simulated():
+    return finpod.simulate_market(names=5, days=300, signal=0.1, seed=1)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch, simulated):
+    """A working folder with the snapshot data/sim."""
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(simulated, tmp_path / "data" / "sim")
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys):
+    """Run one command line, given in pieces; what it printed and its exit code."""
+
+    def call(*pieces):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([word for piece in pieces for word in piece.split()])
+        printed = capsys.readouterr()
+        return SimpleNamespace(code=ended.value.code, out=printed.out, err=printed.err)
+
+    return call
+
+
+def tree(folder):
+    """Every file under a folder with its content and time of change."""
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+
+
+def assert_one_line(ended, *fragments):
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "fragments"),
+    [
+        ("backtest equal-weight --market nosuch.parquet", ["nosuch.parquet", "give a parquet or CSV file"]),
+        ("backtest equal-weight --market nosuch", ["data/nosuch", "snapshot"]),
+        ("backtest nosuch --market sim", ["nosuch", "equal-weight"]),
+        ("backtest nosuch.py --market sim", ["nosuch.py"]),
+        ("backtest equal-weight --market sim --start 2010-12-31 --end 2010-06-01", ["2010-06-01", "before it starts"]),
+        ("backtest equal-weight --market sim --start yesterday", ["'yesterday'", "YYYY-MM-DD"]),
+        ("backtest equal-weight --market sim --start 2030-01-01", ["2030-01-01", "2010-01-04"]),
+        ("backtest equal-weight --market sim --fee-bps -5", ["fee_bps", "-5"]),
+        ("backtest equal-weight --market sim --cash 0", ["cash", "positive"]),
+        ("backtest equal-weight --market sim --cash much", ["--cash", "'much'", "finpod backtest --help"]),
+        ("backtest equal-weight --market sim --fill opn", ["'opn'", "open", "close"]),
+        ("backtest equal-weight --market sim --name a/b", ["'a/b'", "plain word"]),
+        ("backtest equal-weight --market sim --members nasdaq100", ["sim", "members"]),
+        ("backtest equal-weight --fe-bps 5", ["--fe-bps", "--fee-bps"]),
+        ("backtest equal-weight --bogus", ["--bogus", "finpod backtest --help"]),
+        ("backtest", ["strategy", "finpod backtest --help"]),
+        ("backtset", ["'backtset'", "'backtest'"]),
+        ("data", ["command", "finpod data --help"]),
+        ("data show sim --tickers S1,ZZZ", ["ZZZ", "S1"]),
+        ("data import nosuch.csv", ["nosuch.csv"]),
+        ("data fetch AAPL --start 2020-13-01", ["2020-13-01", "YYYY-MM-DD"]),
+        ("data fetch AAPL --start 2020-02-01 --end 2020-01-01", ["2020-01-01", "2020-02-01"]),
+        ("report backtests/nosuch", ["backtests/nosuch", "holds no backtest result"]),
+        ("train stocks --train 2010 --validation 2011:2012 --out strategies/x", ["--train", "'2010'", "FIRST:LAST"]),
+        ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
+        ("audit nosuch --market sim", ["nosuch", "equal-weight"]),
+    ],
+)
+def test_e08_typing_errors_end_in_one_line(work, run, line, fragments):
+    before = tree(work)
+    assert_one_line(run(line), *fragments)
+    assert tree(work) == before
+    assert sorted(path.name for path in work.iterdir()) == ["data"]
+
+
+@pytest.mark.parametrize("occupied", ["backtests", "reports"])
+def test_e08_unwritable_output_folder(work, run, occupied, monkeypatch):
+    (work / occupied).write_text("a file where the folder should be")
+    monkeypatch.setattr(finpod, "backtest", lambda *a, **k: pytest.fail("computed before the outputs were checked"))
+    assert_one_line(run("backtest equal-weight --market sim"), occupied, "not a folder")
+    assert sorted(path.name for path in work.iterdir()) == sorted(["data", occupied])
+
+
+def test_e08_holds_in_a_process_of_its_own(work):
+    command = [sys.executable, "-m", "finpod.cli", "backtest", "equal-weight", "--market", "nosuch.parquet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", ["--debug data show nosuch.csv", "data show nosuch.csv --debug"])
+def test_debug_shows_the_traceback(work, run, line):
+    ended = run(line)
+    assert ended.code == 2
+    assert "Traceback" in ended.err
+    assert ended.err.splitlines()[-1].startswith("error: there is no market nosuch.csv")
+
+
+def test_an_interrupted_command_ends_in_one_line(work, run, monkeypatch):
+    def interrupt(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finpod, "backtest", interrupt)
+    ended = run("backtest equal-weight --market sim")
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err.splitlines()[-1] == "error: interrupted"
+    assert sorted(path.name for path in work.iterdir()) == ["data"]
+
+
+def test_a_fault_of_finpods_own_is_one_line_and_code_1(work, run, monkeypatch):
+    monkeypatch.setattr(finpod, "backtest", lambda *a, **k: {}["gone"])
+    ended = run("backtest equal-weight --market sim")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "error: unexpected KeyError: 'gone'; --debug shows where\n"
+
+
+@pytest.mark.parametrize("line", ["--help", "backtest --help", "data fetch --help", "--version"])
+def test_help_loads_nothing_heavy(line):
+    code = f"""
+import json, sys
+from finpod.cli import main
+try:
+    main({line.split()!r})
+except SystemExit as ended:
+    print(json.dumps([ended.code, sorted(sys.modules)]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    exit_code, loaded = json.loads(done.stdout.splitlines()[-1])
+    assert exit_code == 0
+    assert not HEAVY & set(loaded)
+
+
+def test_help_names_every_command(run):
+    ended = run()
+    assert ended.code == 0
+    for command in ("data", "train", "backtest", "report", "audit", "bench", "demo"):
+        assert f"\n  {command} " in ended.out
+    assert run("--version").out == f"finpod {finpod.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["benchmark-hold", "equal-weight", "buy-and-hold", "momentum"])
+def test_backtest_of_the_built_in_strategies(work, run, name):
+    ended = run("backtest", name, "--market sim", WINDOW, "--no-report")
+    assert ended.code == 0
+    assert ended.out.splitlines()[-1] == f"backtests/{name}"
+    assert sorted(path.name for path in (work / "backtests" / name).iterdir()) == [
+        "result.json", "returns.csv", "run.json", "trades.csv", "weights.parquet",
+    ]  # fmt: skip
+    assert not (work / "reports").exists()
+
+
+def test_backtest_on_the_sample_writes_both_outputs(work, run):
+    ended = run("backtest equal-weight --start 2021-01-04 --end 2021-06-30 --name short")
+    assert ended.code == 0
+    assert ended.out.splitlines()[-2:] == ["backtests/short", "reports/short.html"]
+    assert "S&P 500 price index" in ended.out
+    content = json.loads((work / "backtests" / "short" / "result.json").read_text())
+    assert (content["start"], content["end"], content["fill"]) == ("2021-01-04", "2021-06-30", "close")
+    assert "S&amp;P 500 price index" in (work / "reports" / "short.html").read_text()
+    run_facts = json.loads((work / "backtests" / "short" / "run.json").read_text())
+    assert run_facts["command"].startswith("finpod backtest equal-weight --start 2021-01-04")
+    assert set(run_facts["versions"]) >= {"python", "finpod", "torch", "numpy", "pandas"}
+    assert run_facts["started"] <= run_facts["finished"]
+    assert run_facts["seconds"] > 0
+
+
+def test_options_reach_the_backtest(work, run):
+    line = f"backtest equal-weight --market sim {WINDOW} --no-report --json"
+    more = "--fee-bps 3 --slippage-bps 2 --fill close --cash 5000 --whole-shares --risk-free 0.02"
+    content = json.loads(run(line, more).out)
+    assert content["costs"] == {"fee_bps": 3.0, "slippage_bps": 2.0, "per_share": 0.0}
+    assert (content["fill"], content["cash"], content["whole_shares"], content["risk_free"]) == (
+        "close",
+        5000,
+        True,
+        0.02,
+    )
+
+
+def test_a_strategy_file_is_backtested_under_its_own_name(work, run):
+    (work / "first.py").write_text(
+        "import finpod\n\n\nclass First(finpod.Strategy):\n    def decide(self, view):\n        return {'S1': 0.5}\n"
+    )
+    ended = run("backtest first.py --market sim", WINDOW, "--no-report")
+    assert ended.out.splitlines()[-1] == "backtests/first"
+    weights = finpod.load_result("backtests/first").weights
+    assert weights["S1"].iloc[-1] == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_example_strategy_is_the_built_in_momentum(simulated):
+    example = finpod.load_strategy(Path(__file__).parents[1] / "strategies" / "momentum.py")
+    own, built_in = (finpod.backtest(s, simulated).equity for s in (example, finpod.load_strategy("momentum")))
+    np.testing.assert_array_equal(own, built_in)
+
+
+def test_json_on_stdout_is_the_content_of_result_json(work, run):
+    line = f"backtest equal-weight --market sim {WINDOW} --no-report --json"
+    ended = run(line)
+    assert ended.code == 0
+    assert ended.out == (work / "backtests" / "equal-weight" / "result.json").read_text()
+    assert run(line, "--overwrite").out == ended.out
+
+
+def test_a30_table_json_and_python_show_the_same_figures(work, run, simulated):
+    line = f"backtest momentum --market sim {WINDOW} --no-report"
+    table, content = run(line).out, json.loads(run(line, "--overwrite --json").out)
+    result = finpod.backtest(finpod.load_strategy("momentum"), simulated, start=START, end=END)
+    assert table.startswith(str(result))
+    assert content == json.loads(result.to_json())
+    for own, shown in ((result.metrics, content["metrics"]), (result.benchmark_metrics, content["benchmark_metrics"])):
+        assert shown == {key: None if np.isnan(value) else value for key, value in vars(own).items()}
+    own, other = content["metrics"]["total_return"], content["benchmark_metrics"]["total_return"]
+    assert content["relative"]["excess"] == own - other
+    row = next(line for line in table.splitlines() if line.startswith("Total return"))
+    assert row.split()[2:4] == [f"{own:.2%}", f"{other:.2%}"]
+
+
+def test_an_existing_run_is_refused_and_left_untouched(work, run, monkeypatch):
+    line = f"backtest equal-weight --market sim {WINDOW}"
+    assert run(line).code == 0
+    before = tree(work)
+    with monkeypatch.context() as patch:
+        patch.setattr(finpod, "backtest", lambda *a, **k: pytest.fail("computed before the outputs were checked"))
+        assert_one_line(run(line), "backtests/equal-weight exists already", "--overwrite")
+        assert_one_line(run(line, "--name equal-weight"), "exists already")
+    assert tree(work) == before
+    (work / "backtests" / "equal-weight").rename(work / "elsewhere")
+    assert_one_line(run(line), "reports/equal-weight.html exists already")
+    assert run(line, "--fee-bps 0 --overwrite").code == 0
+    assert finpod.load_result("backtests/equal-weight").costs.fee_bps == 0
+
+
+def test_outputs_appear_both_or_not_at_all(work, run, monkeypatch):
+    def fail(_result, path, **_options):
+        Path(path).write_text("half a report")
+        raise InputError("no ink; buy some")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finpod.BacktestResult, "report", fail)
+        ended = run("backtest equal-weight --market sim", WINDOW)
+    assert (ended.code, ended.err) == (2, "error: no ink; buy some\n")
+    assert [path for path in work.rglob("*") if path.is_file() and "data" not in path.parts] == []
+
+    def full(*_args, **_options):
+        raise InputError("disk full; make room")
+
+    monkeypatch.setattr(finpod.BacktestResult, "save", full)
+    assert run("backtest equal-weight --market sim", WINDOW).code == 2
+    assert [path for path in work.rglob("*") if path.is_file() and "data" not in path.parts] == []
+
+
+def test_report_draws_a_saved_run_again(work, run):
+    assert run("backtest equal-weight --market sim", WINDOW).code == 0
+    first = (work / "reports" / "equal-weight.html").read_bytes()
+    assert_one_line(run("report backtests/equal-weight"), "reports/equal-weight.html exists already")
+    (work / "reports" / "equal-weight.html").unlink()
+    ended = run("report backtests/equal-weight")
+    assert (ended.code, ended.out) == (0, "reports/equal-weight.html\n")
+    assert (work / "reports" / "equal-weight.html").read_bytes() == first
+    assert run("report backtests/equal-weight/ --out own/page.html").out == "own/page.html\n"
+    assert (work / "own" / "page.html").read_bytes() == first
+
+
+def test_import_check_and_show(work, run):
+    days = np.arange("2020-01-01", "2020-01-31", dtype="datetime64[D]")
+    rows = [f"{day},{name},{10 + i}" for i, day in enumerate(days) for name in ("AAA", "BBB", "IDX")]
+    (work / "bars.csv").write_text("date,ticker,close\n" + "\n".join(rows))
+    ended = run("data import bars.csv --benchmark IDX --json")
+    facts = json.loads(ended.out)
+    assert (ended.code, facts["sessions"], facts["names"], facts["path"]) == (0, 30, 2, "data/bars")
+    assert_one_line(run("data import bars.csv --benchmark IDX"), "data/bars exists already")
+    assert run("data import bars.csv --benchmark IDX --name other").out.endswith("data/other\n")
+    checked = run("data check bars").out
+    assert facts["hash"] in checked
+    assert "coverage" in checked
+    assert "Survivorship" in checked
+    shown = run("data show bars --tickers BBB").out
+    assert shown.splitlines()[-1].split() == ["BBB", "2020-01-01", "2020-01-30", "30", "30"]
+    assert "AAA" not in shown
+    rows = json.loads(run("data show bars --json").out)["rows"]
+    assert [row["ticker"] for row in rows] == ["AAA", "BBB"]
+    assert json.loads(run("data check sim --json").out)["source"] == "simulated"
+
+
+def test_fetch_keeps_a_snapshot(work, run, monkeypatch, simulated):
+    asked = {}
+
+    def fetch(universe, start, end, **terms):
+        asked.update(terms, universe=universe, start=start, end=end)
+        return simulated
+
+    monkeypatch.setattr(finpod, "fetch_market", fetch)
+    ended = run("data fetch AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two")
+    assert ended.out.endswith("data/two\n")
+    assert asked == {"universe": ["AAPL", "MSFT"], "start": "2020-01-02", "end": "2020-02-03", "benchmark": "SPY",
+                     "allow_missing": False}  # fmt: skip
+    assert finpod.load_market("data/two").content_hash == simulated.content_hash
+
+
+def test_market_names(work):
+    assert options.market_path("sample") == "sample"
+    assert options.market_path("sim") == "data/sim"
+    assert options.market_path("bars.csv") == "bars.csv"
+    assert options.market_path("some/where") == "some/where"
+    (work / "sim").write_text("a file of that name")
+    assert options.market_path("sim") == "sim"
+    (work / "here").mkdir()
+    assert options.market_path("here") == "here"
+
+
+def test_windows():
+    assert options.window("2009-01-02:2018-12-31", "--train") == ("2009-01-02", "2018-12-31")
+    for text in ("", ":", "2009-01-02", "2009-01-02:", "a:b:c"):
+        with pytest.raises(InputError, match="--train is"):
+            options.window(text, "--train")
+
+
+def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
+    asked = {}
+    board = [
+        {"agent": "a0", "seed": 0, "generation": 1, "score": 1.25},
+        {"agent": "a1", "seed": 1, "generation": 1, "score": np.nan},
+    ]
+
+    def train(task, **settings):
+        asked.update(settings, task=task)
+        settings["progress"]("round 1", 0.5)
+        return SimpleNamespace(name="first", trials=8, provenance={"board": board, "device": "cpu"})
+
+    monkeypatch.setattr(finpod, "train", train)
+    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
+    more = "--features return_5,beta_252 --fee-bps 3 --agents 2 --steps 1000 --seed 7 --device cpu"
+    ended = run(line, more)
+    assert ended.code == 0
+    assert asked["train"] == ("2010-02-01", "2010-06-30")
+    assert asked["validation"] == ("2010-07-01", "2010-09-30")
+    assert asked["features"] == ["return_5", "beta_252"]
+    assert asked["costs"] == finpod.Costs(fee_bps=3)
+    expected = {"task": "stocks", "agents": 2, "rounds": 2, "keep": 3, "steps": 1000, "seed": 7, "hold": 5, "action": "tilt",
+                "fill": None, "device": "cpu", "overwrite": False, "learner": "ppo"}  # fmt: skip
+    assert {key: asked[key] for key in expected} == expected
+    assert str(asked["out"]) == "strategies/first"
+    assert "chosen among 8 agents" in ended.out
+    assert ["a0", "0", "1", "1.25"] in [line.split() for line in ended.out.splitlines()]
+    assert ended.out.endswith("strategies/first\n")
+    assert "round 1" in ended.err
+    content = json.loads(run(line, "--json").out)
+    assert content["board"][1]["score"] is None
+    assert content["path"] == "strategies/first"
+    assert asked["features"] is None
+
+
+def test_train_refuses_an_existing_folder_before_anything_is_read(work, run, monkeypatch):
+    (work / "strategies" / "first").mkdir(parents=True)
+    monkeypatch.setattr(finpod, "load_market", lambda *a, **k: pytest.fail("read before the output was checked"))
+    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
+    assert_one_line(run(line), "strategies/first exists already", "--overwrite")
+
+
+def test_audit_finds_who_looks_ahead(work, run):
+    honest = run("audit momentum --market sim --days 3")
+    assert honest.code == 0
+    assert honest.out.startswith("strategy momentum: no look-ahead found on 3 days")
+    (work / "seer.py").write_text(
+        "import finpod\nimport numpy as np\n\n\nclass Seer(finpod.Strategy):\n    def decide(self, view):\n"
+        "        return np.eye(5)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
+    )
+    caught = run("audit seer.py --market sim --json")
+    verdict = json.loads(caught.out)
+    assert (caught.code, verdict["passed"], len(verdict["days"])) == (1, False, 12)
+    assert "first leak" in verdict["findings"][0]
+
+
+def test_bench_prints_its_lines(run, monkeypatch):
+    asked = {}
+
+    def measure(**sizes):
+        asked.update(sizes)
+        return {"env steps/s": 819200.0, "hardware": "2 cores"}
+
+    bench = SimpleNamespace(run=measure)
+    monkeypatch.setitem(sys.modules, "finpod.bench", bench)
+    monkeypatch.setattr(finpod, "bench", bench, raising=False)
+    assert json.loads(run("bench --device cpu --json").out) == {"env steps/s": 819200.0, "hardware": "2 cores"}
+    assert (asked["device"], asked["envs"], asked["names"]) == ("cpu", 4096, 100)
+    assert "819,200" in run("bench").out
+    assert "hardware" not in run("bench env").out
+    assert_one_line(run("bench gpu"), "'gpu'", "env steps/s")
+
+
+@pytest.fixture
+def short_demo(work, monkeypatch):
+    """The demo with equal weight in the place of the trained ensemble, on two months."""
+
+    def train(task, *, out, overwrite, progress, **settings):
+        with new_folder(Path(out), overwrite=overwrite) as fresh:
+            (fresh / "settings").write_text(f"{task} {settings['train']} {settings['validation']}")
+        progress("training", 1.0)
+        return finpod.load_strategy("equal-weight")
+
+    monkeypatch.setattr(finpod, "train", train)
+    monkeypatch.setattr(demo, "TEST", ("2015-01-02", "2015-02-27"))
+    return work
+
+
+def test_demo_goes_the_whole_way_and_replaces_only_its_own(short_demo, run):
+    ended = run("demo")
+    assert ended.code == 0
+    assert "survivors" in ended.out.splitlines()[0]
+    assert "S&P 500 price index" in ended.out.splitlines()[0]
+    assert "Total return" in ended.out
+    assert ended.out.splitlines()[-1] == str(short_demo / "reports" / "demo.html")
+    assert (short_demo / "reports" / "demo.html").is_file()
+    assert json.loads((short_demo / "backtests/demo/run.json").read_text())["command"] == "finpod demo"
+    assert (short_demo / "strategies/demo/settings").read_text() == f"stocks {demo.TRAIN} {demo.VALIDATION}"
+    assert demo.TRAIN[1] < demo.VALIDATION[0] < demo.VALIDATION[1] < demo.TEST[0]
+    assert run("demo").code == 0
+    (short_demo / "backtests/demo/run.json").write_text('{"command": "finpod backtest mine --name demo"}')
+    before = tree(short_demo)
+    assert_one_line(run("demo"), "backtests/demo exists already", "--overwrite")
+    assert tree(short_demo) == before
+    assert run("demo --overwrite").code == 0
+
+
+def test_run_names():
+    assert runs.name_of("equal-weight") == "equal-weight"
+    assert runs.name_of("strategies/momentum.py") == "momentum"
+    assert runs.name_of("strategies/momentum.py:Slow") == "momentum-Slow"
+    assert runs.name_of("strategies/v1.5/") == "v1.5"
+    for wrong in ("", ".", "..", "a/b", "a\nb"):
+        with pytest.raises(InputError, match="cannot be a name"):
+            runs.plan_outputs(wrong)

@@ -1,0 +1,152 @@
+"""The public face, what importing costs, and the layers of the house held against the real imports."""
+
+import ast
+import json
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import finpod
+
+PACKAGE = Path(finpod.__file__).parent
+HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
+
+LAYERS = [
+    ["errors", "atomic", "measures", "significance"],
+    ["market"],
+    ["strategy", "decisions", "simulation", "outcome", "result", "caveats", "table", "backtester", "lookahead", "simulator",
+     "baselines"],
+    ["envs"],
+    ["rl"],
+    ["workers"],
+    ["tournament"],
+    ["loading", "walkforward", "report"],
+    ["runs", "bench", "cli", "demo", "deploy"],
+]  # fmt: skip
+"""The module map of the README: a module may import from its own layer and from those before it."""
+UPWARD = {("result", "report")}
+"""The one named exception: `BacktestResult.report` draws itself."""
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def fresh(code):
+    """What `code` prints as JSON in a new Python process."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def imports(name, *, when_loaded=False):
+    """The finpod modules that a module imports anywhere in its text; or only those it needs while it is being loaded."""
+    found = set()
+    pending = [ast.parse(MODULES[name].read_text())]
+    while pending:
+        node = pending.pop()
+        if when_loaded and (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        ):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "finpod"}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} has a relative import"
+            if node.module and node.module.split(".")[0] == "finpod":
+                found |= {home(node.module, alias.name) for alias in node.names}
+        pending.extend(ast.iter_child_nodes(node))
+    return found - {name}
+
+
+def home(module, name):
+    """The module that `from module import name` reaches: a submodule, the home of a public name, or the module itself."""
+    if f"{module}.{name}" in MODULES:
+        return f"{module}.{name}"
+    if module == "finpod" and name in finpod._HOME:
+        return f"finpod.{finpod._HOME[name]}"
+    return module
+
+
+def layer(module):
+    part = module.split(".")[1]
+    found = [number for number, parts in enumerate(LAYERS) if part in parts]
+    assert found, f"{module} is in no layer: add it to the module map"
+    return found[0]
+
+
+def test_all_is_complete():
+    assert sorted(finpod.__all__) == sorted(finpod._HOME)
+    assert list(finpod.__all__) == sorted(finpod.__all__)
+    assert set(finpod.__all__) <= set(dir(finpod))
+    stub = next(node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    typed = {a.name: n.module for n in stub.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert typed == {name: f"finpod.{place}" for name, place in finpod._HOME.items()}
+
+
+def test_no_public_name_is_a_submodule():
+    submodules = {name.split(".")[1] for name in MODULES if "." in name}
+    assert not submodules & set(finpod.__all__)
+    assert all(find_spec(f"finpod.{name}") is None for name in finpod.__all__)
+
+
+def test_public_names_resolve_after_every_submodule_is_imported():
+    code = f"""
+import importlib, inspect, json, finpod
+for name in {sorted(MODULES)!r}:
+    importlib.import_module(name)
+print(json.dumps([n for n in finpod.__all__ if inspect.ismodule(getattr(finpod, n)) or not callable(getattr(finpod, n))]))
+"""
+    assert fresh(code) == []
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'moneytree'"):
+        _ = finpod.moneytree
+
+
+def test_importing_finpod_loads_nothing_heavy():
+    assert not HEAVY & set(fresh("import json, sys, finpod; print(json.dumps(sorted(sys.modules)))"))
+
+
+def test_the_strategy_module_loads_no_torch():
+    loaded = fresh("import json, sys, finpod; finpod.Strategy; finpod.Costs; print(json.dumps(sorted(sys.modules)))")
+    assert not HEAVY - {"pandas"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - {"finpod"}))
+def test_modules_import_only_from_their_layer_and_those_below(name):
+    used = imports(name)
+    if layer(name) < len(LAYERS) - 1:
+        assert "finpod" not in used or "__version__" in MODULES[name].read_text(), f"{name} hides imports behind finpod"
+    upward = {other for other in used - {"finpod"} if layer(other) > layer(name)}
+    own = name.split(".")[1]
+    assert {other for other in upward if (own, other.split(".")[1]) not in UPWARD} == set()
+
+
+def test_modules_have_no_cycles():
+    graph = {name: imports(name, when_loaded=True) - {"finpod"} for name in MODULES if name != "finpod"}
+    assert set(TopologicalSorter(graph).static_order()) >= set(graph)
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [
+        name
+        for name, path in MODULES.items()
+        if path.read_text() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_module_is_named_for_nothing():
+    empty = {"utils", "helpers", "core", "base", "manager"}
+    assert not [name for name in MODULES if empty & set(name.split("."))]
