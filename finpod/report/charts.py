@@ -83,7 +83,9 @@ def equity_chart(result: BacktestResult) -> Chart:
         )
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 6 else MaxNLocator(6))
+    axes.yaxis.set_major_locator(
+        MaxNLocator(6) if high < 4 * low else LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5))
+    )
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
@@ -106,7 +108,7 @@ def drawdown_chart(result: BacktestResult) -> Chart:
     figure, axes = new_figure(wide=True, height=1.9)
     dates = session_dates(result.equity.index)
     for name, curve in _curves(result).items():
-        axes.plot(dates, drawdowns(curve), color=PALETTE[name], zorder=4 if name == "strategy" else 3)
+        axes.plot(dates, drawdowns(curve), color=PALETTE[name], linewidth=0.8, zorder=4 if name == "strategy" else 3)
     axes.fill_between(dates, drawdowns(result.equity), color=PALETTE["strategy"], alpha=0.15, linewidth=0)
     axes.set_ylim(top=0)
     axes.yaxis.set_major_formatter(PERCENT)
@@ -249,7 +251,7 @@ def _rolling_chart(
     figure, axes = new_figure()
     dates = session_dates(result.returns.index)
     for key, values in lines.items():
-        axes.plot(dates, values, color=PALETTE[key], zorder=4 if key == "strategy" else 3)
+        axes.plot(dates, values, color=PALETTE[key], linewidth=0.9, zorder=4 if key == "strategy" else 3)
     axes.axhline(0, color=PALETTE["muted"], linewidth=0.8)
     if as_percent:
         axes.yaxis.set_major_formatter(PERCENT)
