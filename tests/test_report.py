@@ -241,6 +241,14 @@ def test_lists_of_scores_show_mean_and_spread():
     assert groups["Agent"] == [("Scores", "1, 2, 3 (mean 2, standard deviation 1, count 3)"), ("Seeds", "0, 1, 2")]
 
 
+def test_long_series_of_figures_stand_on_one_line():
+    coverage = {str(year): 0.5 for year in range(2000, 2010)}
+    groups = dict(provenance(make_result(days=20, manifest={"coverage": coverage, "of": {"a": 1, "b": "x"}})))
+    rows = dict(groups["Data"])
+    assert rows["Coverage"].startswith("2000: 0.5, 2001: 0.5")
+    assert (rows["Of: A"], rows["Of: B"]) == ("1", "x")
+
+
 def test_months_and_years_are_tables(result, html):
     text = Page(html).text
     last_of_2017 = result.equity[:"2017"].iloc[-1]

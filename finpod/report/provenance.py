@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 400
 """Characters of a text that are shown."""
+_LONG_SERIES = 8
+"""Figures by name, such as one a year, that are more than this stand on one line."""
 
 
 class Table(NamedTuple):
@@ -95,7 +97,9 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
         label = f"{prefix}{_words(str(key))}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and len(value) > _LONG_SERIES and all(map(_is_figure, value.values())):
+            rows.append((label, ", ".join(f"{name}: {_text(item)}" for name, item in sorted(value.items()))))
+        elif isinstance(value, Mapping):
             rows += _flat(value, f"{label}: ")
         elif (
             isinstance(value, (list, tuple))
