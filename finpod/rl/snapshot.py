@@ -1,0 +1,73 @@
+"""`Snapshot`: a trained agent at one instant, on disk as tensors and plain values only."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finpod.atomic import write_bytes
+from finpod.errors import CheckpointError
+from finpod.rl.policy import MarketPolicy, PolicySpec
+
+FORMAT = "finpod snapshot 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All that is needed to act as the agent, and to train it further to the same weights."""
+
+    policy_spec: dict[str, Any]
+    """Sizes, see `PolicySpec`."""
+    weights: dict[str, Tensor]
+    """Parameters and observation statistics of the policy."""
+    task_spec: dict[str, Any]
+    """What it was trained on: features, scaling, tickers, the trading task, windows, data hash."""
+    learner: dict[str, Any]
+    """State of the learner: optimiser and randomness."""
+    env: dict[str, Any]
+    """State of the environment; empty for a copy that begins in a fresh one."""
+    config: dict[str, Any]
+    """Settings of the learner, see `PPOConfig`."""
+    seed: int
+    """Seed of the agent."""
+    steps: int
+    """Environment steps of experience, its ancestors' included."""
+    versions: dict[str, str]
+    """Versions of finpod and torch."""
+
+    def policy(self, device: str | torch.device = "cpu") -> MarketPolicy:
+        """The policy, ready to act. Raises CheckpointError if weights and sizes do not agree."""
+        try:
+            policy = MarketPolicy(PolicySpec(**self.policy_spec)).to(device)
+            policy.load_state_dict(self.weights)
+        except (RuntimeError, TypeError) as error:
+            raise CheckpointError(f"the weights do not fit the policy they claim to be: {str(error).splitlines()[0]}") from error
+        return policy.requires_grad_(False)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all."""
+        buffer = io.BytesIO()
+        torch.save({"format": FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, buffer)
+        write_bytes(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Snapshot:
+        """Read a file that `save` wrote; no code in it is run. Raises CheckpointError for anything else."""
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} is missing; the folder is not whole, train again") from error
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+            raise CheckpointError(f"{path} is not a finpod snapshot, or it is damaged; train again") from error
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+            raise CheckpointError(f"{path} is not a snapshot of this version of finpod ({FORMAT}); train again")
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise CheckpointError(f"{path} lacks parts of a snapshot; train again") from error
