@@ -57,15 +57,27 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o755)
         if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            path.replace(old / "old")
-            temporary.replace(path)
-            shutil.rmtree(old)
+            _swap(path, temporary)
         else:
             temporary.replace(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _swap(path: Path, fresh: Path) -> None:
+    """Put `fresh` in the place of `path`; if that fails, what was there is back."""
+    aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    try:
+        path.replace(aside / "old")
+        try:
+            fresh.replace(path)
+        except BaseException:
+            (aside / "old").replace(path)
+            raise
+    finally:
+        if path.exists():
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

@@ -18,8 +18,13 @@ from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
 
 FORMAT = 1
+PLAIN = ("strategy", "benchmark", "fill", "whole_shares", "risk_free", "periods_per_year", "trained_until", "trials",
+         "agent", "in_sample", "data_hash", "manifest")  # fmt: skip
+"""Fields that result.json holds as they are."""
 SHORT_HISTORY = 20
 """Below this number of returns the annualised figures carry a warning."""
+UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
+"""Metrics of a curve without a return."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,7 +95,7 @@ class BacktestResult:
     def benchmark_metrics(self) -> Metrics:
         """Metrics of the benchmark over its own bars; undefined if it has fewer than two."""
         bars = self.benchmark_equity.dropna()
-        return self._metrics(bars) if len(bars) > 1 else Metrics(*[math.nan] * 7, days=0)
+        return self._metrics(bars) if len(bars) > 1 else UNDEFINED
 
     @cached_property
     def equal_weight_metrics(self) -> Metrics:
@@ -147,32 +152,20 @@ class BacktestResult:
         """Everything but the series, as deterministic JSON; undefined figures are null."""
         content = {
             "format": FORMAT,
-            "strategy": self.strategy,
             "start": f"{self.equity.index[0]:%Y-%m-%d}",
             "end": f"{self.equity.index[-1]:%Y-%m-%d}",
             "metrics": asdict(self.metrics),
-            "benchmark": self.benchmark,
             "benchmark_metrics": asdict(self.benchmark_metrics),
             "equal_weight_metrics": asdict(self.equal_weight_metrics),
             "relative": asdict(self.relative),
             "relative_to_equal_weight": asdict(self.relative_to_equal_weight),
             "table": self.table,
             "costs": asdict(self.costs),
-            "fill": self.fill,
             "cash": float(self.equity.iloc[0]),
-            "whole_shares": self.whole_shares,
-            "risk_free": self.risk_free,
-            "periods_per_year": self.periods_per_year,
-            "trained_until": self.trained_until,
-            "trials": self.trials,
             "windows": self.windows,
-            "agent": self.agent,
-            "in_sample": self.in_sample,
             "warnings": self.warnings,
             "events": self.events,
-            "data_hash": self.data_hash,
-            "manifest": self.manifest,
-        }
+        } | {name: getattr(self, name) for name in PLAIN}
         return json.dumps(_nulls(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
@@ -211,55 +204,37 @@ class BacktestResult:
 
 
 def load_result(folder: str | Path) -> BacktestResult:
-    """Read back what `BacktestResult.save` wrote. Raises InputError for a folder that holds no result."""
+    """Read back what `BacktestResult.save` wrote. Raises InputError for a folder that holds no result, or an old one."""
     source = Path(folder)
     try:
         content = json.loads((source / "result.json").read_text())
-        curves = pd.read_csv(
-            source / "returns.csv", index_col="date", parse_dates=["date"], float_precision="round_trip"
-        )
-        trades = pd.read_csv(
-            source / "trades.csv",
-            parse_dates=["date"],
-            float_precision="round_trip",
-            dtype={"ticker": str, "kind": str},
-            keep_default_na=False,
-        )
-        weights = pd.read_parquet(io.BytesIO((source / "weights.parquet").read_bytes()))
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{source} holds no backtest result ({error}); give a folder under backtests/") from error
-    if content.get("format") != FORMAT:
-        raise InputError(
-            f"{source} has result format {content.get('format')}, this finpod reads {FORMAT}; run it again"
-        )
+        if content["format"] == FORMAT:
+            return _assembled(source, content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{source} holds no backtest result ({reason}); give a folder under backtests/") from error
+    raise InputError(f"{source} has result format {content['format']}, this finpod reads {FORMAT}; run it again")
+
+
+def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
+    csv: dict[str, Any] = {"parse_dates": ["date"], "float_precision": "round_trip"}
+    curves = pd.read_csv(source / "returns.csv", index_col="date", **csv)
     curves.index = pd.DatetimeIndex(curves.index).as_unit("ns")
+    text = {"ticker": str, "kind": str}
+    trades = pd.read_csv(source / "trades.csv", dtype=text, keep_default_na=False, **csv)
     trades["date"] = trades["date"].astype("datetime64[ns]")
-    plain = (
-        "strategy",
-        "benchmark",
-        "fill",
-        "whole_shares",
-        "risk_free",
-        "periods_per_year",
-        "trained_until",
-        "trials",
-        "agent",
-        "in_sample",
-        "data_hash",
-        "manifest",
-    )
     return BacktestResult(
         equity=curves["equity"],
         benchmark_equity=curves["benchmark"],
         equal_weight_equity=curves["equal_weight"],
-        weights=weights,
+        weights=pd.read_parquet(io.BytesIO((source / "weights.parquet").read_bytes())),
         trades=trades,
         turnover=curves["turnover"].dropna(),
         costs=Costs(**content["costs"]),
         windows={name: (first, last) for name, (first, last) in content["windows"].items()},
         warnings=tuple(content["warnings"]),
         events=tuple(content["events"]),
-        **{name: content[name] for name in plain},
+        **{name: content[name] for name in PLAIN},
     )
 
 

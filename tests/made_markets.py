@@ -36,5 +36,6 @@ def random_market(days=30, names=5, *, seed=0, gaps=0.1, **changes: Any) -> Mark
         "member": random.random(close.shape) < 0.8,
         "factor": np.where(gone, NAN, random.uniform(0.5, 1.0, names)),
         "benchmark": 300 * np.cumprod(1 + random.normal(0, 0.01, days)),
+        "benchmark_open": 300 * np.cumprod(1 + random.normal(0, 0.01, days)),
     }
     return make_market(close, **{**tables, **changes})

@@ -115,7 +115,9 @@ class MarketData:
     @cached_property
     def has_bar(self) -> Array:
         """[T, N] bool: there is a close."""
-        return np.isfinite(self.close)
+        there = np.isfinite(self.close)
+        there.flags.writeable = False
+        return there
 
     @property
     def is_simulated(self) -> bool:

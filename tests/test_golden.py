@@ -1,0 +1,87 @@
+"""The ledger on real prices against figures computed independently; the table is read from the shared folder."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finpod import backtest, load_market, metrics
+from finpod.market.data import MarketData
+from finpod.market.ledger import Costs
+from finpod.result import BacktestResult
+from finpod.strategy import BUILT_IN
+
+pytestmark = pytest.mark.shared
+
+FIGURES = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
+WINDOWS = ("2020-05-26 .. 2021-05-26", "2019-05-13 .. 2021-05-26", "2016-01-04 .. 2020-05-22")
+MEMBERS = dict(zip(WINDOWS, (103, 102, 101), strict=True))
+SHORT = [(WINDOWS[0], name, fill, fee) for name in ("benchmark-hold", "buy-and-hold", "equal-weight")
+         for fill in ("close", "open") for fee in (0, 10)]  # fmt: skip
+LONG = [(window, name, fill, fee) for window in WINDOWS[1:] for name in ("buy-and-hold", "equal-weight")
+        for fill, fee in (("close", 0), ("open", 10))]  # fmt: skip
+
+
+@cache
+def golden_rows(shared: Path) -> dict[tuple, list[str]]:
+    """Key (window, strategy, fill, fee in bps), or the window alone for the QQQ table -> the cells of its figures."""
+    rows, window = {}, ""
+    for line in (shared / "golden.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|") or len(cells) not in (8, 10):
+            continue
+        window = cells[0] if re.match(r"\d{4}-\d\d-\d\d \.\.", cells[0]) else window
+        if len(cells) == 8 and cells[0] == window and window:
+            rows[window] = cells[1:]
+        elif len(cells) == 10 and (terms := re.fullmatch(r"(open|close), (\d+) bps", cells[2])):
+            rows[window, cells[1], terms[1], int(terms[2])] = cells[3:]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def market(shared) -> MarketData:
+    return load_market(shared / "data" / "nasdaq100_daily.parquet", members=shared / "data" / "nasdaq100_members.csv")
+
+
+def run(market: MarketData, window: str, name: str, fill: str, fee: int) -> BacktestResult:
+    start, end = window.split(" .. ")
+    return backtest(BUILT_IN[name](), market, start=start, end=end, fill=fill, costs=Costs(fee_bps=fee))
+
+
+def test_every_row_of_the_table_is_tested(shared):
+    assert {key for key in golden_rows(shared) if isinstance(key, tuple)} == {*SHORT, *LONG}
+    assert {key for key in golden_rows(shared) if isinstance(key, str)} == {*WINDOWS}
+
+
+@pytest.mark.parametrize(("window", "name", "fill", "fee"), [*SHORT, *LONG])
+def test_the_ledger_reproduces_the_table(shared, market, window, name, fill, fee):
+    *figures, fees = golden_rows(shared)[window, name, fill, fee]
+    result = run(market, window, name, fill, fee)
+    found = [getattr(result.metrics, figure) for figure in FIGURES]
+    assert found == pytest.approx([float(figure) for figure in figures], abs=1e-6, rel=0)
+    assert result.fees == pytest.approx(float(fees.replace(",", "")), abs=0.5, rel=0)
+    if name == "equal-weight":  # the column beside every other strategy is this very run
+        assert result.equal_weight_metrics == result.metrics
+    if name == "buy-and-hold":  # the members that have a bar on the decision day
+        assert (result.trades["kind"] == "fill").sum() == MEMBERS[window]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_qqq_on_the_windows_of_the_papers(shared, market, window):
+    returns, *figures = golden_rows(shared)[window]
+    first, last = market.window(*window.split(" .. "))
+    found = metrics(market.benchmark_close[first : last + 1])
+    assert found.days == int(returns)
+    assert [getattr(found, name) for name in FIGURES] == pytest.approx([float(f) for f in figures], abs=1e-6, rel=0)
+
+
+def test_a22_the_benchmark_column_is_benchmark_hold_without_cost(market):
+    result = run(market, WINDOWS[0], "benchmark-hold", "close", 0)
+    for name in (*FIGURES, "sortino", "days"):
+        assert getattr(result.metrics, name) == pytest.approx(getattr(result.benchmark_metrics, name), abs=1e-12, rel=1e-12)
+    assert result.relative.excess == pytest.approx(0, abs=1e-12)
+    assert result.relative.beta == pytest.approx(1, abs=1e-12)
+    assert result.relative.alpha == pytest.approx(0, abs=1e-12)
+    assert np.isnan(result.relative.information_ratio)

@@ -1,0 +1,237 @@
+"""`BacktestResult`: what it says, and that it comes back from disk as it went."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_markets import make_market, random_market
+
+from finpod.atomic import new_folder
+from finpod.backtester import backtest
+from finpod.errors import InputError
+from finpod.market.ledger import Costs
+from finpod.result import BacktestResult, load_result
+from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
+
+FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet"}
+
+
+class Constant(Strategy):
+    """The same weights every day."""
+
+    name = "constant"
+
+    def __init__(self, *weights: float, **attributes) -> None:
+        self.weights = np.array(weights)
+        vars(self).update(attributes)
+
+    def decide(self, view):
+        return self.weights
+
+
+def run(days=60, **options) -> BacktestResult:
+    market = random_market(days=days)
+    return backtest(Momentum(lookback=5, k=2), market, **{"start": market.dates[6], "risk_free": 0.01, **options})
+
+
+def test_two_runs_are_byte_identical(tmp_path):
+    folders = [run().save(tmp_path / name, run={"seconds": clock}) for name, clock in (("one", 1.5), ("two", 2.5))]
+    for name in FILES - {"run.json"}:
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
+    assert json.loads((folders[0] / "run.json").read_text()) == {"seconds": 1.5}
+
+
+@pytest.mark.parametrize("options", [{}, {"fill": "close", "whole_shares": True, "costs": Costs(per_share=0.01)}])
+def test_what_is_saved_is_loaded(tmp_path, options):
+    result = run(**options)
+    folder = result.save(tmp_path / "deep" / "run")
+    assert {path.name for path in folder.iterdir()} == FILES
+    back = load_result(folder)
+    assert back.to_json() == result.to_json()
+    for name in ("equity", "benchmark_equity", "equal_weight_equity", "turnover", "returns"):
+        pd.testing.assert_series_equal(getattr(back, name), getattr(result, name), check_names=False, check_freq=False,
+                                       rtol=0, atol=0)  # fmt: skip
+    pd.testing.assert_frame_equal(back.weights, result.weights, check_freq=False, rtol=0, atol=0)
+    pd.testing.assert_frame_equal(back.trades, result.trades, check_dtype=False, rtol=0, atol=0)
+    assert back.costs == result.costs
+    assert back.metrics == result.metrics
+
+
+def test_a_run_without_a_trade_is_saved_and_loaded(tmp_path):
+    market = make_market([10] * 8, tickers=("NA",))  # a ticker that must not be read as a missing value
+    result = backtest(Constant(0.0), market)
+    back = load_result(result.save(tmp_path / "idle"))
+    assert back.trades.empty
+    assert back.to_json() == result.to_json()
+    traded = backtest(Constant(1.0), market)
+    assert load_result(traded.save(tmp_path / "na")).trades["ticker"].tolist() == traded.trades["ticker"].tolist()
+
+
+def test_undefined_figures_are_null_in_json():
+    content = json.loads(backtest(Constant(0.0), make_market([10] * 8)).to_json())
+    assert content["metrics"]["sharpe"] is None
+    assert content["metrics"]["calmar"] is None
+    assert content["metrics"]["total_return"] == 0
+    assert "NaN" not in json.dumps(content)
+
+
+def test_json_holds_no_clock_and_all_provenance():
+    market = random_market(days=30)
+    content = json.loads(backtest(EqualWeight(), market, start=market.dates[2], costs=Costs(fee_bps=7)).to_json())
+    assert content["data_hash"] == market.content_hash
+    assert content["costs"]["fee_bps"] == 7
+    assert (content["start"], content["end"]) == (f"{market.dates[2]!s:.10}", f"{market.dates[-1]!s:.10}")
+    assert not {"created", "time", "seconds", "duration"} & set(content)
+
+
+def test_an_existing_folder_is_kept_unless_told(tmp_path):
+    result = run()
+    folder = result.save(tmp_path / "run")
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="run exists already; choose another name or allow --overwrite"):
+        result.save(folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    result.save(folder, overwrite=True)
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_a_failed_save_leaves_nothing_behind(tmp_path):
+    unwritable = replace(run(), manifest={"source": object()})
+    with pytest.raises(TypeError):
+        unwritable.save(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    kept = run().save(tmp_path / "run")
+    before = (kept / "result.json").read_bytes()
+    with pytest.raises(TypeError):
+        unwritable.save(kept, overwrite=True)
+    assert (kept / "result.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_folder_keeps_its_old_content_if_the_new_cannot_take_its_place(tmp_path, monkeypatch):
+    target = tmp_path / "run"
+    target.mkdir()
+    (target / "old.txt").write_text("old")
+    rename, calls = Path.replace, []
+
+    def second_fails(self, other):
+        calls.append(other)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, "replace", second_fails)
+    with pytest.raises(OSError, match="No space left"), new_folder(target, overwrite=True) as fresh:
+        (fresh / "new.txt").write_bytes(b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (target / "old.txt").read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write .*file: .*; choose a folder you may write to"):
+        run().save(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("damage", [
+    lambda folder: (folder / "result.json").unlink(),
+    lambda folder: (folder / "result.json").write_text("{"),
+    lambda folder: (folder / "result.json").write_text("[]"),
+    lambda folder: (folder / "result.json").write_text('{"format": 1}'),
+    lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"),
+    lambda folder: (folder / "weights.parquet").write_bytes(b"no"),
+])  # fmt: skip
+def test_a_damaged_folder_is_one_line(tmp_path, damage):
+    folder = run().save(tmp_path / "run")
+    damage(folder)
+    with pytest.raises(InputError, match="holds no backtest result") as raised:
+        load_result(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_format_is_refused(tmp_path):
+    folder = run().save(tmp_path / "run")
+    content = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(content | {"format": 99}))
+    with pytest.raises(InputError, match="has result format 99, this finpod reads 1; run it again"):
+        load_result(folder)
+
+
+def test_the_table_and_the_attributes_show_the_same_figures():
+    result = run()
+    table = result.table
+    assert list(table) == ["strategy", "benchmark", "equal_weight"]
+    own, benchmark = table["strategy"], table["benchmark"]
+    assert own["sharpe"] == result.metrics.sharpe
+    assert own["excess"] == result.metrics.total_return - result.benchmark_metrics.total_return
+    assert own["beta"] == result.relative.beta
+    assert own["costs"] == result.fees == result.trades["cost"].sum()
+    assert own["turnover"] == result.turnover.sum()
+    assert benchmark["excess"] == 0
+    fills = result.trades[result.trades["kind"] == "fill"]
+    assert own["buys"] + own["sells"] == len(fills)
+    assert own["cash"] == pytest.approx(result.cash_weight.iloc[1:].mean())
+    assert own["excess_over_equal_weight"] == result.relative_to_equal_weight.excess
+
+
+def test_a14_after_ruin_everything_is_finite():
+    market = make_market([100, 100, 110, np.nan, np.nan], open=[100, 100, 100, np.nan, np.nan])
+    result = backtest(BuyAndHold(), market, start=market.dates[1], cash=100, costs=Costs(fee_bps=0), delisting_return=-1)
+    assert result.equity.tolist() == [100, 110, 0, 0]
+    assert result.returns.tolist() == pytest.approx([0.1, -1, 0])
+    assert (result.metrics.total_return, result.metrics.cagr, result.metrics.max_drawdown) == (-1, -1, -1)
+    assert np.isfinite(result.weights).all().all()
+    assert result.cash_weight.iloc[-1] == 0
+
+
+# --- caveats ------------------------------------------------------------------------------------------------------
+
+
+def warnings_of(strategy, market, **options) -> str:
+    return "\n".join(backtest(strategy, market, **options).warnings)
+
+
+def flat(days=30, **manifest):
+    prices = np.full((days, 3), 10.0)
+    return make_market(prices, open=prices, manifest=manifest)
+
+
+@pytest.mark.parametrize(("weights", "warning"), [
+    ((0, 0, 0), "degenerate policy: it never traded"),
+    ((0.01, 0.01, 0.01), "degenerate policy: almost all cash"),
+    ((0.97, 0, 0), "degenerate policy: almost all in one name"),
+])  # fmt: skip
+def test_degenerate_policies_are_named(weights, warning):
+    assert warning in warnings_of(Constant(*weights), flat())
+    assert "degenerate" not in warnings_of(EqualWeight(), flat())
+
+
+def test_buy_and_hold_is_named():
+    assert "buy and hold: it traded on one day only" in warnings_of(BuyAndHold(), flat())
+
+
+@pytest.mark.parametrize(("days", "short"), [(20, True), (21, False)])
+def test_a13_a_short_history_is_warned_of(days, short):
+    assert ("short history" in warnings_of(EqualWeight(), flat(days))) == short
+
+
+@pytest.mark.parametrize(("manifest", "warning"), [
+    ({"source": "simulated"}, "simulated market"),
+    ({"survivorship": True, "membership": "list of 2026"}, "survivorship: list of 2026; names that failed"),
+    ({"benchmark_kind": "price return"}, "is a price return: dividends are left out"),
+    ({"missing": ["XYZ"]}, "1 members without prices: XYZ"),
+    ({"notes": ["mind this"]}, "mind this"),
+])  # fmt: skip
+def test_the_data_speak_for_themselves(manifest, warning):
+    assert warning in warnings_of(EqualWeight(), flat(**manifest))
+    assert warning not in warnings_of(EqualWeight(), flat())
+
+
+def test_selection_is_warned_of_and_in_sample_comes_first():
+    strategy = Constant(0.3, 0.3, 0.3, trained_until="2024-02-01", trials=40)
+    result = backtest(strategy, flat(survivorship=True), allow_in_sample=True)
+    assert result.warnings[0].startswith("in-sample: the window starts on or before 2024-02-01")
+    assert "chosen among 40 agents" in "\n".join(result.warnings)

@@ -1,0 +1,151 @@
+"""What a decision sees, and the strategies that ship with finpod."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from made_markets import NAN, make_market, random_market
+
+from finpod.backtester import backtest
+from finpod.errors import InputError
+from finpod.strategy import BUILT_IN, EqualWeight, FeatureTable, MarketView, Momentum, Strategy, top_k
+
+
+def changes(market):
+    """A feature function: the return of the last session."""
+    table = np.full(market.shape, NAN)
+    table[1:] = market.close[1:] / market.close[:-1] - 1
+    return table
+
+
+def test_windows_end_at_the_decision_row_and_are_padded_with_nan():
+    market = random_market(days=10, gaps=0.3)
+    view = MarketView(market, 3)
+    assert view.date == market.dates[3]
+    np.testing.assert_array_equal(view.closes(2), market.close[2:4])
+    long = view.closes(7)
+    assert long.shape == (7, 5)
+    assert np.isnan(long[:3]).all()
+    np.testing.assert_array_equal(long[3:], market.close[:4])
+    np.testing.assert_array_equal(view.opens(4), market.open[:4])
+    np.testing.assert_array_equal(view.benchmark(6), [NAN, NAN, *market.benchmark_close[:4]])
+    np.testing.assert_array_equal(view.tradable, np.isfinite(market.close[3]))
+    np.testing.assert_array_equal(view.member, market.member[3])
+
+
+def test_missing_bars_are_never_filled():
+    view = MarketView(make_market([10, NAN, 12]), 2)
+    np.testing.assert_array_equal(view.closes(3)[:, 0], [10, NAN, 12])
+    assert MarketView(make_market([10, NAN, 12]), 1).tradable.tolist() == [False]
+
+
+@pytest.mark.parametrize("row", [2, 8])
+def test_nothing_a_view_gives_can_be_written_to(row):
+    view = MarketView(random_market(days=10), row, held=np.full(5, 0.1))
+    for array in (view.closes(5), view.opens(5), view.benchmark(5), view.tradable, view.member, view.held,
+                  view.features(changes), view.window(5, changes)):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+
+
+def test_no_view_reaches_past_its_row():
+    market, future = random_market(days=10, gaps=0), 1e9
+    table = np.array(market.close)
+    table[6:] = future
+    view = MarketView(make_market(table, open=table, benchmark=table[:, 0]), 5)
+    for k in range(1, 12):
+        for rows in (view.closes(k), view.opens(k), view.benchmark(k)):
+            assert not (rows == future).any()
+    assert not (view.window(4, changes) > 1e3).any()
+
+
+def test_features_of_the_decision_day():
+    market = random_market(days=10, gaps=0)
+    view = MarketView(market, 4)
+    np.testing.assert_array_equal(view.features(changes)[:, 0], changes(market)[4].astype(np.float32))
+    np.testing.assert_array_equal(view.window(6, [changes])[1:, :, 0], changes(market)[:5].astype(np.float32))
+    assert np.isnan(view.window(6, [changes])[0]).all()
+    assert view.features().shape == (5, len(view.feature_names))
+
+
+def test_features_are_computed_once_for_all_rows():
+    calls = []
+
+    def counted(market):
+        calls.append(1)
+        return changes(market)
+
+    market = random_market(days=10)
+    table = FeatureTable(market)
+    for row in range(10):
+        MarketView(market, row, table=table).features([counted])
+    assert len(calls) == 1
+    assert table.get([counted])[0] == ("counted",)
+
+
+@pytest.mark.parametrize(("ask", "message"), [
+    (lambda view: view.closes(0), r"closes\(0\): ask for at least one row"),
+    (lambda view: view.opens(3), r"opens\(3\): these data are close only; use closes"),
+    (lambda view: view.volumes(3), r"volumes\(3\): these data are close only"),
+    (lambda view: view.highs(3), r"highs\(3\)"),
+    (lambda view: view.lows(3), r"lows\(3\)"),
+])  # fmt: skip
+def test_what_a_view_cannot_give(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(MarketView(make_market([10, 11, 12]), 2))
+
+
+def test_top_k_ranks_nan_last_and_ties_by_column():
+    strength = np.array([1.0, NAN, 3.0, 3.0, 2.0])
+    assert top_k(strength, 2).tolist() == [0, 0, 0.5, 0.5, 0]
+    assert top_k(strength, 1).tolist() == [0, 0, 1, 0, 0]
+    assert top_k(strength, 9).tolist() == [0.25, 0, 0.25, 0.25, 0.25]
+    assert top_k(strength, 2, among=np.array([True, True, False, True, False])).tolist() == [0.5, 0, 0, 0.5, 0]
+    assert top_k(np.full(3, NAN), 2).tolist() == [0, 0, 0]
+    assert top_k(np.array([-np.inf, 1.0]), 2).tolist() == [0, 1]
+    with pytest.raises(InputError, match="top_k picks 0 names"):
+        top_k(strength, 0)
+
+
+def test_equal_weight_holds_the_members_with_a_bar():
+    market = make_market([[10, NAN, 10, 10]], member=np.array([[True, True, False, True]]))
+    assert EqualWeight().decide(MarketView(market, 0)).tolist() == [0.5, 0, 0, 0.5]
+    nobody = make_market([[10, 10]], member=np.zeros((1, 2), dtype=bool))
+    assert EqualWeight().decide(MarketView(nobody, 0)).tolist() == [0, 0]
+
+
+def test_momentum_holds_the_strongest_of_the_lookback():
+    close = np.ones((6, 4)) * [10, 10, 10, 10]
+    close[-1] = [11, 14, 12, 9]
+    market = make_market(close, member=np.tile([True, False, True, True], (6, 1)))
+    assert Momentum(lookback=6, k=2).decide(MarketView(market, 5)).tolist() == [0.5, 0, 0.5, 0]
+    assert Momentum(lookback=9, k=2).decide(MarketView(market, 5)).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_every_built_in_runs(name, fill):
+    market = random_market(days=300, names=14, gaps=0.02)
+    result = backtest(BUILT_IN[name](), market, start=market.dates[260], fill=fill)
+    assert result.strategy == name
+    assert not result.trades.empty
+    assert np.isfinite(result.equity).all()
+
+
+def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():
+    class Own(Strategy):
+        pass
+
+    class Named(Own):
+        name = "by another name"
+
+    class Below(Named):
+        pass
+
+    assert (Own.name, Named.name, Below.name, Own().name) == ("Own", "by another name", "Below", "Own")
+
+
+def test_strategies_load_no_torch_and_no_pandas():
+    check = "import sys, finpod; finpod.Strategy, finpod.top_k; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
