@@ -90,6 +90,12 @@ class MarketView:
         """[N] bool: in the universe on the decision day."""
         return self._market.member[self._row]
 
+    @property
+    def factor(self) -> Array:
+        """[N] adjusted price / price as traded on the decision day, NaN where there is no bar."""
+        factor = self._market.factor
+        return np.where(self.tradable, 1.0, np.nan) if factor is None else factor[self._row]
+
     def closes(self, k: int) -> Array:
         """[k, N] closes."""
         return self._last(self._market.close, "closes", k)
@@ -121,6 +127,12 @@ class MarketView:
 
         return tuple(map(name_of, resolve(self._market, None)[0]))
 
+    def left_out(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> tuple[str, ...]:
+        """Names of features asked for that these data cannot give; `features` has no column for them."""
+        from finpod.market.features import resolve
+
+        return resolve(self._market, names)[1]
+
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
         """[N, F] float32 raw features of the decision day, NaN where undefined; None is the default set."""
         return self._table.get(names)[1][self._row]
@@ -145,8 +157,8 @@ class MarketView:
 class Strategy:
     """Something that decides. Subclass it and write `decide`."""
 
-    name: str = ""
-    """As tables and reports call it; the class name if left empty."""
+    name: str = "Strategy"
+    """As tables and reports call it; the class name unless the class says otherwise."""
     trained_until: str | None = None
     """Last day it was trained or chosen on; a backtest refuses a window that starts on or before it."""
     trials: int = 1

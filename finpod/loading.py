@@ -1,0 +1,114 @@
+"""`load_strategy`: a built-in name, a Python file or a trained folder, taken alike."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.strategy import BUILT_IN, Strategy
+
+ENSEMBLE = "ensemble.json"
+"""What marks a folder as a trained one."""
+
+
+def load_strategy(spec: str | Path) -> Strategy:
+    """A strategy by built-in name, from `file.py` (or `file.py:ClassName` if it defines several), or a trained folder.
+
+    The file is run as a module of its own: it may import installed packages, not the files beside it. Its class must
+    need no arguments. Raises InputError for what does not exist, StrategyError, in one line with file and line, for a
+    file that does not hold a usable Strategy, and CheckpointError for a damaged or foreign folder.
+    """
+    text = str(spec)
+    if text in BUILT_IN:
+        return BUILT_IN[text]()
+    file, _, wanted = text.rpartition(":")
+    if not file.endswith(".py"):
+        file, wanted = text, ""
+    path = Path(file)
+    if path.is_dir():
+        return _trained(path)
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise InputError(f"there is no strategy file {path}; check the path")
+        return _instance(_chosen(_module(path), path, wanted), path)
+    if path.exists():
+        raise StrategyError(f"{path} is no strategy; give a .py file, a trained folder or one of {', '.join(BUILT_IN)}")
+    close = difflib.get_close_matches(text, BUILT_IN, n=1)
+    hint = (
+        f"did you mean {close[0]}?" if close else f"give a .py file, a trained folder or one of {', '.join(BUILT_IN)}"
+    )
+    raise InputError(f"there is no strategy {text!r}; {hint}")
+
+
+def _trained(folder: Path) -> Strategy:
+    if not (folder / ENSEMBLE).is_file():
+        raise StrategyError(
+            f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
+        )
+    from finpod.tournament.ensemble import load_ensemble
+
+    return load_ensemble(folder)
+
+
+def _module(path: Path) -> ModuleType:
+    """The file, run afresh under a name no other file has; no bytecode is written and `sys.path` stays as it is."""
+    name = f"finpod_strategy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses and pickle look a class up by its module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise StrategyError(f"{path} cannot be run: {_place(error, path)}") from error
+    return module
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """'line 3: NameError: ...', the line being the last one of the file that was reached."""
+    lines = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
+    reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (reached or [None])[-1]
+    return reason if line is None else f"line {line}: {reason}"
+
+
+def _chosen(module: ModuleType, path: Path, wanted: str) -> type[Strategy]:
+    """The one Strategy the file defines, or the one that is `wanted`."""
+    kinds = {
+        kind.__name__: kind
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and issubclass(kind, Strategy) and kind.__module__ == module.__name__
+    }
+    if wanted in kinds:
+        return kinds[wanted]
+    if wanted:
+        close = difflib.get_close_matches(wanted, kinds, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it defines {', '.join(kinds) or 'none'}"
+        raise StrategyError(f"{path} defines no Strategy {wanted}; {hint}")
+    if not kinds:
+        raise StrategyError(f"{path} defines no Strategy; write a class that subclasses finpod.Strategy")
+    if len(kinds) > 1:
+        raise StrategyError(f"{path} defines {', '.join(kinds)}; choose one with {path}:{next(iter(kinds))}")
+    return next(iter(kinds.values()))
+
+
+def _instance(kind: type[Strategy], path: Path) -> Strategy:
+    try:
+        return kind()
+    except FinpodError:
+        raise
+    except Exception as error:
+        raise StrategyError(
+            f"{path}: {kind.__name__}() failed, and a strategy must need no arguments ({_place(error, path)})"
+        ) from error

@@ -1,0 +1,145 @@
+"""`load_strategy`: names, files and folders, and one line for everything else."""
+
+import copy
+import pickle
+import sys
+
+import pytest
+
+from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.loading import load_strategy
+from finpod.strategy import BUILT_IN, Momentum, Strategy
+
+GOOD = '''
+"""A strategy."""
+from dataclasses import dataclass
+import numpy as np
+import finpod
+from finpod.strategy import Momentum
+
+class Half(finpod.Strategy):
+    """Half in the first name."""
+    def decide(self, view):
+        return np.eye(len(view.tickers))[0] / 2
+'''
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text: str, name: str = "mine.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return written
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_strategies_by_name(name):
+    assert type(load_strategy(name)) is BUILT_IN[name]
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("momentun", "there is no strategy 'momentun'; did you mean momentum?"),
+    ("zzz", "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
+    ("nowhere/mine.py", "there is no strategy file nowhere/mine.py; check the path"),
+    ("nowhere/mine.py:Half", "there is no strategy file nowhere/mine.py; check the path"),
+])  # fmt: skip
+def test_what_does_not_exist(name, message):
+    with pytest.raises(InputError) as raised:
+        load_strategy(name)
+    assert str(raised.value).startswith(message)
+
+
+def test_a_file_with_one_strategy(write):
+    strategy = load_strategy(write(GOOD))
+    assert isinstance(strategy, Strategy)
+    assert strategy.name == "Half"
+    assert type(load_strategy(str(write(GOOD)))).__name__ == "Half"
+
+
+def test_a_file_with_several_needs_a_name(write):
+    path = write(GOOD + "\nclass Other(Half):\n    name = 'other one'\n")
+    with pytest.raises(StrategyError, match=r"mine.py defines Half, Other; choose one with .*mine.py:Half"):
+        load_strategy(path)
+    assert load_strategy(f"{path}:Other").name == "other one"
+    with pytest.raises(StrategyError, match=r"mine.py defines no Strategy Othr; did you mean Other\?"):
+        load_strategy(f"{path}:Othr")
+    with pytest.raises(StrategyError, match=r"defines no Strategy Momentum; it defines Half, Other"):
+        load_strategy(f"{path}:Momentum")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("import finpod\n", "mine.py defines no Strategy; write a class that subclasses finpod.Strategy"),
+    ("from finpod.strategy import Momentum\n", "mine.py defines no Strategy"),
+    ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
+    ("x = 1\n\ny = missing\n", "mine.py cannot be run: line 3: NameError: name 'missing' is not defined"),
+    ("import no_such_package_at_all\n", "line 1: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
+    ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
+    ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
+    ("import finpod\nclass A(finpod.Strategy):\n    def __init__(self, k):\n        pass\n",
+     r"mine.py: A() failed, and a strategy must need no arguments (TypeError: "),
+    ("import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        self.k = 1 / 0\n",
+     r"(line 4: ZeroDivisionError: division by zero)"),
+])  # fmt: skip
+def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
+    path = write(text)
+    with pytest.raises(StrategyError) as raised:
+        load_strategy(path)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_error_of_finpod_itself_is_passed_on(write):
+    path = write("import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        finpod.load_market('gone.csv')\n")
+    with pytest.raises(FinpodError, match=r"there is no market gone.csv"):
+        load_strategy(path)
+
+
+def test_loading_leaves_no_junk(write, tmp_path):
+    path_before, modules_before = list(sys.path), set(sys.modules)
+    load_strategy(write(GOOD))
+    with pytest.raises(StrategyError):
+        load_strategy(write("1 / 0", "broken.py"))
+    assert sys.path == path_before
+    assert [name.split("_")[:3] for name in set(sys.modules) - modules_before] == [["finpod", "strategy", "mine"]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py", "mine.py"]
+
+
+def test_files_of_one_name_do_not_mix(write, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one = load_strategy(write(GOOD, "a/mine.py"))
+    other = load_strategy(write(GOOD.replace("Half", "Whole"), "b/mine.py"))
+    assert (one.name, other.name) == ("Half", "Whole")
+    assert type(one).__module__ != type(other).__module__
+
+
+def test_a_changed_file_is_read_anew(write):
+    assert load_strategy(write(GOOD)).name == "Half"
+    assert load_strategy(write(GOOD.replace("Half", "Full"))).name == "Full"
+
+
+def test_a_loaded_strategy_can_be_copied_and_pickled(write):
+    strategy = load_strategy(write(GOOD))
+    assert type(copy.deepcopy(strategy)) is type(strategy)
+    assert type(pickle.loads(pickle.dumps(strategy))) is type(strategy)
+
+
+def test_other_files_and_folders_are_refused(write, tmp_path):
+    with pytest.raises(StrategyError, match=r"notes.txt is no strategy; give a .py file, a trained folder or one of"):
+        load_strategy(write("hello", "notes.txt"))
+    with pytest.raises(StrategyError, match=r"is not a trained folder \(no ensemble.json\); train into it"):
+        load_strategy(tmp_path)
+
+
+def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
+    """The ensemble has its own tests; here it matters that the folder reaches it and its answer comes back."""
+    import types
+
+    ensemble = types.ModuleType("finpod.tournament.ensemble")
+    ensemble.load_ensemble = lambda folder: (Momentum(k=3) if folder == tmp_path else None)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "finpod.tournament.ensemble", ensemble)
+    (tmp_path / "ensemble.json").write_text("{}")
+    assert load_strategy(tmp_path).k == 3
+    assert load_strategy(f"{tmp_path}/").k == 3

@@ -1,0 +1,229 @@
+"""The audit must pass what is causal and catch what is not."""
+
+import numpy as np
+import pytest
+from made_markets import make_market, random_market
+
+from finpod.errors import InputError, StrategyError
+from finpod.lookahead import audit, audit_features, with_noise_after
+from finpod.simulator import simulate_market
+from finpod.strategy import BUILT_IN, Momentum, Strategy, equal_parts, top_k
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(days=330, names=12, gaps=0.02)
+
+
+def tomorrow(market):
+    """A leak: the return of the next session."""
+    table = np.full(market.shape, np.nan)
+    table[:-1] = market.close[1:] / market.close[:-1] - 1
+    return table
+
+
+def yesterday(market):
+    """No leak: the return of the last session."""
+    table = np.full(market.shape, np.nan)
+    table[1:] = market.close[1:] / market.close[:-1] - 1
+    return table
+
+
+def full_sample_scale(market):
+    """A leak of the quiet kind: closes over their mean over all time."""
+    return market.close / np.nanmean(market.close, axis=0)
+
+
+def days_to_live(market):
+    """A leak through the last bar: how long the name will still be there."""
+    return np.where(market.has_bar, (market.last_bar - market.dates[:, None]).astype("timedelta64[D]").astype(float), np.nan)
+
+
+def future_member(market):
+    """A leak through membership: whether the name is in the universe five sessions on."""
+    later = np.full(market.shape, np.nan)
+    later[:-5] = market.member[5:]
+    return later
+
+
+class Ranks(Strategy):
+    """Holds the three highest of a feature."""
+
+    name = "ranks"
+
+    def __init__(self, feature, **attributes) -> None:
+        self.feature = feature
+        vars(self).update(attributes)
+
+    def decide(self, view):
+        return top_k(view.features(self.feature)[:, 0], 3, among=view.tradable)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_built_in_strategies_pass(market, name):
+    verdict = audit(BUILT_IN[name](), market)
+    assert verdict.passed, str(verdict)
+    assert verdict.findings == ()
+    assert len(verdict.days) == 12
+    assert str(verdict).startswith(f"strategy {name}: no look-ahead found on 12 days from 20")
+
+
+def test_a_causal_feature_and_the_oracle_pass(market):
+    assert audit(Ranks(yesterday, features=[yesterday, "return_5"]), market).passed
+    simulated = simulate_market(names=5, days=60, signal=0.5)
+    assert audit(simulated.oracle, simulated).passed
+
+
+@pytest.mark.parametrize("feature", [tomorrow, full_sample_scale, days_to_live, future_member])
+def test_a_strategy_on_a_leaking_feature_is_caught(market, feature):
+    verdict = audit(Ranks(feature), market, days=20)
+    assert not verdict.passed
+    text = str(verdict)
+    assert text.startswith("strategy ranks: LOOKS AHEAD, checked on 20 days")
+    assert "decisions: first leak on " in text
+
+
+def test_the_finding_names_the_day_the_size_and_the_ticker():
+    close = np.full((8, 4), 10.0)
+    close[1:, 2] = 10 * 1.1 ** np.arange(1, 8)  # C alone rises
+    close[1:, [0, 1, 3]] = 10 * 0.9 ** np.arange(1, 8)[:, None]
+
+    class OneAhead(Strategy):
+        name = "one ahead"
+
+        def decide(self, view):
+            return top_k(view.features(tomorrow)[:, 0], 1)
+
+    market = make_market(close)
+    verdict = audit(OneAhead(), market, days=3, start=market.dates[2], end=market.dates[4])
+    assert verdict.findings[0] == ("decisions: first leak on 2024-01-03; the weight of C on 2024-01-03 changes by 1 when "
+                                   "later rows are left out (3 of 3 days)")  # fmt: skip
+    assert list(verdict.days) == list(market.dates[2:5])
+
+
+def test_declared_features_are_audited_by_name(market):
+    class Careful(Momentum):
+        features = ("return_5", tomorrow)
+
+    verdict = audit(Careful(), market)
+    assert len(verdict.findings) == 2
+    assert all(finding.startswith("feature tomorrow: first leak on") for finding in verdict.findings)
+
+
+def test_a_copy_of_the_data_is_out_of_reach(market):
+    """What the docstring admits: a strategy that carries the whole market decides alike whatever the view is cut to."""
+
+    class Carries(Strategy):
+        def decide(self, view):
+            row = int(np.searchsorted(market.dates, view.date))
+            return top_k(np.nan_to_num(market.close[min(row + 1, 329)] / market.close[row]), 3, among=view.tradable)
+
+    assert audit(Carries(), market).passed
+
+
+def test_each_decision_is_taken_by_a_fresh_copy(market):
+    class Remembers(Strategy):
+        def __init__(self):
+            self.seen = []
+
+        def decide(self, view):
+            self.seen.append(view.date)
+            return equal_parts(view.tradable) / len(self.seen)
+
+    strategy = Remembers()
+    assert audit(strategy, market).passed
+    assert strategy.seen == []
+
+
+def test_chance_is_told_from_look_ahead(market):
+    class Dice(Strategy):
+        def decide(self, view):
+            return np.random.default_rng().dirichlet(np.ones(12))
+
+    verdict = audit(Dice(), market)
+    assert verdict.findings[0].startswith("decisions: not repeatable; on ")
+
+    class OwnDice(Strategy):
+        def __init__(self):
+            self.random = np.random.default_rng(0)
+
+        def decide(self, view):
+            return self.random.dirichlet(np.ones(12))
+
+    assert audit(OwnDice(), market).passed
+
+
+def test_a_strategy_that_breaks_without_the_future_is_caught(market):
+    class Ahead(Strategy):
+        def decide(self, view):
+            rows = view._market.close[view._row + 1]
+            return top_k(np.nan_to_num(rows), 2)
+
+    finding = audit(Ahead(), market).findings[0]
+    assert "appears, vanishes or cannot be had when later rows are left out (12 of 12 days)" in finding
+
+
+def test_a_strategy_that_fails_by_itself_is_an_error(market):
+    with pytest.raises(StrategyError, match="strategy Strategy failed on"):
+        audit(Strategy(), market)
+    unique = Momentum()
+    unique.log = open(__file__)  # type: ignore[attr-defined]  # noqa: PTH123, SIM115
+    with unique.log, pytest.raises(StrategyError, match="strategy momentum cannot be audited, for it cannot be copied"):
+        audit(unique, market)
+
+
+# --- features -----------------------------------------------------------------------------------------------------
+
+
+def test_the_built_in_features_pass(market):
+    for bars in (market, simulate_market(names=8, days=320)):
+        verdict = audit_features(bars, ["default", "published"], days=5)
+        assert verdict.passed, str(verdict)
+
+
+@pytest.mark.parametrize("leak", [tomorrow, full_sample_scale, days_to_live, future_member])
+def test_a_leaking_feature_is_named_with_day_and_size(market, leak):
+    verdict = audit_features(market, [yesterday, leak], start=market.dates[40], end=market.dates[80])
+    assert not verdict.passed
+    assert {finding.split(":")[0] for finding in verdict.findings} == {f"feature {leak.__name__}"}
+    assert f"{verdict.days[0]!s:.10}" in verdict.findings[0]
+
+
+def test_noise_leaves_the_past_and_the_shapes(market):
+    noisy = with_noise_after(market, 100, seed=3)
+    for name in ("open", "close", "factor", "member", "benchmark_close"):
+        before, after = getattr(market, name), getattr(noisy, name)
+        np.testing.assert_array_equal(after[:101], before[:101])
+        assert after.shape == before.shape
+        assert not np.array_equal(after[101:], before[101:], equal_nan=True)
+    assert noisy.tickers == market.tickers
+    assert noisy.volume is None
+    ended = market.last_bar <= market.dates[100]
+    np.testing.assert_array_equal(noisy.last_bar[ended], market.last_bar[ended])
+    assert (noisy.last_bar[~ended] > market.dates[100]).all()
+    assert noisy.content_hash == with_noise_after(market, 100, seed=3).content_hash
+
+
+# --- the days -----------------------------------------------------------------------------------------------------
+
+
+def test_the_days_are_sampled_from_the_window_and_have_a_day_after(market):
+    verdict = audit(Momentum(), market, days=1000, start=market.dates[320])
+    assert list(verdict.days) == list(market.dates[320:329])
+    one, again, other = (audit(Momentum(), market, days=5, seed=seed).days for seed in (1, 1, 2))
+    assert one == again != other
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"days": 0}, "an audit needs at least one day"),
+    ({"seed": -1}, "a seed of zero or more"),
+    ({"start": "2031-01-01"}, "lies outside the data"),
+])  # fmt: skip
+def test_an_audit_of_nothing_is_refused(market, options, message):
+    with pytest.raises(InputError, match=message):
+        audit(Momentum(), market, **options)
+
+
+def test_the_last_session_alone_cannot_be_audited(market):
+    with pytest.raises(InputError, match=r"no session follows .*; audit an earlier window"):
+        audit(Momentum(), market, start=market.dates[-1])
