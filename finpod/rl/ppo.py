@@ -55,7 +55,15 @@ class PPOConfig:
     their doing (a baseline that does not depend on the action)."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl", "update_epochs", "num_minibatches", "num_steps"):
+        for name in (
+            "learning_rate",
+            "clip_coef",
+            "max_grad_norm",
+            "target_kl",
+            "update_epochs",
+            "num_minibatches",
+            "num_steps",
+        ):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
         for name in ("gamma", "gae_lambda"):
@@ -63,18 +71,35 @@ class PPOConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must lie from 0 to 1")
 
 
+BOUNDS: dict[str, tuple[float, float]] = {
+    "learning_rate": (1e-4, 3e-3),
+    "gamma": (0.5, 0.99),
+    "gae_lambda": (0.5, 0.99),
+    "clip_coef": (0.1, 0.4),
+}
+"""Settings that a search may vary, and how far."""
+
+
 class PPO:
     """The learner: `update(rollout, progress)` changes the policy and tells how it went."""
 
-    def __init__(self, policy: MarketPolicy, panel: Panel, groups: int, config: PPOConfig, generator: torch.Generator) -> None:
+    def __init__(
+        self, policy: MarketPolicy, panel: Panel, groups: int, config: PPOConfig, generator: torch.Generator
+    ) -> None:
         self.policy, self.panel, self.groups, self.config = policy, panel, groups, config
         self.generator = generator
         self.updates = 0
         device = panel.features.device
         # a tensor, so that schedules and the KL brake need no look at the device
         rate = torch.tensor(config.learning_rate, device=device)
-        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, eps=1e-5, weight_decay=config.weight_decay,
-                                           foreach=False, capturable=device.type == "cuda")  # fmt: skip
+        self.optimizer = torch.optim.AdamW(
+            policy.parameters(),
+            lr=rate,
+            eps=1e-5,
+            weight_decay=config.weight_decay,
+            foreach=False,
+            capturable=device.type == "cuda",
+        )
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
         """One update on a rollout; `progress` in [0, 1] drives the schedules. Returns losses as tensors, not yet read."""
@@ -82,8 +107,15 @@ class PPO:
         left = 1 - progress
         rate = config.learning_rate * (left if config.anneal_lr else 1.0)
         ent_coef = config.ent_coef * (left if config.anneal_ent else 1.0)
-        advantage = gae(rollout.reward, rollout.value, rollout.next_value, rollout.terminated, rollout.truncated,
-                        gamma=config.gamma, gae_lambda=config.gae_lambda)  # fmt: skip
+        advantage = gae(
+            rollout.reward,
+            rollout.value,
+            rollout.next_value,
+            rollout.terminated,
+            rollout.truncated,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+        )
         target = (advantage + rollout.value).unflatten(1, (groups, -1))
         advantage = self.standardise(advantage.unflatten(1, (groups, -1)))
         batch = {name: getattr(rollout, name).unflatten(1, (groups, -1)) for name in ("state", "action", "log_prob")}
@@ -97,8 +129,9 @@ class PPO:
             order = torch.randperm(groups, generator=self.generator, device=self.generator.device).to(row.device)
             for chosen in order.chunk(min(config.num_minibatches, groups)):
                 part = {name: value[:, chosen] for name, value in batch.items()}
-                loss, terms = self.loss(row[:, chosen], **part, advantage=advantage[:, chosen], target=target[:, chosen],
-                                        ent_coef=ent_coef)  # fmt: skip
+                loss, terms = self.loss(
+                    row[:, chosen], **part, advantage=advantage[:, chosen], target=target[:, chosen], ent_coef=ent_coef
+                )
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 terms["grad_norm"] = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_grad_norm)
@@ -117,8 +150,16 @@ class PPO:
             advantage = advantage - advantage.mean()
         return advantage / (advantage.std() + 1e-8)
 
-    def loss(self, row: Tensor, state: Tensor, action: Tensor, log_prob: Tensor, advantage: Tensor, target: Tensor,
-             ent_coef: float) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    def loss(
+        self,
+        row: Tensor,
+        state: Tensor,
+        action: Tensor,
+        log_prob: Tensor,
+        advantage: Tensor,
+        target: Tensor,
+        ent_coef: float,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Clipped objective, value loss and entropy bonus over days `row` [H, g] and their accounts [H, g, M]."""
         code = encode_rows(self.policy, self.panel, row)
         mean, value = self.policy(code, state)
@@ -140,7 +181,11 @@ class PPO:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser and randomness, for a checkpoint."""
-        return {"optimizer": self.optimizer.state_dict(), "generator": self.generator.get_state(), "updates": self.updates}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "updates": self.updates,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; the step size stays this learner's own, not the donor's."""

@@ -11,8 +11,16 @@ def one_step_target(reward: Tensor, next_value: Tensor, terminated: Tensor, gamm
     return reward + gamma * next_value * ~terminated
 
 
-def gae(reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, *, gamma: float,
-        gae_lambda: float) -> Tensor:  # fmt: skip
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
     """Advantages [H, ...] (Schulman et al. 2016): A_t = delta_t + gamma lambda A_{t+1}, cut where an episode ends.
 
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t), where s_{t+1} is the true next state, not the first of a new episode, and

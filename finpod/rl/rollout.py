@@ -43,8 +43,9 @@ def encode_rows(policy: MarketPolicy, panel: Panel, row: Tensor) -> Code:
 
 
 @torch.no_grad()
-def collect(env: MarketEnv, policy: MarketPolicy, panel: Panel, steps: int, generator: torch.Generator,
-            version: int = 0) -> Rollout:  # fmt: skip
+def collect(
+    env: MarketEnv, policy: MarketPolicy, panel: Panel, steps: int, generator: torch.Generator, version: int = 0
+) -> Rollout:
     """Act for `steps` steps from where the environment stands; the encoder reads each group's day once.
 
     Raises InputError if an action was not finite.
@@ -58,13 +59,27 @@ def collect(env: MarketEnv, policy: MarketPolicy, panel: Panel, steps: int, gene
         action = mean + policy.log_std.exp() * noise
         chance = log_prob(action, mean, policy.log_std)
         step = env.step(action.flatten(0, 1))
-        records.append((obs.row, obs.state, action.flatten(0, 1), chance.flatten(0, 1), value.flatten(), step.reward,
-                        step.terminated, step.truncated))  # fmt: skip
+        records.append(
+            (
+                obs.row,
+                obs.state,
+                action.flatten(0, 1),
+                chance.flatten(0, 1),
+                value.flatten(),
+                step.reward,
+                step.terminated,
+                step.truncated,
+            )
+        )
         finals.append(step.final_obs)
         obs = step.obs
     env.check()
-    row, state, action, chance, value, reward, terminated, truncated = (torch.stack(x) for x in zip(*records, strict=True))
-    next_value = _values(policy, panel, Observation(*(torch.stack(x) for x in zip(*finals, strict=True))), env.config.groups)
+    row, state, action, chance, value, reward, terminated, truncated = (
+        torch.stack(x) for x in zip(*records, strict=True)
+    )
+    next_value = _values(
+        policy, panel, Observation(*(torch.stack(x) for x in zip(*finals, strict=True))), env.config.groups
+    )
     return Rollout(row, state, action, chance, value, reward, next_value, terminated, truncated, version)
 
 

@@ -47,7 +47,9 @@ class Snapshot:
             policy = MarketPolicy(PolicySpec(**self.policy_spec)).to(device)
             policy.load_state_dict(self.weights)
         except (RuntimeError, TypeError) as error:
-            raise CheckpointError(f"the weights do not fit the policy they claim to be: {str(error).splitlines()[0]}") from error
+            raise CheckpointError(
+                f"the weights do not fit the policy they claim to be: {str(error).splitlines()[0]}"
+            ) from error
         return policy.requires_grad_(False)
 
     def save(self, path: Path) -> None:

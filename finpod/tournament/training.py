@@ -1,0 +1,289 @@
+"""`train`: a tournament of agents in rounds, in this process.
+
+Every agent trains a slice, is validated and submitted; then the weaker half is replaced by varied copies of the stronger,
+at equal experience. The best few, chosen on validation days alone, become the ensemble.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import finpod
+from finpod.atomic import refuse_existing
+from finpod.devices import pick_device
+from finpod.envs.market import TradingConfig
+from finpod.errors import InputError
+from finpod.market.data import DateLike, MarketData
+from finpod.market.features import Features
+from finpod.market.ledger import Costs
+from finpod.rl.ppo import BOUNDS, PPOConfig
+from finpod.rl.snapshot import Snapshot
+from finpod.tournament.ensemble import Ensemble
+from finpod.tournament.leaderboard import Entry, Leaderboard
+from finpod.tournament.pod import Arena, Settings, train_slice, validate, varied_copy
+
+STEPS = 600_000
+"""Environment steps an agent trains for, if not told otherwise."""
+PERTURB = (0.8, 1.25)
+"""Factors by which a setting of a varied copy moves."""
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Size of a tournament."""
+
+    agents: int = 4
+    """Agents trained side by side."""
+    rounds: int = 2
+    """Slices of training, each followed by a validation."""
+    keep: int = 3
+    """Agents kept in the ensemble."""
+    steps: int = STEPS
+    """Environment steps of an agent over all rounds, its ancestors' included."""
+    seed: int = 0
+    """The one seed that all randomness comes from."""
+
+    def __post_init__(self) -> None:
+        for name in ("agents", "rounds", "keep", "steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; it must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contender:
+    """An agent between two slices."""
+
+    settings: Settings
+    parent_id: str | None = None
+    snapshot: Snapshot | None = None
+
+
+def train(
+    task: str = "stocks",
+    *,
+    market: MarketData,
+    train: tuple[DateLike, DateLike],
+    validation: tuple[DateLike, DateLike],
+    out: str | Path,
+    learner: str = "ppo",
+    features: Features = None,
+    costs: Costs | None = None,
+    agents: int = 4,
+    steps: int | None = None,
+    seed: int = 0,
+    rounds: int = 2,
+    keep: int = 3,
+    hold: int = 5,
+    action: str = "tilt",
+    fill: str | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    config: PPOConfig | None = None,
+    **settings: Any,
+) -> Ensemble:
+    """Train agents on the days of `train`, choose the best on those of `validation`, and save them as an ensemble.
+
+    `steps` are environment steps an agent, one step being a decision held for `hold` sessions. `config` sets the learner
+    of the first agent, further keywords the fields of `TradingConfig`. No row after the validation window is read.
+    Raises InputError for windows that overlap or lie outside the data, unknown settings, or an `out` that exists (unless
+    `overwrite`). `progress` is called with what is being done and the share that is done.
+    """
+    plan = Plan(agents=agents, rounds=rounds, keep=keep, steps=steps or STEPS, seed=seed)
+    if task != "stocks":
+        raise InputError(f"unknown task {task!r}; train knows stocks")
+    if learner != "ppo":
+        raise InputError(f"unknown learner {learner!r}; train knows ppo")
+    refuse_existing(Path(out), overwrite)
+    trading = trading_of(hold=hold, action=action, costs=costs or Costs(), **settings)
+    arena = make_arena(market, train, validation, trading, fill, features, str(pick_device(device)), threads)
+    board = tournament(arena, plan, config or PPOConfig(), progress or (lambda doing, share: None))
+    chosen = board.best(plan.keep)
+    ensemble = Ensemble(
+        [entry.snapshot for entry in chosen],
+        name=Path(out).resolve().name,
+        trials=len(board.log),
+        provenance=_provenance(arena, plan, board, chosen),
+        log=[entry.summary() | {"returns": entry.returns.tolist()} for entry in board.log],
+        own_features=[f for f in _listed(features) if callable(f)],
+    )
+    ensemble.save(Path(out), overwrite=overwrite)
+    return ensemble
+
+
+def trading_of(**settings: Any) -> TradingConfig:
+    """The task with finpod's defaults for training. Raises InputError for an unknown setting."""
+    unknown = [name for name in settings if name not in TradingConfig.__dataclass_fields__]
+    if unknown:
+        raise InputError(
+            f"unknown setting {unknown[0]!r}; the task has {', '.join(TradingConfig.__dataclass_fields__)}"
+        )
+    defaults: dict[str, Any] = {"num_envs": 512, "start_groups": 32, "reward_scale": 100.0}
+    if settings.get("num_envs", 512) % 32:
+        defaults["start_groups"] = None
+    return TradingConfig(**{**defaults, **settings})
+
+
+def make_arena(
+    market: MarketData,
+    train: tuple[DateLike, DateLike],
+    validation: tuple[DateLike, DateLike],
+    trading: TradingConfig,
+    fill: str | None,
+    features: Features,
+    device: str,
+    threads: int,
+) -> Arena:
+    """Windows as rows, data cut behind the validation window. Raises InputError for windows that overlap."""
+    train_rows, validation_rows = market.window(*train), market.window(*validation)
+    if validation_rows[0] <= train_rows[1]:
+        raise InputError(
+            f"validation starts on {market.dates[validation_rows[0]]!s:.10}, before training ends on "
+            f"{market.dates[train_rows[1]]!s:.10}; let it start later"
+        )
+    known = market.rows(0, validation_rows[1] + 1)
+    seen = known.member[train_rows[0] :] & known.has_bar[train_rows[0] :]
+    names = [ticker for ticker, ever in zip(known.tickers, seen.any(axis=0), strict=True) if ever]
+    if not names:
+        raise InputError("no name is both a member and priced between the start of training and the end of validation")
+    return Arena(
+        market=known.select(names),
+        trading=trading,
+        fill=fill,
+        features=features,
+        train=train_rows,
+        validation=validation_rows,
+        device=device,
+        threads=threads,
+    )
+
+
+def tournament(arena: Arena, plan: Plan, config: PPOConfig, progress: Progress) -> Leaderboard:
+    """Rounds of slices, validations and replacements; the same seed gives the same board."""
+    random = np.random.default_rng(plan.seed)
+    board, made = Leaderboard(), 0
+
+    def settings_of(config: PPOConfig) -> Settings:
+        nonlocal made
+        made += 1
+        seed = int(np.random.SeedSequence([plan.seed, made]).generate_state(1)[0])
+        return Settings(agent_id=f"agent-{made - 1}", seed=seed, config=config)
+
+    field = [_Contender(settings=settings_of(config if i == 0 else vary(config, random))) for i in range(plan.agents)]
+    progress("features", 0.0)
+    _ = arena.panel
+    for generation in range(plan.rounds):
+        until = math.ceil(plan.steps * (generation + 1) / plan.rounds)
+        for i, contender in enumerate(field):
+            done = (generation * plan.agents + i) / (plan.rounds * plan.agents)
+            progress(f"round {generation + 1} of {plan.rounds}, agent {i + 1} of {plan.agents}", done)
+            snapshot = train_slice(arena, contender.settings, contender.snapshot, until, plan.steps)
+            field[i] = replace(contender, snapshot=snapshot)
+            board.submit(_entry(arena, field[i], generation, len(board.log)))
+        if generation < plan.rounds - 1:
+            field = succession(field, board.log[-plan.agents :], board, random, settings_of)
+    progress("choosing", 1.0)
+    return board
+
+
+def succession(
+    field: list[_Contender],
+    latest: list[Entry],
+    board: Leaderboard,
+    random: np.random.Generator,
+    settings_of: Callable[[PPOConfig], Settings],
+) -> list[_Contender]:
+    """The stronger half goes on; each of the weaker becomes a varied copy of one of the stronger (PBT, Jaderberg 2017)."""
+    ranked = [next(c for c in field if c.settings.agent_id == entry.agent_id) for entry in board.ranked(latest)]
+    strong = ranked[: math.ceil(len(ranked) / 2)]
+    copies = []
+    for parent, _ in zip(strong, ranked[len(strong) :], strict=False):
+        child = replace(settings_of(vary(parent.settings.config, random)), hidden=parent.settings.hidden)
+        assert parent.snapshot is not None
+        copies.append(
+            _Contender(settings=child, parent_id=parent.settings.agent_id, snapshot=varied_copy(parent.snapshot))
+        )
+    return strong + copies
+
+
+def vary(config: PPOConfig, random: np.random.Generator) -> PPOConfig:
+    """Every setting that has bounds, moved by one of the factors and kept within them; gamma by its horizon."""
+    changes: dict[str, float] = {}
+    for name, (low, high) in BOUNDS.items():
+        value = getattr(config, name)
+        factor = float(random.choice(PERTURB))
+        moved = 1 - (1 - value) * factor if name in ("gamma", "gae_lambda") else value * factor
+        changes[name] = min(max(moved, low), high)
+    return replace(config, **changes)
+
+
+def _entry(arena: Arena, contender: _Contender, generation: int, trial: int) -> Entry:
+    assert contender.snapshot is not None
+    found, returns = validate(arena, contender.snapshot)
+    return Entry(
+        trial=trial,
+        agent_id=contender.settings.agent_id,
+        parent_id=contender.parent_id,
+        generation=generation,
+        seed=contender.settings.seed,
+        score=float(found.sharpe),
+        metrics=asdict(found),
+        returns=returns,
+        config=asdict(contender.settings.config),
+        snapshot=contender.snapshot,
+    )
+
+
+def _provenance(arena: Arena, plan: Plan, board: Leaderboard, chosen: list[Entry]) -> dict[str, Any]:
+    """What the ensemble says of itself; no clock times, so that two runs are identical."""
+    task = arena.task_spec()
+    return {
+        "task": "stocks",
+        "learner": "ppo",
+        "device": arena.device,
+        "threads": arena.threads,
+        "seed": plan.seed,
+        "plan": asdict(plan),
+        "score": "Sharpe ratio on the validation window, net of costs",
+        "features": task["features"],
+        "left_out": task["left_out"],
+        "trading": task["trading"],
+        "fill": task["fill"],
+        "data_hash": task["data_hash"],
+        "members": [entry.summary() for entry in chosen],
+        "board": [_line(entry) for entry in board.ranked()],
+        "versions": {
+            "finpod": finpod.__version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _line(entry: Entry) -> dict[str, Any]:
+    return {
+        "agent": entry.agent_id,
+        "parent": entry.parent_id or "-",
+        "seed": entry.seed,
+        "generation": entry.generation,
+        "score": entry.score,
+        "steps": entry.snapshot.steps,
+    }
+
+
+def _listed(features: Features) -> list[Any]:
+    return [] if features is None else [features] if isinstance(features, str) or callable(features) else list(features)
