@@ -27,7 +27,7 @@ from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import collect
 from finpod.rl.snapshot import Snapshot
-from finpod.simulation import Terms, Window, simulate
+from finpod.simulation import Terms, simulate
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -155,8 +155,8 @@ def make_arena(
             f"{market.dates[train_rows[1]]!s:.10}; let it start later"
         )
     known = market.rows(0, validation_rows[1] + 1)
-    seen = known.member[train_rows[0] :] & known.has_bar[train_rows[0] :]
-    names = [ticker for ticker, ever in zip(known.tickers, seen.any(axis=0), strict=True) if ever]
+    seen = np.any(known.member[train_rows[0] :] & known.has_bar[train_rows[0] :], axis=0)
+    names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
         raise InputError("no name is both a member and priced between the start of training and the end of validation")
     return Arena(
@@ -221,7 +221,7 @@ def succession(
 
 def vary(config: PPOConfig, random: np.random.Generator) -> PPOConfig:
     """Every setting that has bounds, moved by one of the factors and kept within them; gamma by its horizon."""
-    changes: dict[str, float] = {}
+    changes: dict[str, Any] = {}
     for name, (low, high) in BOUNDS.items():
         value = getattr(config, name)
         factor = float(random.choice(PERTURB))
