@@ -67,6 +67,10 @@ def test_features_of_the_decision_day():
     np.testing.assert_array_equal(view.window(6, [changes])[1:, :, 0], changes(market)[:5].astype(np.float32))
     assert np.isnan(view.window(6, [changes])[0]).all()
     assert view.features().shape == (5, len(view.feature_names))
+    lacking = view.left_out("published")  # these bars have no highs and lows
+    assert "cci_30" in lacking
+    assert not set(lacking) & {"macd", "rsi_30"}
+    assert view.features("published").shape == (5, 9 - len(lacking))
 
 
 def test_features_are_computed_once_for_all_rows():
