@@ -11,7 +11,7 @@ demo: $(READY)  ## train and judge an agent on the bundled sample, write reports
 	@$(BIN)/finpod demo
 
 test: $(READY)  ## every test but the slow ones and those that need a GPU
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)  ## style, format and types
 	@$(BIN)/ruff check .

@@ -20,7 +20,7 @@ STRATEGY = Path("strategies") / NAME
 TRAIN, VALIDATION, TEST = ("1991-01-02", "2010-12-31"), ("2011-01-03", "2014-12-31"), ("2015-01-02", "2022-12-28")
 """The three windows; the sample begins in 1990, whose sessions warm up the features."""
 COSTS = Costs(fee_bps=10)
-EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": None, "seed": 0}
+EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000, "seed": 0}
 """How much is trained: sized for a few minutes on two cores."""
 
 

@@ -378,6 +378,38 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     assert asked["features"] is None
 
 
+def test_a_trained_folder_is_backtested_like_any_strategy(work, run):
+    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/tiny"
+    size = "--agents 2 --rounds 1 --keep 1 --steps 512 --features return_5 --device cpu"
+    trained = run(line, size)
+    assert (trained.code, trained.out.splitlines()[-1]) == (0, "strategies/tiny")
+    test = "backtest strategies/tiny --market sim --end 2010-12-31 --no-report"
+    assert_one_line(run(test, "--start 2010-09-30"), "2010-09-30", "--allow-in-sample")
+    judged = run(test, "--start 2010-10-01 --json")
+    content = json.loads(judged.out)
+    assert (content["strategy"], content["trials"], content["trained_until"]) == ("tiny", 2, "2010-09-30")
+    assert content["agent"]["device"] == "cpu"
+    assert run(test, "--start 2010-10-01 --name again --json").out == judged.out
+
+
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypatch, command):
+    used = []
+    trained = SimpleNamespace(name="first", trials=1, provenance={"board": []})
+    bench = SimpleNamespace(run=lambda **sizes: used.append(sizes["device"]) or {"env": 1.0})
+    monkeypatch.setitem(sys.modules, "finpod.bench", bench)
+    monkeypatch.setattr(finpod, "bench", bench, raising=False)
+    monkeypatch.setattr(finpod, "train", lambda task, **settings: used.append(settings["device"]) or trained)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    options = {"bench": "", "train": "stocks --market sim --train a:b --validation c:d --out strategies/x"}
+    line = f"{command} {options[command]}"
+    assert run(line).err.splitlines() == ["no GPU found: computing on the CPU"]
+    assert run(line, "--device cpu").err == ""
+    assert_one_line(run(line, "--device cuda"), "'cuda'", "no GPU")
+    assert_one_line(run(line, "--device tpu"), "'tpu'", "cuda")
+    assert used == ["auto", "cpu"]
+
+
 def test_train_refuses_an_existing_folder_before_anything_is_read(work, run, monkeypatch):
     (work / "strategies" / "first").mkdir(parents=True)
     monkeypatch.setattr(finpod, "load_market", lambda *a, **k: pytest.fail("read before the output was checked"))
@@ -413,7 +445,7 @@ def test_bench_prints_its_lines(run, monkeypatch):
     assert (asked["device"], asked["envs"], asked["names"]) == ("cpu", 4096, 100)
     assert "819,200" in run("bench").out
     assert "hardware" not in run("bench env").out
-    assert_one_line(run("bench gpu"), "'gpu'", "env steps/s")
+    assert_one_line(run("bench gpu --device cpu"), "'gpu'", "env steps/s")
 
 
 @pytest.fixture

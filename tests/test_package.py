@@ -16,7 +16,7 @@ PACKAGE = Path(finpod.__file__).parent
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 
 LAYERS = [
-    ["errors", "atomic", "measures", "significance"],
+    ["errors", "atomic", "devices", "measures", "significance"],
     ["market"],
     ["strategy", "decisions", "simulation", "outcome", "result", "caveats", "table", "backtester", "lookahead", "simulator",
      "baselines"],

@@ -29,7 +29,9 @@ def train(
     agents: Annotated[int, typer.Option(help="Agents trained side by side.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds, after each of which the weaker follow the stronger.")] = 2,
     keep: Annotated[int, typer.Option(help="Agents kept in the ensemble.")] = 3,
-    steps: Annotated[int | None, typer.Option(help="Environment steps an agent and round; chosen if left out.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps an agent over all rounds; 600,000 if left out.")
+    ] = None,
     hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
     action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
     seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
@@ -44,6 +46,7 @@ def train(
     runs.require_free(out, overwrite)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
     prices = options.load(market, members, benchmark)
+    _say_device(device)
     with console.progress("training", log=True) as progress:
         ensemble = finpod.train(
             task,
@@ -85,6 +88,7 @@ def bench(
     """Measure environment and training speed, with hardware and versions."""
     from finpod import bench
 
+    _say_device(device)
     with console.progress("measuring"):
         lines = bench.run(device=device, envs=envs, names=names, seconds=seconds)
     wanted = {name: line for name, line in lines.items() if what is None or what in name}
@@ -97,6 +101,7 @@ def demo(overwrite: options.Overwrite = False) -> None:
     """Train and judge an agent on the bundled sample of 20 stocks: the whole way to a report, without a network."""
     from finpod import demo
 
+    _say_device("auto")
     with console.progress("starting", log=True) as progress:
         outcome = demo.run_demo(overwrite=overwrite, progress=progress)
     print(f"Data: {outcome.data}")
@@ -104,3 +109,11 @@ def demo(overwrite: options.Overwrite = False) -> None:
     print(outcome.result)
     print()
     print(outcome.report.resolve())
+
+
+def _say_device(asked: str) -> None:
+    """One line where 'auto' means the CPU. Raises InputError for a GPU that is not there."""
+    from finpod.devices import pick_device
+
+    if pick_device(asked).type == "cpu" and asked == "auto":
+        console.remark("no GPU found: computing on the CPU")
