@@ -456,7 +456,9 @@ def short_demo(work, monkeypatch):
         with new_folder(Path(out), overwrite=overwrite) as fresh:
             (fresh / "settings").write_text(f"{task} {settings['train']} {settings['validation']}")
         progress("training", 1.0)
-        return finpod.load_strategy("equal-weight")
+        chosen = finpod.load_strategy("equal-weight")
+        chosen.provenance = {"device": "cpu"}
+        return chosen
 
     monkeypatch.setattr(finpod, "train", train)
     monkeypatch.setattr(demo, "TEST", ("2015-01-02", "2015-02-27"))
@@ -468,6 +470,7 @@ def test_demo_goes_the_whole_way_and_replaces_only_its_own(short_demo, run):
     assert ended.code == 0
     assert "survivors" in ended.out.splitlines()[0]
     assert "S&P 500 price index" in ended.out.splitlines()[0]
+    assert ended.out.splitlines()[1] == "Device: cpu"
     assert "Total return" in ended.out
     assert ended.out.splitlines()[-1] == str(short_demo / "reports" / "demo.html")
     assert (short_demo / "reports" / "demo.html").is_file()

@@ -101,10 +101,10 @@ def demo(overwrite: options.Overwrite = False) -> None:
     """Train and judge an agent on the bundled sample of 20 stocks: the whole way to a report, without a network."""
     from finpod import demo
 
-    _say_device("auto")
     with console.progress("starting", log=True) as progress:
         outcome = demo.run_demo(overwrite=overwrite, progress=progress)
     print(f"Data: {outcome.data}")
+    print(f"Device: {outcome.result.agent['device']}")
     print()
     print(outcome.result)
     print()
