@@ -49,10 +49,29 @@ _HOME = {
 }
 
 __all__ = [
-    "BacktestResult", "CheckpointError", "Costs", "DataError", "FinpodError", "InputError", "MarketData", "MarketView",
-    "Strategy", "StrategyError", "audit", "backtest", "fetch_market", "load_market", "load_result", "load_strategy",
-    "make_env", "metrics", "sample_market", "simulate_market", "top_k", "train",
-]  # fmt: skip
+    "BacktestResult",
+    "CheckpointError",
+    "Costs",
+    "DataError",
+    "FinpodError",
+    "InputError",
+    "MarketData",
+    "MarketView",
+    "Strategy",
+    "StrategyError",
+    "audit",
+    "backtest",
+    "fetch_market",
+    "load_market",
+    "load_result",
+    "load_strategy",
+    "make_env",
+    "metrics",
+    "sample_market",
+    "simulate_market",
+    "top_k",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -39,18 +39,23 @@ def _data(result: BacktestResult) -> list[str]:
         f"the benchmark {result.benchmark} has no two bars in the window; nothing can be set against it"
         if result.benchmark_equity.count() < 2
         else "",
-        "simulated market: these prices were made by a random generator"
+        f"simulated prices ({manifest.get('title', 'no title')}): the figures say nothing about real markets"
         if manifest.get("source") == "simulated"
         else "",
-        f"survivorship: {manifest.get('membership', 'the list of names is not point in time')}; names that failed or left "
-        "before are not in the data, which flatters every strategy"
+        f"survivorship: {manifest.get('membership', 'the list of names is not point in time')}; names that failed or "
+        "left before are not in the data, which flatters every strategy"
         if manifest.get("survivorship")
         else "",
-        f"the benchmark {result.benchmark} is a price return: dividends are left out, which flatters every strategy"
+        f"the benchmark {result.benchmark} is a price return: it leaves dividends out while the stocks' prices include "
+        "them, which flatters every strategy by about two percent a year"
         if manifest.get("benchmark_kind") == "price return"
         else "",
-        f"{len(missing)} members without prices: {', '.join(missing[:8])}{' ...' if len(missing) > 8 else ''}"
+        f"{len(missing)} members of these dates have no prices and are left out: {', '.join(missing[:8])}"
+        + (" ..." if len(missing) > 8 else "")
         if missing
+        else "",
+        "the data do not say how their names were chosen; if with hindsight, every strategy is flattered"
+        if "membership" not in manifest
         else "",
         *(str(note) for note in manifest.get("notes", ())),
     ]

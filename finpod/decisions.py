@@ -76,8 +76,9 @@ def ready_weights(weights: Any, label: str, window: Window) -> tuple[list[str], 
     labels = [f"{label} {s}" for s in range(len(many))] if many.ndim == 3 else [label]
     many = many[None] if many.ndim == 2 else many
     if many.ndim != 3 or many.shape[1:] != window.market.shape:
-        raise InputError(f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or "
-                         "[S, T, N]")  # fmt: skip
+        raise InputError(
+            f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or [S, T, N]"
+        )
     rows = window.decision_rows[window.decision_rows >= 0]
     decided = many[:, rows]
     silent = np.all(np.isnan(decided), axis=-1, keepdims=True)

@@ -71,13 +71,25 @@ def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
     tape, columns = window.tape, ["row", "column", "shares", "price", "cost", "kind"]
     steps, names = np.nonzero(path.traded.numpy())
     rows = window.fill_rows[steps]
-    fills = (rows, names, path.traded.numpy()[steps, names], tape.price.numpy()[rows, names],
-             path.cost.numpy()[steps, names], np.full(len(rows), "fill", dtype=object))  # fmt: skip
+    fills = (
+        rows,
+        names,
+        path.traded.numpy()[steps, names],
+        tape.price.numpy()[rows, names],
+        path.cost.numpy()[steps, names],
+        np.full(len(rows), "fill", dtype=object),
+    )
     steps, names = np.nonzero(path.delisted.numpy())
     rows = window.first + steps + 1
     last_price = tape.mark.numpy()[rows - 1, names] * (1 + terms.delisting_return)
-    departures = (rows, names, -path.delisted.numpy()[steps, names], last_price, np.zeros(len(rows)),
-                  np.full(len(rows), "delisted", dtype=object))  # fmt: skip
+    departures = (
+        rows,
+        names,
+        -path.delisted.numpy()[steps, names],
+        last_price,
+        np.zeros(len(rows)),
+        np.full(len(rows), "delisted", dtype=object),
+    )
     both = dict(zip(columns, map(np.concatenate, zip(fills, departures, strict=True)), strict=True))
     order = np.lexsort((both["column"], both["row"]))
     row, name, shares, price, cost, kind = (both[column][order] for column in columns)

@@ -14,12 +14,25 @@ import pandas as pd
 
 from finpod.atomic import new_folder, write_text
 from finpod.errors import InputError
+from finpod.jsonable import to_json
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
 
 FORMAT = 1
-PLAIN = ("strategy", "benchmark", "fill", "whole_shares", "risk_free", "periods_per_year", "trained_until", "trials",
-         "agent", "in_sample", "data_hash", "manifest")  # fmt: skip
+PLAIN = (
+    "strategy",
+    "benchmark",
+    "fill",
+    "whole_shares",
+    "risk_free",
+    "periods_per_year",
+    "trained_until",
+    "trials",
+    "agent",
+    "in_sample",
+    "data_hash",
+    "manifest",
+)
 """Fields that result.json holds as they are."""
 SHORT_HISTORY = 20
 """Below this number of returns the annualised figures carry a warning."""
@@ -166,7 +179,7 @@ class BacktestResult:
             "warnings": self.warnings,
             "events": self.events,
         } | {name: getattr(self, name) for name in PLAIN}
-        return json.dumps(_nulls(content), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        return to_json(content)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
         """Write result.json, returns.csv, trades.csv and weights.parquet, and run.json for clock times; all or nothing.
@@ -176,7 +189,7 @@ class BacktestResult:
         target = Path(folder)
         with new_folder(target, overwrite=overwrite) as fresh:
             write_text(fresh / "result.json", self.to_json())
-            write_text(fresh / "run.json", json.dumps(_nulls(dict(run or {})), indent=1, sort_keys=True) + "\n")
+            write_text(fresh / "run.json", to_json(run or {}))
             curves = pd.DataFrame(
                 {
                     "equity": self.equity,
@@ -243,14 +256,3 @@ def _returns(equity: pd.Series) -> pd.Series:
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.where(values[:-1] > 0, values[1:] / values[:-1] - 1, 0.0)
     return pd.Series(steps, index=equity.index[1:], name="return")
-
-
-def _nulls(value: Any) -> Any:
-    """The same structure with every number that JSON cannot hold replaced by None."""
-    if isinstance(value, Mapping):
-        return {str(key): _nulls(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_nulls(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -66,8 +66,10 @@ def simulate_market(*, names: int = 20, days: int = 2500, signal: float = 0.1, s
     return; 0 plants none. Raises InputError for arguments out of range.
     """
     if names < 2 or days < 2 or not -1 <= signal <= 1 or seed < 0:
-        raise InputError(f"names {names}, days {days}, signal {signal}, seed {seed}: a simulated market needs two names and "
-                         "two days or more, a signal within [-1, 1] and a seed of zero or more")
+        raise InputError(
+            f"names {names}, days {days}, signal {signal}, seed {seed}: a simulated market needs two names and "
+            "two days or more, a signal within [-1, 1] and a seed of zero or more"
+        )
     random = np.random.default_rng(seed)
     returns = _returns(random, names, days, signal)
     start = random.lognormal(4.0, 0.5, names)
@@ -78,10 +80,16 @@ def simulate_market(*, names: int = 20, days: int = 2500, signal: float = 0.1, s
     return SimulatedMarket(
         dates=np.busday_offset([np.datetime64(START)], np.arange(days)),
         tickers=tuple(f"S{n:0{len(str(names))}d}" for n in range(1, names + 1)),
-        open=opens, high=np.maximum(opens, close) * np.exp(reach[0]), low=np.minimum(opens, close) * np.exp(-reach[1]),
-        close=close, volume=np.round(random.lognormal(13.0, 0.5, (days, names))), benchmark=BENCHMARK,
-        benchmark_close=benchmark_close, benchmark_open=np.concatenate([benchmark_close[:1], benchmark_close[:-1]]),
-        signal=float(signal), manifest=_manifest(names, days, signal, seed),
+        open=opens,
+        high=np.maximum(opens, close) * np.exp(reach[0]),
+        low=np.minimum(opens, close) * np.exp(-reach[1]),
+        close=close,
+        volume=np.round(random.lognormal(13.0, 0.5, (days, names))),
+        benchmark=BENCHMARK,
+        benchmark_close=benchmark_close,
+        benchmark_open=np.concatenate([benchmark_close[:1], benchmark_close[:-1]]),
+        signal=float(signal),
+        manifest=_manifest(names, days, signal, seed),
     )
 
 
@@ -97,16 +105,27 @@ def shuffled(market: MarketData, *, seed: int) -> MarketData:
     close, benchmark_close = _reordered(market.close, order), _reordered(market.benchmark_close, order)
     moved: dict[str, Any] = {
         name: None if (table := getattr(market, name)) is None else close * (table / market.close)[order]
-        for name in ("open", "high", "low")}
+        for name in ("open", "high", "low")
+    }
     if market.benchmark_open is not None:
         moved["benchmark_open"] = benchmark_close * (market.benchmark_open / market.benchmark_close)[order]
-    sentence = f"The sessions are shuffled (seed {seed}): these are not real prices, and no signal is left in them."
-    manifest = {**market.manifest, "source": "simulated", "title": f"{market.title}, sessions shuffled (seed {seed})",
-                "notes": [*market.manifest.get("notes", ()), sentence]}
+    sentence = f"the sessions are shuffled (seed {seed}): these are not real prices, and no signal is left in them"
+    manifest = {
+        **market.manifest,
+        "source": "simulated",
+        "title": f"{market.title}, sessions shuffled (seed {seed})",
+        "notes": [*market.manifest.get("notes", ()), sentence],
+    }
     if isinstance(market, SimulatedMarket):
         market = replace(market, signal=0.0)
-    return replace(market, close=close, benchmark_close=benchmark_close, manifest=manifest, **moved,
-                   volume=None if market.volume is None else market.volume[order])
+    return replace(
+        market,
+        close=close,
+        benchmark_close=benchmark_close,
+        manifest=manifest,
+        **moved,
+        volume=None if market.volume is None else market.volume[order],
+    )
 
 
 def _reordered(close: Array, order: Array) -> Array:
@@ -145,6 +164,6 @@ def _manifest(names: int, days: int, signal: float, seed: int) -> dict[str, obje
         "missing": [],
         "coverage": {},
         "repairs": {},
-        "notes": [f"Simulated prices with {planted}: the figures say nothing about real markets."],
+        "notes": [],
         "versions": package_versions(),
     }

@@ -168,15 +168,24 @@ def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
     assert whole.trades.empty
     assert whole.equity.tolist() == [1000] * 6
     assert [w for w in whole.warnings if "whole share" in w] == [
-        "2024-01-02: A was wanted, but the money did not reach for one whole share (5 such orders in all)"]
+        "2024-01-02: A was wanted, but the money did not reach for one whole share (5 such orders in all)"
+    ]
 
 
 @BOTH
 @pytest.mark.parametrize("whole", [False, True])
 def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     market = random_market(days=40, seed=2)
-    result = backtest(strategy_of(random_weights(market), market), market, start=market.dates[2], fill=fill, cash=50_000,
-                      costs=Costs(fee_bps=20, per_share=0.01), whole_shares=whole, delisting_return=-0.4)
+    result = backtest(
+        strategy_of(random_weights(market), market),
+        market,
+        start=market.dates[2],
+        fill=fill,
+        cash=50_000,
+        costs=Costs(fee_bps=20, per_share=0.01),
+        whole_shares=whole,
+        delisting_return=-0.4,
+    )
     assert (result.trades["kind"] == "delisted").sum() == 1
     before_the_mark = (result.trades["kind"] == "delisted") | (fill == "open")
     marks = build_tape(market).mark.numpy()
@@ -231,7 +240,9 @@ def membership_change():
     """X is a member up to 2020-06-30, Y from 2020-07-01; both have prices all along."""
     dates = np.busday_offset("2020-06-26", np.arange(6))
     member = np.stack([dates <= np.datetime64("2020-06-30"), dates >= np.datetime64("2020-07-01")], axis=1)
-    return make_market(np.full((6, 2), 10.0), open=np.full((6, 2), 10.0), member=member, start="2020-06-26", tickers=("X", "Y"))
+    return make_market(
+        np.full((6, 2), 10.0), open=np.full((6, 2), 10.0), member=member, start="2020-06-26", tickers=("X", "Y")
+    )
 
 
 def test_b06_membership_is_that_of_the_decision_day():
@@ -260,8 +271,16 @@ def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
 @pytest.mark.parametrize(("delisting_return", "last"), [(0.0, 900), (-1.0, 500)])
 def test_b08_a_delisted_position_becomes_cash(fill, delisting_return, last):
     market = make_market([50, 50, 45, 40, NAN, NAN], open=[50, 50, 50, 44, NAN, NAN])
-    result = backtest(scheduled([[0.5]]), market, start=market.dates[1], end=market.dates[4], fill=fill, costs=FREE,
-                      cash=1000, delisting_return=delisting_return)
+    result = backtest(
+        scheduled([[0.5]]),
+        market,
+        start=market.dates[1],
+        end=market.dates[4],
+        fill=fill,
+        costs=FREE,
+        cash=1000,
+        delisting_return=delisting_return,
+    )
     assert result.equity.tolist() == pytest.approx([1000, 950, 900, last])
     left = result.trades[result.trades["kind"] == "delisted"]
     assert left["date"].tolist() == [pd.Timestamp(market.dates[4])]
@@ -276,11 +295,17 @@ def test_b08_the_cash_of_a_delisting_comes_after_the_open_and_before_the_close(f
     close = np.full((7, 2), 10.0)
     close[4:, 0] = NAN
     market = make_market(close, open=close)
-    swap = Does(lambda view: np.array([1.0, 0.0]) if view.step == 0 else np.array([0.0, 1.0]) if view.date >= market.dates[3]
-                else None)  # fmt: skip
+    swap = Does(
+        lambda view: (
+            np.array([1.0, 0.0]) if view.step == 0 else np.array([0.0, 1.0]) if view.date >= market.dates[3] else None
+        )
+    )
     result = backtest(swap, market, start=market.dates[1], fill=fill, costs=FREE)
     rows = [(trade.date, trade.ticker, trade.kind) for trade in result.trades.itertuples()]
-    assert rows[1:] == [(pd.Timestamp(market.dates[4]), "A", "delisted"), (pd.Timestamp(market.dates[bought]), "B", "fill")]
+    assert rows[1:] == [
+        (pd.Timestamp(market.dates[4]), "A", "delisted"),
+        (pd.Timestamp(market.dates[bought]), "B", "fill"),
+    ]
     assert result.trades["shares"].iloc[-1] == pytest.approx(1e6 / 10)
     assert any("no cash left" in event for event in result.events) == (fill == "open")
 
@@ -288,8 +313,14 @@ def test_b08_the_cash_of_a_delisting_comes_after_the_open_and_before_the_close(f
 @BOTH
 def test_a_missing_bar_means_no_fill_and_the_last_mark(fill):
     market = make_market([[10, 10], [10, 10], [11, NAN], [12, 15]], open=[[10, 10], [10, 10], [10, NAN], [11, 12]])
-    result = backtest(Does(lambda view: np.array([0.5, 0.5]) if view.step == 0 else np.zeros(2)), market,
-                      start=market.dates[1], fill=fill, costs=FREE, cash=1000)
+    result = backtest(
+        Does(lambda view: np.array([0.5, 0.5]) if view.step == 0 else np.zeros(2)),
+        market,
+        start=market.dates[1],
+        fill=fill,
+        costs=FREE,
+        cash=1000,
+    )
     held = result.weights["B"] * result.equity
     row = 2 if fill == "close" else 1
     assert np.isfinite(result.equity).all()
@@ -318,8 +349,12 @@ def test_a22_the_benchmark_against_itself():
 def test_a27_the_benchmark_earns_its_dividends():
     days = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05"]
     close, factor = np.array([400, 402, 399, 404.0]), np.array([1 - 2 / 402, 1 - 2 / 402, 1, 1])
-    bars = pd.concat([pd.DataFrame({"date": days, "ticker": "QQQ", "close": close, "adj_close": close * factor}),
-                      pd.DataFrame({"date": days, "ticker": "A", "close": 10.0, "adj_close": 10.0})])
+    bars = pd.concat(
+        [
+            pd.DataFrame({"date": days, "ticker": "QQQ", "close": close, "adj_close": close * factor}),
+            pd.DataFrame({"date": days, "ticker": "A", "close": 10.0, "adj_close": 10.0}),
+        ]
+    )
     result = backtest(EqualWeight(), load_market(bars))
     assert result.benchmark_metrics.total_return == pytest.approx(404 * 402 / 400**2 - 1, rel=1e-9)
     assert result.benchmark_metrics.total_return == pytest.approx(0.01505, abs=1e-6)
@@ -386,8 +421,10 @@ def test_leading_dimensions_change_no_bit_of_a_path(fill):
     market = random_market(days=25)
     tape, terms = build_tape(market, fill), Terms(costs=Costs(per_share=0.01))
     weights = torch.from_numpy(random_weights(market))
-    paths = [simulate(tape, 1, 24, lambda _s, row, seen: weights[row].expand_as(seen.shares), terms, shape)
-             for shape in ((), (1,), (7,))]
+    paths = [
+        simulate(tape, 1, 24, lambda _s, row, seen: weights[row].expand_as(seen.shares), terms, shape)
+        for shape in ((), (1,), (7,))
+    ]
     for alone, one, many in zip(*paths, strict=True):
         assert torch.equal(one.squeeze(1), alone)
         assert torch.equal(many[:, 3], alone)
@@ -401,15 +438,18 @@ def test_a_decision_may_be_an_array_a_series_a_dict_or_nothing():
     assert backtest(Does(lambda view: None), market).trades.empty
 
 
-@pytest.mark.parametrize(("decision", "message"), [
-    ([NAN, 0.5], "decided nan for A; weights must be finite"),
-    ([0.5, np.inf], "decided inf for B; weights must be finite"),
-    ([0.5, 0.6], r"decided weights that sum to 1.100000; the sum must not pass 1 \(finpod does not borrow\)"),
-    ([0.5], r"decided weights of shape \(1,\); give one for each of 2 names"),
-    ({"A": 0.5, "ZZZ": 0.1}, "names ZZZ, which the market does not have"),
-    ("all of it", "decided str, which is not weights"),
-    ({"A": "half"}, "decided dict, which is not weights"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        ([NAN, 0.5], "decided nan for A; weights must be finite"),
+        ([0.5, np.inf], "decided inf for B; weights must be finite"),
+        ([0.5, 0.6], r"decided weights that sum to 1.100000; the sum must not pass 1 \(finpod does not borrow\)"),
+        ([0.5], r"decided weights of shape \(1,\); give one for each of 2 names"),
+        ({"A": 0.5, "ZZZ": 0.1}, "names ZZZ, which the market does not have"),
+        ("all of it", "decided str, which is not weights"),
+        ({"A": "half"}, "decided dict, which is not weights"),
+    ],
+)
 def test_a_decision_that_cannot_be_is_one_line_with_strategy_and_day(decision, message):
     market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
     late = Does(lambda view: decision if view.step == 2 else None)
@@ -447,13 +487,19 @@ def test_the_first_wrong_day_of_ready_weights_is_named():
     assert len(backtest(many, market)) == 2
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    (np.ones((3, 2)) / 2, r"ready weights have shape \(3, 2\); they must be \[T, N\] = \(4, 2\)"),
-    (np.ones(2) / 2, "ready weights have shape"),
-    (pd.DataFrame(np.ones((4, 2)) / 2, columns=["B", "A"]), "the columns of the ready weights are not the market's tickers"),
-    (EqualWeight, "is neither a Strategy nor an array of weights"),
-    ("momentum", "'momentum' is neither a Strategy nor an array of weights"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.ones((3, 2)) / 2, r"ready weights have shape \(3, 2\); they must be \[T, N\] = \(4, 2\)"),
+        (np.ones(2) / 2, "ready weights have shape"),
+        (
+            pd.DataFrame(np.ones((4, 2)) / 2, columns=["B", "A"]),
+            "the columns of the ready weights are not the market's tickers",
+        ),
+        (EqualWeight, "is neither a Strategy nor an array of weights"),
+        ("momentum", "'momentum' is neither a Strategy nor an array of weights"),
+    ],
+)
 def test_what_is_no_strategy_is_refused(wrong, message):
     with pytest.raises(InputError, match=message):
         backtest(wrong, make_market(np.full((4, 2), 10.0)))
@@ -469,19 +515,24 @@ def test_a_failing_strategy_is_one_line_with_strategy_and_day():
         backtest(Does(fails), market)
     with pytest.raises(StrategyError, match=r"^strategy does failed on 2024-01-01: volumes\(3\): these data"):
         backtest(Does(lambda view: view.volumes(3)), market)
-    with pytest.raises(StrategyError, match=r"failed on 2024-01-01: NotImplementedError: Strategy has no decide\(view\)"):
+    with pytest.raises(
+        StrategyError, match=r"failed on 2024-01-01: NotImplementedError: Strategy has no decide\(view\)"
+    ):
         backtest(Strategy(), market)
 
 
 # --- windows ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("start", "end", "message"), [
-    ("2024-01-03", "2024-01-03", "2024-01-03 .. 2024-01-03 has one session and no return"),
-    ("2024-01-04", "2024-01-02", "the window ends on 2024-01-02, before it starts on 2024-01-04"),
-    ("2030-01-01", None, "2030-01-01 lies outside the data, which run from 2024-01-01 to 2024-01-08"),
-    ("soon", None, "'soon' is not a date"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        ("2024-01-03", "2024-01-03", "2024-01-03 .. 2024-01-03 has one session and no return"),
+        ("2024-01-04", "2024-01-02", "the window ends on 2024-01-02, before it starts on 2024-01-04"),
+        ("2030-01-01", None, "2030-01-01 lies outside the data, which run from 2024-01-01 to 2024-01-08"),
+        ("soon", None, "'soon' is not a date"),
+    ],
+)
 def test_windows_that_cannot_be(start, end, message):
     with pytest.raises(InputError, match=message):
         backtest(EqualWeight(), make_market([10] * 6), start=start, end=end)
@@ -497,8 +548,11 @@ def test_a_window_within_training_is_refused_or_marked(until, refused):
     trained = Does(lambda view: np.ones(1), trained_until=until, trials=12)
     market = make_market([10] * 10)
     if refused:
-        with pytest.raises(InputError, match=f"starts on 2024-01-03, but does was trained or chosen on days up to {until}; "
-                                             "start later, or allow it with --allow-in-sample"):
+        with pytest.raises(
+            InputError,
+            match=f"starts on 2024-01-03, but does was trained or chosen on days up to {until}; "
+            "start later, or allow it with --allow-in-sample",
+        ):
             backtest(trained, market, start="2024-01-03")
     result = backtest(trained, market, start="2024-01-03", allow_in_sample=True)
     assert result.in_sample == refused

@@ -172,8 +172,12 @@ def test_backtest_of_the_built_in_strategies(work, run, name):
     assert ended.code == 0
     assert ended.out.splitlines()[-1] == f"backtests/{name}"
     assert sorted(path.name for path in (work / "backtests" / name).iterdir()) == [
-        "result.json", "returns.csv", "run.json", "trades.csv", "weights.parquet",
-    ]  # fmt: skip
+        "result.json",
+        "returns.csv",
+        "run.json",
+        "trades.csv",
+        "weights.parquet",
+    ]
     assert not (work / "reports").exists()
 
 
@@ -320,8 +324,13 @@ def test_fetch_keeps_a_snapshot(work, run, monkeypatch, simulated):
     monkeypatch.setattr(finpod, "fetch_market", fetch)
     ended = run("data fetch AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two")
     assert ended.out.endswith("data/two\n")
-    assert asked == {"universe": ["AAPL", "MSFT"], "start": "2020-01-02", "end": "2020-02-03", "benchmark": "SPY",
-                     "allow_missing": False}  # fmt: skip
+    assert asked == {
+        "universe": ["AAPL", "MSFT"],
+        "start": "2020-01-02",
+        "end": "2020-02-03",
+        "benchmark": "SPY",
+        "allow_missing": False,
+    }
     assert finpod.load_market("data/two").content_hash == simulated.content_hash
 
 
@@ -364,8 +373,20 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     assert asked["validation"] == ("2010-07-01", "2010-09-30")
     assert asked["features"] == ["return_5", "beta_252"]
     assert asked["costs"] == finpod.Costs(fee_bps=3)
-    expected = {"task": "stocks", "agents": 2, "rounds": 2, "keep": 3, "steps": 1000, "seed": 7, "hold": 5, "action": "tilt",
-                "fill": None, "device": "cpu", "overwrite": False, "learner": "ppo"}  # fmt: skip
+    expected = {
+        "task": "stocks",
+        "agents": 2,
+        "rounds": 2,
+        "keep": 3,
+        "steps": 1000,
+        "seed": 7,
+        "hold": 5,
+        "action": "tilt",
+        "fill": None,
+        "device": "cpu",
+        "overwrite": False,
+        "learner": "ppo",
+    }
     assert {key: asked[key] for key in expected} == expected
     assert str(asked["out"]) == "strategies/first"
     assert "chosen among 8 agents" in ended.out

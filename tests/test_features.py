@@ -24,7 +24,8 @@ def make_market(days=DAYS, names=NAMES, seed=0, close_only=False, **changes) -> 
     close = 50 * np.exp(np.cumsum(random.normal(0, 0.01, (days, 1)) + random.normal(0, 0.02, (days, names)), axis=0))
     opened = close * np.exp(random.normal(0, 0.01, close.shape))
     tables = {
-        "close": close, "open": opened,
+        "close": close,
+        "open": opened,
         "high": np.maximum(opened, close) * np.exp(random.exponential(0.01, close.shape)),
         "low": np.minimum(opened, close) * np.exp(-random.exponential(0.01, close.shape)),
         "volume": np.exp(random.normal(13, 0.5, close.shape)),
@@ -32,9 +33,12 @@ def make_market(days=DAYS, names=NAMES, seed=0, close_only=False, **changes) -> 
     } | changes
     if close_only:
         tables = {"close": tables["close"]}
-    return MarketData(dates=np.datetime64("2015-01-01") + np.arange(len(tables["close"])),
-                      tickers=tuple("ABCDEFGHIJKLMNOP"[:tables["close"].shape[1]]),
-                      benchmark_close=tables["close"].mean(axis=1), **tables)
+    return MarketData(
+        dates=np.datetime64("2015-01-01") + np.arange(len(tables["close"])),
+        tickers=tuple("ABCDEFGHIJKLMNOP"[: tables["close"].shape[1]]),
+        benchmark_close=tables["close"].mean(axis=1),
+        **tables,
+    )
 
 
 def with_gaps(market: MarketData, gaps) -> MarketData:
@@ -73,6 +77,7 @@ def assert_close(got: np.ndarray, expected, *, since: int) -> None:
 
 
 # --- published indicators, as stockstats writes them in pandas ---------------------------------------------------------
+
 
 def test_macd_and_moving_averages(market):
     close = frame(market, "close")
@@ -116,7 +121,7 @@ def test_turbulence_is_the_ledoit_wolf_mahalanobis_distance_of_the_members(marke
     expected = np.full(DAYS, np.nan)
     for day in range(window + 1, DAYS):
         chosen = np.flatnonzero(market.member[day])
-        history = returns.iloc[day - window:day, chosen]
+        history = returns.iloc[day - window : day, chosen]
         standardised = (history - history.mean()) / history.std(ddof=0)
         correlation, _ = ledoit_wolf(standardised.to_numpy(), assume_centered=True)
         today = ((returns.iloc[day, chosen] - history.mean()) / history.std(ddof=0)).to_numpy()
@@ -125,6 +130,7 @@ def test_turbulence_is_the_ledoit_wolf_mahalanobis_distance_of_the_members(marke
 
 
 # --- default set -------------------------------------------------------------------------------------------------------
+
 
 def test_momentum_and_distances_to_earlier_closes(market):
     close = frame(market, "close")
@@ -137,6 +143,7 @@ def test_momentum_and_distances_to_earlier_closes(market):
 def test_regressions_on_the_members_equal_weight_return(market):
     returns, benchmark = market_returns(market)
     for day, name in [(252, 0), (270, 3), (299, 5)]:
+
         def regress(first, stop, name=name):
             x, y = benchmark[first:stop], returns[name].to_numpy()[first:stop]
             beta, alpha = np.polyfit(x, y, 1)
@@ -146,15 +153,17 @@ def test_regressions_on_the_members_equal_weight_return(market):
         assert value(market, "residual_momentum_12_1")[day, name] == pytest.approx(alpha / noise * count**0.5, rel=1e-5)
         _, beta, _, _ = regress(day - 251, day + 1)
         assert value(market, "beta_252")[day, name] == pytest.approx(beta, rel=1e-5)
-        recent = (returns[name] - beta * benchmark)[day - 20:day + 1].sum()
+        recent = (returns[name] - beta * benchmark)[day - 20 : day + 1].sum()
         assert value(market, "residual_return_21")[day, name] == pytest.approx(recent, rel=1e-4)
-        assert value(market, "idiosyncratic_volatility_63")[day, name] == pytest.approx(regress(day - 62, day + 1)[2], rel=1e-5)
+        assert value(market, "idiosyncratic_volatility_63")[day, name] == pytest.approx(
+            regress(day - 62, day + 1)[2], rel=1e-5
+        )
 
 
 def test_smooth_momentum(market):
     logs = np.log(market.close)
     for day, name in [(125, 0), (200, 2), (299, 4)]:
-        window = logs[day - 125:day + 1, name]
+        window = logs[day - 125 : day + 1, name]
         slope = np.polyfit(np.arange(126), window, 1)[0]
         straight = np.corrcoef(np.arange(126), window)[0, 1] ** 2
         assert value(market, "smooth_momentum_126")[day, name] == pytest.approx(252 * slope * straight, rel=1e-5)
@@ -168,20 +177,29 @@ def test_volatility_volume_and_intraday(market):
     assert_close(value(market, "volatility_63"), returns.rolling(63).std(), since=63)
     assert_close(value(market, "log_dollar_volume_63"), np.log(dollars.rolling(63).mean()), since=62)
     assert_close(value(market, "amihud_63"), np.log((returns.abs() / dollars).rolling(63).mean()), since=63)
-    assert_close(value(market, "volume_shock_5"), np.log(dollars.rolling(5).mean() / dollars.rolling(63).mean()), since=62)
-    assert_close(value(market, "intraday_return_21"),
-                 np.log(frame(market, "close") / frame(market, "open")).rolling(21).mean(), since=20)
+    assert_close(
+        value(market, "volume_shock_5"), np.log(dollars.rolling(5).mean() / dollars.rolling(63).mean()), since=62
+    )
+    assert_close(
+        value(market, "intraday_return_21"),
+        np.log(frame(market, "close") / frame(market, "open")).rolling(21).mean(),
+        since=20,
+    )
 
 
 def test_no_price_level_in_the_default_set(market):
     """A split or dividend of later years multiplies all adjusted prices of a name: no observation may show it."""
     factor = np.array([0.01, 0.5, 1, 2, 30, 100])
-    moved = make_market(**{name: getattr(market, name) * factor for name in ("open", "high", "low", "close")},
-                        volume=market.volume / factor, member=market.member)
+    moved = make_market(
+        **{name: getattr(market, name) * factor for name in ("open", "high", "low", "close")},
+        volume=market.volume / factor,
+        member=market.member,
+    )
     np.testing.assert_allclose(compute(moved), compute(market), rtol=1e-4, atol=1e-6)
 
 
 # --- time --------------------------------------------------------------------------------------------------------------
+
 
 def rows_seen_change(market: MarketData, features, day: int, seed: int) -> bool:
     """Whether replacing every row after `day` by noise changes a bit of the rows up to it."""
@@ -189,12 +207,12 @@ def rows_seen_change(market: MarketData, features, day: int, seed: int) -> bool:
     noise = {}
     for name in ("open", "high", "low", "close", "volume", "member"):
         table = np.array(getattr(market, name), dtype=np.float64)
-        after = np.exp(random.normal(0, 5, table[day + 1:].shape))
+        after = np.exp(random.normal(0, 5, table[day + 1 :].shape))
         after[random.random(after.shape) < 0.2] = np.nan
-        table[day + 1:] = after
+        table[day + 1 :] = after
         noise[name] = np.nan_to_num(table) > 1 if name == "member" else table
-    noise["member"][:day + 1] = market.member[:day + 1]
-    before, now = compute(market, features)[:day + 1], compute(make_market(**noise), features)[:day + 1]
+    noise["member"][: day + 1] = market.member[: day + 1]
+    before, now = compute(market, features)[: day + 1], compute(make_market(**noise), features)[: day + 1]
     return not torch.equal(before.view(torch.int32), now.view(torch.int32))
 
 
@@ -215,10 +233,11 @@ def test_a_feature_that_peeks_is_told_apart(market):
 @pytest.mark.parametrize("day", [0, 130, 260])
 def test_a_shorter_market_gives_the_same_rows(market, day):
     short = compute(market.rows(0, day + 1), EVERYTHING)
-    np.testing.assert_allclose(short, compute(market, EVERYTHING)[:day + 1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(short, compute(market, EVERYTHING)[: day + 1], rtol=1e-5, atol=1e-5)
 
 
 # --- gaps, listings, constants -----------------------------------------------------------------------------------------
+
 
 def test_gaps_leave_the_day_undefined_and_the_window_to_the_bars_that_exist(market):
     gaps = np.zeros((DAYS, NAMES), dtype=bool)
@@ -228,7 +247,9 @@ def test_gaps_leave_the_day_undefined_and_the_window_to_the_bars_that_exist(mark
     assert values[260:263, 1].isnan().all()
     returns = frame(halted, "close").pct_change(fill_method=None)[1]
     assert value(halted, "volatility_21")[264, 1] == pytest.approx(returns[244:265].std(), rel=1e-5)
-    assert value(halted, "return_5")[266, 1] == pytest.approx(np.log(halted.close[266, 1] / halted.close[259, 1]), rel=1e-5)
+    assert value(halted, "return_5")[266, 1] == pytest.approx(
+        np.log(halted.close[266, 1] / halted.close[259, 1]), rel=1e-5
+    )
     gaps[258:263, 1] = True
     assert np.isnan(value(with_gaps(market, gaps), "volatility_21")[264, 1]), "15 of 21 returns are too few"
 
@@ -284,13 +305,24 @@ def test_b10_ragged_names_keep_their_place():
 @pytest.mark.parametrize("names", [1, NAMES])
 def test_b33_constant_prices_are_never_infinite(names):
     flat = np.full((DAYS, names), 0.1)
-    market = make_market(close=flat, open=flat, high=flat, low=flat, volume=np.full_like(flat, 1e6),
-                         member=np.ones_like(flat, dtype=bool))
+    market = make_market(
+        close=flat,
+        open=flat,
+        high=flat,
+        low=flat,
+        volume=np.full_like(flat, 1e6),
+        member=np.ones_like(flat, dtype=bool),
+    )
     values = compute(market, EVERYTHING)
     assert not values.isinf().any()
-    scaled = Scaling.fit(values, torch.ones(DAYS, names, dtype=torch.bool), 0, DAYS,
-                         names=[*SETS["default"], *SETS["published"]],
-                         kinds=[FEATURES[name].kind for name in [*SETS["default"], *SETS["published"]]])
+    scaled = Scaling.fit(
+        values,
+        torch.ones(DAYS, names, dtype=torch.bool),
+        0,
+        DAYS,
+        names=[*SETS["default"], *SETS["published"]],
+        kinds=[FEATURES[name].kind for name in [*SETS["default"], *SETS["published"]]],
+    )
     assert scaled.apply(values, torch.ones(DAYS, names, dtype=torch.bool)).eq(0).all()
     assert not compute(make_market(volume=np.zeros((DAYS, NAMES))), EVERYTHING).isinf().any()
 
@@ -304,6 +336,7 @@ def test_b33_an_infinite_value_is_named(market):
 
 
 # --- what is asked for -------------------------------------------------------------------------------------------------
+
 
 def test_a_close_only_market_leaves_out_by_name():
     market = make_market(close_only=True)
@@ -328,11 +361,17 @@ def test_sets_names_and_functions_mix(market):
     assert build_panel(market, [range_today], fit=(0, 200)).scaling.kinds == ("cross",)
 
 
-@pytest.mark.parametrize(("features", "told"), [
-    ("momentum_12_l", "did you mean momentum_12_1"), (["default", "defualt"], "did you mean default"),
-    (["zzz"], "choose from default"), ([], "no feature"), (lambda market: market.close, "<lambda>"),
-    (3, "unknown feature 3"),
-])
+@pytest.mark.parametrize(
+    ("features", "told"),
+    [
+        ("momentum_12_l", "did you mean momentum_12_1"),
+        (["default", "defualt"], "did you mean default"),
+        (["zzz"], "choose from default"),
+        ([], "no feature"),
+        (lambda market: market.close, "<lambda>"),
+        (3, "unknown feature 3"),
+    ],
+)
 def test_what_cannot_be_asked_for(market, features, told):
     with pytest.raises(InputError, match=told):
         resolve(market, [features] if features == 3 else features)
@@ -365,6 +404,7 @@ def test_every_feature_says_what_it_is():
 
 
 # --- scaling and panel -------------------------------------------------------------------------------------------------
+
 
 def column(values) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
@@ -403,7 +443,9 @@ def test_scaling_travels_as_json(market):
     assert Scaling.from_dict(json.loads(json.dumps(scaling.to_dict()))) == scaling
 
 
-@pytest.mark.parametrize("damage", [{"names": ["a"]}, {"mean": None}, {"sd": [float("nan")]}, {"kinds": ["rank"]}, {"kinds": [[]]}])
+@pytest.mark.parametrize(
+    "damage", [{"names": ["a"]}, {"mean": None}, {"sd": [float("nan")]}, {"kinds": ["rank"]}, {"kinds": [[]]}]
+)
 def test_a_damaged_scaling_is_refused(damage):
     stored = {"names": ["x", "y"][:1], "kinds": ["cross"], "mean": [0.0], "sd": [1.0]}
     if damage == {"names": ["a"]}:

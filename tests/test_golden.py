@@ -18,10 +18,18 @@ pytestmark = pytest.mark.shared
 FIGURES = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 WINDOWS = ("2020-05-26 .. 2021-05-26", "2019-05-13 .. 2021-05-26", "2016-01-04 .. 2020-05-22")
 MEMBERS = dict(zip(WINDOWS, (103, 102, 101), strict=True))
-SHORT = [(WINDOWS[0], name, fill, fee) for name in ("benchmark-hold", "buy-and-hold", "equal-weight")
-         for fill in ("close", "open") for fee in (0, 10)]  # fmt: skip
-LONG = [(window, name, fill, fee) for window in WINDOWS[1:] for name in ("buy-and-hold", "equal-weight")
-        for fill, fee in (("close", 0), ("open", 10))]  # fmt: skip
+SHORT = [
+    (WINDOWS[0], name, fill, fee)
+    for name in ("benchmark-hold", "buy-and-hold", "equal-weight")
+    for fill in ("close", "open")
+    for fee in (0, 10)
+]
+LONG = [
+    (window, name, fill, fee)
+    for window in WINDOWS[1:]
+    for name in ("buy-and-hold", "equal-weight")
+    for fill, fee in (("close", 0), ("open", 10))
+]
 
 
 @cache
@@ -80,7 +88,9 @@ def test_qqq_on_the_windows_of_the_papers(shared, market, window):
 def test_a22_the_benchmark_column_is_benchmark_hold_without_cost(market):
     result = run(market, WINDOWS[0], "benchmark-hold", "close", 0)
     for name in (*FIGURES, "sortino", "days"):
-        assert getattr(result.metrics, name) == pytest.approx(getattr(result.benchmark_metrics, name), abs=1e-12, rel=1e-12)
+        assert getattr(result.metrics, name) == pytest.approx(
+            getattr(result.benchmark_metrics, name), abs=1e-12, rel=1e-12
+        )
     assert result.relative.excess == pytest.approx(0, abs=1e-12)
     assert result.relative.beta == pytest.approx(1, abs=1e-12)
     assert result.relative.alpha == pytest.approx(0, abs=1e-12)

@@ -18,9 +18,16 @@ def t(*numbers: float) -> torch.Tensor:
 def fill(cash, shares, orders, price, costs=FREE, *, tradable=None, may_buy=None, **options) -> Fill:
     """`settle` of plain numbers; everything may be traded unless said otherwise."""
     everything = torch.ones(len(price), dtype=torch.bool)
-    return settle(torch.tensor(float(cash), dtype=torch.float64), t(*shares), t(*orders), t(*price),
-                  everything if tradable is None else torch.tensor(tradable),
-                  everything if may_buy is None else torch.tensor(may_buy), costs, **options)
+    return settle(
+        torch.tensor(float(cash), dtype=torch.float64),
+        t(*shares),
+        t(*orders),
+        t(*price),
+        everything if tradable is None else torch.tensor(tradable),
+        everything if may_buy is None else torch.tensor(may_buy),
+        costs,
+        **options,
+    )
 
 
 def random_orders(seed: int, accounts: tuple[int, ...], names: int):
@@ -146,7 +153,9 @@ def test_sells_pay_for_buys():
 
 
 def test_names_without_a_price_or_a_membership():
-    settled = fill(1000, [5, 5, 0], [-5, -5, 5], [10, 10, 10], tradable=[False, True, True], may_buy=[True, False, False])
+    settled = fill(
+        1000, [5, 5, 0], [-5, -5, 5], [10, 10, 10], tradable=[False, True, True], may_buy=[True, False, False]
+    )
     assert settled.traded.tolist() == [0.0, -5.0, 0.0]
     assert settled.shares.tolist() == [5.0, 0.0, 0.0]
 
@@ -180,8 +189,12 @@ def test_leading_dimensions_change_no_bit(costs, whole):
 
     batch = run(cash, held, orders)
     for e in range(0, 64, 9):
-        for part, alone, one in zip(batch, run(cash[e], held[e], orders[e]),
-                                    run(cash[e : e + 1], held[e : e + 1], orders[e : e + 1]), strict=True):
+        for part, alone, one in zip(
+            batch,
+            run(cash[e], held[e], orders[e]),
+            run(cash[e : e + 1], held[e : e + 1], orders[e : e + 1]),
+            strict=True,
+        ):
             assert torch.equal(part[e], alone)
             assert torch.equal(one[0], alone)
     weights = torch.rand(64, 101, dtype=torch.float64) / 101
@@ -193,8 +206,9 @@ def test_leading_dimensions_change_no_bit(costs, whole):
 @given(st.integers(0, 2**31), st.integers(1, 30), st.floats(0, 500), st.floats(0, 5), st.booleans())
 def test_money_is_neither_made_nor_lost(seed, names, fee_bps, per_share, whole):
     cash, held, orders, price, tradable, may_buy = random_orders(seed, (4,), names)
-    settled = settle(cash, held, orders, price, tradable, may_buy, Costs(fee_bps=fee_bps, per_share=per_share),
-                     whole_shares=whole)
+    settled = settle(
+        cash, held, orders, price, tradable, may_buy, Costs(fee_bps=fee_bps, per_share=per_share), whole_shares=whole
+    )
     assert (settled.cash >= 0).all()
     assert (settled.shares >= 0).all()
     assert (settled.traded[:, ~tradable] == 0).all()
@@ -209,14 +223,16 @@ def test_the_order_of_the_names_changes_nothing(seed, names, whole):
     cash, held, orders, price, tradable, may_buy = random_orders(seed, (), names)
     order = torch.randperm(names, generator=torch.Generator().manual_seed(seed))
     one = settle(cash, held, orders, price, tradable, may_buy, Costs(), whole_shares=whole)
-    other = settle(cash, held[order], orders[order], price[order], tradable[order], may_buy[order], Costs(),
-                   whole_shares=whole)
+    other = settle(
+        cash, held[order], orders[order], price[order], tradable[order], may_buy[order], Costs(), whole_shares=whole
+    )
     torch.testing.assert_close(other.cash, one.cash, rtol=1e-12, atol=1e-9)
     torch.testing.assert_close(other.shares, one.shares[order], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [{"fee_bps": -1}, {"slippage_bps": float("nan")}, {"per_share": float("inf")},
-                                   {"fee_bps": 10_000}])
+@pytest.mark.parametrize(
+    "wrong", [{"fee_bps": -1}, {"slippage_bps": float("nan")}, {"per_share": float("inf")}, {"fee_bps": 10_000}]
+)
 def test_costs_that_cannot_be_are_refused(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
         Costs(**wrong)

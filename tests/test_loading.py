@@ -39,12 +39,15 @@ def test_built_in_strategies_by_name(name):
     assert type(load_strategy(name)) is BUILT_IN[name]
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("momentun", "there is no strategy 'momentun'; did you mean momentum?"),
-    ("zzz", "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
-    ("nowhere/mine.py", "there is no strategy file nowhere/mine.py; check the path"),
-    ("nowhere/mine.py:Half", "there is no strategy file nowhere/mine.py; check the path"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("momentun", "there is no strategy 'momentun'; did you mean momentum?"),
+        ("zzz", "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
+        ("nowhere/mine.py", "there is no strategy file nowhere/mine.py; check the path"),
+        ("nowhere/mine.py:Half", "there is no strategy file nowhere/mine.py; check the path"),
+    ],
+)
 def test_what_does_not_exist(name, message):
     with pytest.raises(InputError) as raised:
         load_strategy(name)
@@ -69,19 +72,26 @@ def test_a_file_with_several_needs_a_name(write):
         load_strategy(f"{path}:Momentum")
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("import finpod\n", "mine.py defines no Strategy; write a class that subclasses finpod.Strategy"),
-    ("from finpod.strategy import Momentum\n", "mine.py defines no Strategy"),
-    ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
-    ("x = 1\n\ny = missing\n", "mine.py cannot be run: line 3: NameError: name 'missing' is not defined"),
-    ("import no_such_package_at_all\n", "line 1: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
-    ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
-    ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
-    ("import finpod\nclass A(finpod.Strategy):\n    def __init__(self, k):\n        pass\n",
-     r"mine.py: A() failed, and a strategy must need no arguments (TypeError: "),
-    ("import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        self.k = 1 / 0\n",
-     r"(line 4: ZeroDivisionError: division by zero)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import finpod\n", "mine.py defines no Strategy; write a class that subclasses finpod.Strategy"),
+        ("from finpod.strategy import Momentum\n", "mine.py defines no Strategy"),
+        ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
+        ("x = 1\n\ny = missing\n", "mine.py cannot be run: line 3: NameError: name 'missing' is not defined"),
+        ("import no_such_package_at_all\n", "line 1: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
+        ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
+        ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
+        (
+            "import finpod\nclass A(finpod.Strategy):\n    def __init__(self, k):\n        pass\n",
+            r"mine.py: A() failed, and a strategy must need no arguments (TypeError: ",
+        ),
+        (
+            "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        self.k = 1 / 0\n",
+            r"(line 4: ZeroDivisionError: division by zero)",
+        ),
+    ],
+)
 def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
     path = write(text)
     with pytest.raises(StrategyError) as raised:
@@ -91,7 +101,9 @@ def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
 
 
 def test_an_error_of_finpod_itself_is_passed_on(write):
-    path = write("import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        finpod.load_market('gone.csv')\n")
+    path = write(
+        "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        finpod.load_market('gone.csv')\n"
+    )
     with pytest.raises(FinpodError, match=r"there is no market gone.csv"):
         load_strategy(path)
 
@@ -138,7 +150,7 @@ def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
     import types
 
     ensemble = types.ModuleType("finpod.tournament.ensemble")
-    ensemble.load_ensemble = lambda folder: (Momentum(k=3) if folder == tmp_path else None)  # type: ignore[attr-defined]
+    ensemble.load_ensemble = lambda folder: Momentum(k=3) if folder == tmp_path else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "finpod.tournament.ensemble", ensemble)
     (tmp_path / "ensemble.json").write_text("{}")
     assert load_strategy(tmp_path).k == 3

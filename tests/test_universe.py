@@ -33,12 +33,15 @@ def test_b06_reaches_the_market_and_no_table_warns(tmp_path):
     assert market.manifest["survivorship"] is False
     static = load_market(bars)
     assert static.manifest["survivorship"] is True
-    assert "2020-07-03" in static.manifest["notes"][0]
+    assert "2020-07-03" in static.manifest["membership"]
 
 
 def test_spells_may_repeat_overlap_and_lie_outside(tmp_path):
-    path = written(tmp_path, "ticker,from,to_exclusive\nA,2019-01-01,2020-01-02\nA,2020-01-03,2020-01-06\n"
-                             "A,2020-01-03,2020-01-04\nB,2030-01-01,\nC,2000-01-01,2001-01-01\n")
+    path = written(
+        tmp_path,
+        "ticker,from,to_exclusive\nA,2019-01-01,2020-01-02\nA,2020-01-03,2020-01-06\n"
+        "A,2020-01-03,2020-01-04\nB,2030-01-01,\nC,2000-01-01,2001-01-01\n",
+    )
     members = read_members(path)
     dates = days("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-06")
     assert_array_equal(members.grid(dates, ["A", "B", "C"])[:, 0], [True, False, True, False])
@@ -46,14 +49,17 @@ def test_spells_may_repeat_overlap_and_lie_outside(tmp_path):
     assert members.during(dates[0], dates[-1]) == ("A",)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("", "not a CSV"),
-    ("ticker,from\nA,2020-01-01\n", "no column to_exclusive"),
-    ("ticker,from,to_exclusive\n", "holds no member"),
-    ("ticker,from,to_exclusive\nA,01/02/2020,\n", "from of A is '01/02/2020'"),
-    ("ticker,from,to_exclusive\nA,,2020-01-01\n", "from of A is ''"),
-    ("ticker,from,to_exclusive\nA,2020-01-02,2020-01-02\n", "spell of A ends on 2020-01-02, not after"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a CSV"),
+        ("ticker,from\nA,2020-01-01\n", "no column to_exclusive"),
+        ("ticker,from,to_exclusive\n", "holds no member"),
+        ("ticker,from,to_exclusive\nA,01/02/2020,\n", "from of A is '01/02/2020'"),
+        ("ticker,from,to_exclusive\nA,,2020-01-01\n", "from of A is ''"),
+        ("ticker,from,to_exclusive\nA,2020-01-02,2020-01-02\n", "spell of A ends on 2020-01-02, not after"),
+    ],
+)
 def test_unusable_membership_files(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read_members(written(tmp_path, text))
@@ -89,7 +95,9 @@ def test_index_membership_is_point_in_time():
 
 def test_known_errors_of_the_index_package_are_mended():
     members = index_members("nasdaq100")
-    grid = members.grid(days("2014-12-31", "2016-06-01", "2018-12-21", "2018-12-24", "2020-04-29", "2020-04-30"), ["WTW"])
+    grid = members.grid(
+        days("2014-12-31", "2016-06-01", "2018-12-21", "2018-12-24", "2020-04-29", "2020-04-30"), ["WTW"]
+    )
     assert_array_equal(grid[:, 0], [True, False, False, True, True, False])
     grid = members.grid(days("2014-12-31", "2015-06-01", "2015-12-21", "2016-07-18"), ["TCOM", "ENDP"])
     assert_array_equal(grid, [[True, True], [False, False], [True, True], [True, False]])

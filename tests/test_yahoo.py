@@ -18,10 +18,20 @@ EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)
 def bars_of(names, first, stop):
     """Weekday bars in [first, stop) as yfinance lays them out, with a close of 100 and an adjusted close of 98."""
     days = pd.bdate_range(first, pd.Timestamp(stop) - pd.Timedelta(days=1), name="Date").as_unit("s")
-    values = {"Adj Close": 98.0, "Close": 100.0, "Dividends": 0.0, "High": 101.0, "Low": 97.0, "Open": 99.0,
-              "Stock Splits": 0.0, "Volume": 1000.0}
+    values = {
+        "Adj Close": 98.0,
+        "Close": 100.0,
+        "Dividends": 0.0,
+        "High": 101.0,
+        "Low": 97.0,
+        "Open": 99.0,
+        "Stock Splits": 0.0,
+        "Volume": 1000.0,
+    }
     columns = pd.MultiIndex.from_product([values, names], names=["Price", "Ticker"])
-    return pd.DataFrame(np.tile(np.repeat(list(values.values()), len(names)), (len(days), 1)), index=days, columns=columns)
+    return pd.DataFrame(
+        np.tile(np.repeat(list(values.values()), len(names)), (len(days), 1)), index=days, columns=columns
+    )
 
 
 class FakeYahoo:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from finpod.jsonable import to_json
 
 Report = Callable[[str, float], None]
 """(what is being done, share that is done in [0, 1])."""
@@ -14,8 +15,7 @@ Report = Callable[[str, float], None]
 
 def show_json(value: Any) -> None:
     """Print a value as JSON; numbers that JSON cannot hold become null."""
-    finite = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
-    print(json.dumps(finite, indent=1))
+    print(to_json(value), end="")
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:

@@ -38,8 +38,10 @@ def tidy_bars(frame: pd.DataFrame, *, ticker: str | None = None, name: str = "th
     frame = frame.loc[:, [c for c in ("date", "ticker", *FIELDS) if c in frame.columns]]
     missing = [c for c in ("date", "ticker", "close") if c not in frame.columns]
     if missing:
-        raise DataError(f"{name} has no column {missing[0]}; bars need date, ticker and close (open, high, low, "
-                        "adj_close and volume where known)")
+        raise DataError(
+            f"{name} has no column {missing[0]}; bars need date, ticker and close (open, high, low, "
+            "adj_close and volume where known)"
+        )
     if frame.columns.has_duplicates:
         raise DataError(f"{name} has two columns for {frame.columns[frame.columns.duplicated()][0]}; keep one")
     if frame.empty:
@@ -71,8 +73,15 @@ def session_dates(dates: pd.Series, name: str = "the frame") -> Array:
     return parsed.to_numpy().astype("datetime64[D]").astype("datetime64[ns]")
 
 
-def build_market(bars: pd.DataFrame, *, membership: Membership | None, benchmark: str, manifest: Mapping[str, Any],
-                 name: str = "the frame", allow_missing: bool = True) -> MarketData:
+def build_market(
+    bars: pd.DataFrame,
+    *,
+    membership: Membership | None,
+    benchmark: str,
+    manifest: Mapping[str, Any],
+    name: str = "the frame",
+    allow_missing: bool = True,
+) -> MarketData:
     """A validated market from tidy bars (see `tidy_bars`), adjusted for splits and dividends.
 
     adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close); without `adj_close` the
@@ -82,8 +91,10 @@ def build_market(bars: pd.DataFrame, *, membership: Membership | None, benchmark
     """
     tickers = tuple(bars["ticker"].cat.categories)
     if benchmark not in tickers:
-        raise InputError(f"{name} has no rows for the benchmark {benchmark}; choose one of its {len(tickers)} names "
-                         f"with benchmark=, such as {', '.join(tickers[:3])}")
+        raise InputError(
+            f"{name} has no rows for the benchmark {benchmark}; choose one of its {len(tickers)} names "
+            f"with benchmark=, such as {', '.join(tickers[:3])}"
+        )
     membership = None if membership is None else membership.spelled_as(tickers)
     if membership is not None:
         _check_members(membership, bars, benchmark, name, allow_missing)
@@ -95,14 +106,23 @@ def build_market(bars: pd.DataFrame, *, membership: Membership | None, benchmark
     own = tickers.index(benchmark)
     names = tuple(t for t in tickers if t != benchmark)
     member, facts = _memberships(membership, dates, names, np.isfinite(np.delete(tables["close"], own, axis=1)))
-    notes = [*manifest.get("notes", ()), *_notes(facts, "adj_close" in bars, name)]
+    notes = [*manifest.get("notes", ()), *_notes("adj_close" in bars, name)]
     columns: dict[str, Any] = {key: np.delete(table, own, axis=1) for key, table in tables.items()}
     return MarketData(
-        dates=dates, tickers=names, member=member, benchmark=benchmark,
+        dates=dates,
+        tickers=names,
+        member=member,
+        benchmark=benchmark,
         benchmark_close=tables["close"][:, own].copy(),
         benchmark_open=tables["open"][:, own].copy() if "open" in tables else None,
-        manifest={"benchmark_kind": "total return", "versions": package_versions(), **manifest, **facts,
-                  "repairs": repairs, "notes": notes},
+        manifest={
+            "benchmark_kind": "total return",
+            "versions": package_versions(),
+            **manifest,
+            **facts,
+            "repairs": repairs,
+            "notes": notes,
+        },
         **columns,
     )
 
@@ -110,11 +130,6 @@ def build_market(bars: pd.DataFrame, *, membership: Membership | None, benchmark
 def package_versions(*more: str) -> dict[str, str]:
     """Versions of finpod and of the packages that shaped the data."""
     return {package: _version(package) for package in (*_PACKAGES, *more)}
-
-
-def survivorship_note(membership: str) -> str:
-    """The sentence that reports show as a warning where the universe is a list of a later date."""
-    return f"Survivorship: {membership}; names that failed or left earlier are absent, which flatters every figure."
 
 
 def _version(package: str) -> str:
@@ -169,8 +184,10 @@ def _without_duplicates(bars: pd.DataFrame, name: str) -> pd.DataFrame:
     differs = ~((values[rows] == values[rows - 1]) | (np.isnan(values[rows]) & np.isnan(values[rows - 1]))).all(axis=1)
     if differs.any():
         row = rows[int(np.argmax(differs))]
-        raise DataError(f"{name} has two different bars for {bars['ticker'].iloc[row]} on {date[row]!s:.10}; "
-                        "finpod needs one bar a name and session")
+        raise DataError(
+            f"{name} has two different bars for {bars['ticker'].iloc[row]} on {date[row]!s:.10}; "
+            "finpod needs one bar a name and session"
+        )
     kept = bars[~again].reset_index(drop=True)
     kept.attrs["duplicates"] = int(again.sum())
     return kept
@@ -191,8 +208,12 @@ def _mask_impossible(bars: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
     repairs["volumes masked, negative"] = int(negative.sum())
     masked = impossible | unadjusted | absent
     if masked.any() or negative.any():
-        bars = bars.assign(**{column: np.where(masked | (negative & (column == "volume")), np.nan, table)
-                              for column, table in values.items()})
+        bars = bars.assign(
+            **{
+                column: np.where(masked | (negative & (column == "volume")), np.nan, table)
+                for column, table in values.items()
+            }
+        )
     return bars, {kind: count for kind, count in repairs.items() if count}
 
 
@@ -219,46 +240,57 @@ def _pivot(bars: pd.DataFrame, row: Array, days: int, names: int) -> dict[str, A
 def _check_members(membership: Membership, bars: pd.DataFrame, benchmark: str, name: str, allow_missing: bool) -> None:
     wanted = membership.during(bars["date"].iloc[0].to_datetime64(), bars["date"].iloc[-1].to_datetime64())
     if benchmark in wanted:
-        raise InputError(f"{benchmark} cannot be the benchmark and a member as well; choose another benchmark, or leave it "
-                         "out of the members")
+        raise InputError(
+            f"{benchmark} cannot be the benchmark and a member as well; choose another benchmark, or leave it "
+            "out of the members"
+        )
     missing = [t for t in wanted if t not in bars["ticker"].cat.categories]
     if missing and not allow_missing:
-        raise InputError(f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(wanted)} names); leave "
-                         "them out, or allow missing names")
+        raise InputError(
+            f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(wanted)} names); leave "
+            "them out, or allow missing names"
+        )
 
 
-def _memberships(membership: Membership | None, dates: Array, names: Sequence[str],
-                 has_bar: Array) -> tuple[Array, dict[str, Any]]:
+def _memberships(
+    membership: Membership | None, dates: Array, names: Sequence[str], has_bar: Array
+) -> tuple[Array, dict[str, Any]]:
     """[T, N] membership, and what the manifest says of it."""
     if membership is None:
         member = np.ones((len(dates), len(names)), dtype=bool)
         sentence = f"static list of the {len(names)} names with prices on {dates[-1]!s:.10}"
-        return member, {"membership": sentence, "survivorship": True, "missing": [],
-                        "coverage": _coverage(dates, member.sum(axis=1), has_bar.sum(axis=1))}
+        return member, {
+            "membership": sentence,
+            "survivorship": True,
+            "missing": [],
+            "coverage": _coverage(dates, member.sum(axis=1), has_bar.sum(axis=1)),
+        }
     member = membership.grid(dates, names)
     missing = [t for t in membership.during(dates[0], dates[-1]) if t not in set(names)]
     members = member.sum(axis=1) + membership.grid(dates, missing).sum(axis=1)
     if not member.any():
-        raise DataError(f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} "
-                        f"({membership.sentence}); check that both use the same symbols")
-    return member, {"membership": membership.sentence, "survivorship": membership.survivorship, "missing": missing,
-                    "coverage": _coverage(dates, members, (member & has_bar).sum(axis=1))}
+        raise DataError(
+            f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} "
+            f"({membership.sentence}); check that both use the same symbols"
+        )
+    return member, {
+        "membership": membership.sentence,
+        "survivorship": membership.survivorship,
+        "missing": missing,
+        "coverage": _coverage(dates, members, (member & has_bar).sum(axis=1)),
+    }
 
 
 def _coverage(dates: Array, members: Array, covered: Array) -> dict[str, float]:
     """Year -> share of the member-days that have a bar."""
     years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
     days, have = np.bincount(index, members), np.bincount(index, covered)
-    return {str(year): round(float(part / whole), 6)
-            for year, whole, part in zip(years, days, have, strict=True) if whole}
+    return {
+        str(year): round(float(part / whole), 6) for year, whole, part in zip(years, days, have, strict=True) if whole
+    }
 
 
-def _notes(facts: Mapping[str, Any], has_adjusted: bool, name: str) -> list[str]:
-    notes = []
-    if facts["survivorship"]:
-        notes.append(survivorship_note(facts["membership"]))
-    if missing := facts["missing"]:
-        notes.append(f"{len(missing)} members of these dates have no prices and are left out: {', '.join(missing)}.")
-    if not has_adjusted:
-        notes.append(f"{name} has no adjusted close; its prices are taken as adjusted for splits and dividends.")
-    return notes
+def _notes(has_adjusted: bool, name: str) -> list[str]:
+    if has_adjusted:
+        return []
+    return [f"{name} has no adjusted close; its prices are taken as adjusted for splits and dividends"]

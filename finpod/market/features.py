@@ -22,8 +22,19 @@ from finpod.market.published import PUBLISHED
 from finpod.market.scale_free import SCALE_FREE
 from finpod.market.scaling import Scaling
 
-__all__ = ["FEATURES", "SETS", "Definition", "Feature", "Features", "Panel", "Scaling", "build_panel", "compute",
-           "name_of", "resolve"]
+__all__ = [
+    "FEATURES",
+    "SETS",
+    "Definition",
+    "Feature",
+    "Features",
+    "Panel",
+    "Scaling",
+    "build_panel",
+    "compute",
+    "name_of",
+    "resolve",
+]
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
 """A name in `FEATURES`, or a function of the market that gives [T, N], NaN where undefined."""
@@ -75,8 +86,11 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         else:
             kept[name] = feature
     if not kept:
-        raise InputError(f"no feature is left: these data lack the tables for {', '.join(left_out)}" if left_out else
-                         "no feature is asked for; leave features out for the default set")
+        raise InputError(
+            f"no feature is left: these data lack the tables for {', '.join(left_out)}"
+            if left_out
+            else "no feature is asked for; leave features out for the default set"
+        )
     return tuple(kept.values()), tuple(dict.fromkeys(left_out))
 
 
@@ -99,8 +113,14 @@ def compute(market: MarketData, features: Features = None, device: str | torch.d
     return values
 
 
-def build_panel(market: MarketData, features: Features = None, *, scaling: Scaling | None = None,
-                fit: tuple[int, int] | None = None, device: str | torch.device = "cpu") -> Panel:
+def build_panel(
+    market: MarketData,
+    features: Features = None,
+    *,
+    scaling: Scaling | None = None,
+    fit: tuple[int, int] | None = None,
+    device: str | torch.device = "cpu",
+) -> Panel:
     """Compute, scale and check the features of `market`.
 
     `fit` are the training rows (first, stop) that a new scaling is fitted on; a given `scaling`, of a trained agent, is
@@ -110,8 +130,9 @@ def build_panel(market: MarketData, features: Features = None, *, scaling: Scali
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES]:
-            raise CheckpointError(f"the agent was trained on {', '.join(foreign)}, no feature of finpod; "
-                                  "pass the function in features=")
+            raise CheckpointError(
+                f"the agent was trained on {', '.join(foreign)}, no feature of finpod; pass the function in features="
+            )
         features = scaling.names
     kept, left_out = resolve(market, features)
     names = tuple(map(name_of, kept))
@@ -125,8 +146,10 @@ def build_panel(market: MarketData, features: Features = None, *, scaling: Scali
             raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
         scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(map(_kind_of, kept)))
         if not any(scaling.sd):
-            raise InputError(f"no feature tells names or days apart on the training rows {fit[0]}:{fit[1]}; "
-                             f"{names[0]} and the others may need earlier sessions to warm up")
+            raise InputError(
+                f"no feature tells names or days apart on the training rows {fit[0]}:{fit[1]}; "
+                f"{names[0]} and the others may need earlier sessions to warm up"
+            )
     tradable = torch.tensor(np.array(market.has_bar), device=raw.device)
     return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
 
@@ -139,7 +162,9 @@ def _expand(features: Features) -> list[Feature]:
     for feature in [features] if isinstance(features, str) or callable(features) else features:
         if callable(feature):
             if name_of(feature) in FEATURES or name_of(feature) in SETS or name_of(feature) == "<lambda>":
-                raise InputError(f"a feature of your own cannot be called {name_of(feature)}; define it under another name")
+                raise InputError(
+                    f"a feature of your own cannot be called {name_of(feature)}; define it under another name"
+                )
             single.append(feature)
         elif feature in SETS:
             single.extend(SETS[feature])
@@ -147,8 +172,10 @@ def _expand(features: Features) -> list[Feature]:
             single.append(feature)
         else:
             close = difflib.get_close_matches(str(feature), [*FEATURES, *SETS], n=1)
-            raise InputError(f"unknown feature {feature!r}; " + (f"did you mean {close[0]}?" if close else
-                             f"choose from {', '.join([*SETS, *FEATURES])}"))
+            raise InputError(
+                f"unknown feature {feature!r}; "
+                + (f"did you mean {close[0]}?" if close else f"choose from {', '.join([*SETS, *FEATURES])}")
+            )
     return single
 
 
@@ -162,8 +189,9 @@ def _own(market: MarketData, feature: Callable[[MarketData], Array | Tensor], de
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
-        raise InputError(f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions "
-                         "and names")
+        raise InputError(
+            f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and names"
+        )
     return values.to(device, torch.float64)
 
 
@@ -171,5 +199,7 @@ def _require_finite(raw: Tensor, market: MarketData, names: tuple[str, ...]) -> 
     infinite = raw.isinf()
     if infinite.any():
         row, column, feature = infinite.nonzero()[0].tolist()
-        raise DataError(f"{names[feature]} of {market.tickers[column]} on {market.dates[row]!s:.10} is infinite; "
-                        "give NaN where a feature is undefined")
+        raise DataError(
+            f"{names[feature]} of {market.tickers[column]} on {market.dates[row]!s:.10} is infinite; "
+            "give NaN where a feature is undefined"
+        )

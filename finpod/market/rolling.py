@@ -75,8 +75,8 @@ def rolling_mean(table: Tensor, window: int) -> Tensor:
 def rolling_max(table: Tensor, window: int) -> Tensor:
     """[T, N] greatest of the last `window` rows."""
     exists = table.isfinite()
-    count, = _over_window((exists.double(),), window, _add, 0.0)
-    greatest, = _over_window((table.where(exists, -math.inf),), window, _greater, -math.inf)
+    (count,) = _over_window((exists.double(),), window, _add, 0.0)
+    (greatest,) = _over_window((table.where(exists, -math.inf),), window, _greater, -math.inf)
     return greatest.where(enough(count, window), math.nan)
 
 
@@ -123,10 +123,12 @@ def exponential_mean(table: Tensor, rate: float) -> Tensor:
     return total.div(weight).where(exists, math.nan)
 
 
-def _over_window(level: tuple[Tensor, ...], window: int, merge: Callable[[Any, Any], tuple[Tensor, ...]],
-                 empty: float) -> tuple[Tensor, ...]:
+def _over_window(
+    level: tuple[Tensor, ...], window: int, merge: Callable[[Any, Any], tuple[Tensor, ...]], empty: float
+) -> tuple[Tensor, ...]:
     """Merge `level`, the statistic of single rows, over the last `window` rows; `merge` takes (later, earlier), and
     `empty` is what a row before the first one counts as."""
+
     def earlier(state: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
         return tuple(delay(part, rows, empty) for part in state)
 

@@ -1,6 +1,6 @@
 """The bundled sample: real prices that need no network."""
 
-from finpod.market.clean import package_versions, survivorship_note
+from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 
 
@@ -18,8 +18,11 @@ def sample_market() -> MarketData:
     names = tuple(str(ticker) for ticker in prices.columns)
     membership = f"static list of {len(names)} large US stocks, all of them survivors to {last}"
     return MarketData(
-        dates=prices.index.to_numpy().astype("datetime64[ns]"), tickers=names, close=prices.to_numpy(dtype=float),
-        benchmark="S&P 500 price index (dividends left out)", benchmark_close=index.to_numpy(dtype=float),
+        dates=prices.index.to_numpy().astype("datetime64[ns]"),
+        tickers=names,
+        close=prices.to_numpy(dtype=float),
+        benchmark="S&P 500 price index (dividends left out)",
+        benchmark_close=index.to_numpy(dtype=float),
         manifest={
             "source": "sample",
             "title": f"bundled sample: {len(names)} large US stocks, {first} to {last}, adjusted daily closes (skfolio)",
@@ -30,11 +33,7 @@ def sample_market() -> MarketData:
             "missing": [],
             "coverage": {str(year): 1.0 for year in sorted(set(prices.index.year))},
             "repairs": {},
-            "notes": [
-                survivorship_note(membership),
-                "The benchmark is the S&P 500 price index: it leaves dividends out while the stocks' prices include "
-                "them, which flatters every strategy by about two percent a year.",
-            ],
+            "notes": [],
             "versions": package_versions("skfolio"),
         },
     )

@@ -76,31 +76,43 @@ def volume_shock(bars: Bars, short: int, long: int) -> Tensor:
 
 
 SCALE_FREE: dict[str, Definition] = {
-    "residual_momentum_12_1": Definition(residual_momentum, 252,
-                                         "a sqrt(n) / s of r = a + b m + e over the sessions t-251..t-21, s = sd(e)"),
+    "residual_momentum_12_1": Definition(
+        residual_momentum, 252, "a sqrt(n) / s of r = a + b m + e over the sessions t-251..t-21, s = sd(e)"
+    ),
     "momentum_12_1": Definition(lambda bars: log_return(bars, 252, skip=21), 252, "ln(c_{t-21} / c_{t-252})"),
     "return_63": Definition(lambda bars: log_return(bars, 63), 63, "ln(c_t / c_{t-63})"),
     "return_126": Definition(lambda bars: log_return(bars, 126), 126, "ln(c_t / c_{t-126})"),
     "return_252": Definition(lambda bars: log_return(bars, 252), 252, "ln(c_t / c_{t-252})"),
-    "smooth_momentum_126": Definition(lambda bars: smooth_momentum(bars, 126), 125,
-                                      "252 slope R2 of the regression of ln c on time over 126 sessions"),
-    "high_252_distance": Definition(lambda bars: (bars.close / rolling_max(bars.close, 252)).log(), 251,
-                                    "ln(c_t / max_252(c))"),
+    "smooth_momentum_126": Definition(
+        lambda bars: smooth_momentum(bars, 126), 125, "252 slope R2 of the regression of ln c on time over 126 sessions"
+    ),
+    "high_252_distance": Definition(
+        lambda bars: (bars.close / rolling_max(bars.close, 252)).log(), 251, "ln(c_t / max_252(c))"
+    ),
     "beta_252": Definition(lambda bars: market_beta(bars.moments(252)), 252, "cov_252(r, m) / var_252(m)"),
-    "idiosyncratic_volatility_63": Definition(lambda bars: residual_deviation(bars.moments(63)), 63,
-                                              "sd(e) of r = a + b m + e over 63 sessions"),
+    "idiosyncratic_volatility_63": Definition(
+        lambda bars: residual_deviation(bars.moments(63)), 63, "sd(e) of r = a + b m + e over 63 sessions"
+    ),
     "volatility_21": Definition(lambda bars: volatility(bars, 21), 21, "sd_21(r)"),
     "volatility_63": Definition(lambda bars: volatility(bars, 63), 63, "sd_63(r)"),
-    "log_dollar_volume_63": Definition(lambda bars: log(rolling_mean(bars.dollar_volume, 63)), 62,
-                                       "ln mean_63(c volume)", tables=("volume",)),
+    "log_dollar_volume_63": Definition(
+        lambda bars: log(rolling_mean(bars.dollar_volume, 63)), 62, "ln mean_63(c volume)", tables=("volume",)
+    ),
     "amihud_63": Definition(lambda bars: illiquidity(bars, 63), 63, "ln mean_63(|r| / (c volume))", tables=("volume",)),
-    "turbulence_63": Definition(lambda bars: turbulence(bars, 63, per_name=True), 64,
-                                "squared Mahalanobis distance of the members' returns from the 63 sessions before, per "
-                                "name", "pooled", market_wide=True),
+    "turbulence_63": Definition(
+        lambda bars: turbulence(bars, 63, per_name=True),
+        64,
+        "squared Mahalanobis distance of the members' returns from the 63 sessions before, per name",
+        "pooled",
+        market_wide=True,
+    ),
     "residual_return_21": Definition(lambda bars: residual_return(bars, 21), 252, "sum_21(r - beta_252 m)"),
     "return_5": Definition(lambda bars: log_return(bars, 5), 5, "ln(c_t / c_{t-5})"),
-    "intraday_return_21": Definition(lambda bars: intraday_return(bars, 21), 20, "mean_21(ln(c / o))", tables=("open",)),
-    "volume_shock_5": Definition(lambda bars: volume_shock(bars, 5, 63), 62, "ln(mean_5(c volume) / mean_63(c volume))",
-                                 tables=("volume",)),
+    "intraday_return_21": Definition(
+        lambda bars: intraday_return(bars, 21), 20, "mean_21(ln(c / o))", tables=("open",)
+    ),
+    "volume_shock_5": Definition(
+        lambda bars: volume_shock(bars, 5, 63), 62, "ln(mean_5(c volume) / mean_63(c volume))", tables=("volume",)
+    ),
 }
 """The default set by name: slow features first, then context."""

@@ -38,8 +38,9 @@ class Scaling:
     """[F] standard deviation (ddof 0) of the same values; 0 for a feature that tells nothing."""
 
     @classmethod
-    def fit(cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str],
-            kinds: Sequence[Kind]) -> Scaling:
+    def fit(
+        cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
+    ) -> Scaling:
         """Fit on the rows [first, stop) of raw [T, N, F] and member [T, N]. Raises InputError for rows out of range."""
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are not within 0:{len(raw)}")
@@ -88,9 +89,15 @@ class Scaling:
             return
         missing = [name for name in self.names if name not in given]
         extra = [name for name in given if name not in self.names]
-        told = [f"{label} {', '.join(found)}" for label, found in (("missing", missing), ("not known to it:", extra)) if found]
-        raise CheckpointError("the features are not those the agent was trained on: "
-                              + ("; ".join(told) or f"their order must be {', '.join(self.names)}"))
+        told = [
+            f"{label} {', '.join(found)}"
+            for label, found in (("missing", missing), ("not known to it:", extra))
+            if found
+        ]
+        raise CheckpointError(
+            "the features are not those the agent was trained on: "
+            + ("; ".join(told) or f"their order must be {', '.join(self.names)}")
+        )
 
 
 def _mean_and_sd(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,8 +22,13 @@ SAMPLE = "sample"
 """The name under which `load_market` returns `sample_market()`."""
 
 
-def load_market(path: str | PathLike[str] | pd.DataFrame, *, members: Members = None, benchmark: str = "QQQ",
-                allow_missing: bool = False) -> MarketData:
+def load_market(
+    path: str | PathLike[str] | pd.DataFrame,
+    *,
+    members: Members = None,
+    benchmark: str = "QQQ",
+    allow_missing: bool = False,
+) -> MarketData:
     """Bars from a tidy parquet or CSV file (or such a frame), a snapshot folder, or the word "sample".
 
     A tidy file has the columns date, ticker, close and, where known, open, high, low, adj_close, volume; prices are
@@ -53,8 +58,14 @@ def _from_bars(frame: pd.DataFrame, name: str, members: Members, benchmark: str,
         bars = bars[bars["ticker"].isin(list(wanted))]
         bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
     manifest = {"source": "file", "title": name, "path": name}
-    return build_market(bars, membership=membership, benchmark=benchmark, manifest=manifest, name=name,
-                        allow_missing=allow_missing or not listed)
+    return build_market(
+        bars,
+        membership=membership,
+        benchmark=benchmark,
+        manifest=manifest,
+        name=name,
+        allow_missing=allow_missing or not listed,
+    )
 
 
 def _membership(members: Members, name: str) -> Membership | None:
@@ -82,9 +93,17 @@ def _read(source: Path) -> pd.DataFrame:
     if kind not in (".parquet", ".csv"):
         raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, one row a bar")
     try:
-        frame = pd.read_parquet(source) if kind == ".parquet" else pd.read_csv(
-            source, dtype={"ticker": str}, keep_default_na=False, na_values=["", "NaN", "nan", "null"],
-            float_precision="round_trip")
+        frame = (
+            pd.read_parquet(source)
+            if kind == ".parquet"
+            else pd.read_csv(
+                source,
+                dtype={"ticker": str},
+                keep_default_na=False,
+                na_values=["", "NaN", "nan", "null"],
+                float_precision="round_trip",
+            )
+        )
     except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{source.name} cannot be read ({reason}); fetch or export it again") from error

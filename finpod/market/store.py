@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from finpod.atomic import new_folder, write_bytes, write_text
 from finpod.errors import DataError, InputError
+from finpod.jsonable import to_json
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 
@@ -21,8 +22,9 @@ _TABLES = ("open", "high", "low", "close", "volume", "factor", "member")
 _BENCHMARK = ("benchmark_close", "benchmark_open")
 
 
-def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = False,
-                  created: datetime | None = None) -> Path:
+def save_snapshot(
+    market: MarketData, folder: str | Path, *, overwrite: bool = False, created: datetime | None = None
+) -> Path:
     """Write the market to `folder` (all or nothing) and return it; `created` is the time to record, by default now.
 
     `bars.parquet` has one row a session and name, sorted by both, NaN where there is no bar; the benchmark stands beside
@@ -52,7 +54,7 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, compression="zstd")
         write_bytes(fresh / BARS, buffer.getvalue())
-        write_text(fresh / MANIFEST, json.dumps(content, indent=1, sort_keys=True) + "\n")
+        write_text(fresh / MANIFEST, to_json(content))
     return target
 
 
@@ -63,18 +65,24 @@ def load_snapshot(folder: str | Path) -> MarketData:
     """
     source = Path(folder)
     if not (source / MANIFEST).is_file():
-        raise InputError(f"{source} holds no snapshot (no {MANIFEST}); give a folder under data/, or a parquet or CSV file")
+        raise InputError(
+            f"{source} holds no snapshot (no {MANIFEST}); give a folder under data/, or a parquet or CSV file"
+        )
     try:
         content = json.loads((source / MANIFEST).read_text())
         if content["format"] != FORMAT:
-            raise DataError(f"{source} has snapshot format {content['format']}, this finpod reads {FORMAT}; make it again")
+            raise DataError(
+                f"{source} has snapshot format {content['format']}, this finpod reads {FORMAT}; make it again"
+            )
         market = _assemble(content, pq.read_table(source / BARS))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import it again") from error
     if market.content_hash != content["hash"]:
-        raise DataError(f"snapshot {source} is damaged: its content does not have the hash {content['hash'][:12]} of its "
-                        "manifest; fetch or import it again")
+        raise DataError(
+            f"snapshot {source} is damaged: its content does not have the hash {content['hash'][:12]} of its "
+            "manifest; fetch or import it again"
+        )
     return market
 
 
@@ -82,8 +90,11 @@ def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
     names, days = len(content["tickers"]), content["sessions"]
     grids = {name: table[name].to_numpy().reshape(days, names) for name in table.column_names if name != "ticker"}
     return MarketData(
-        dates=grids["date"][:, 0], tickers=tuple(content["tickers"]), benchmark=content["benchmark"],
-        last_bar=np.array(content["last_bar"], dtype="datetime64[ns]"), manifest=content["market"],
+        dates=grids["date"][:, 0],
+        tickers=tuple(content["tickers"]),
+        benchmark=content["benchmark"],
+        last_bar=np.array(content["last_bar"], dtype="datetime64[ns]"),
+        manifest=content["market"],
         **{name: grids[name] for name in _TABLES if name in grids},
         **{name: np.ascontiguousarray(grids[name][:, 0]) for name in _BENCHMARK if name in grids},
     )

@@ -35,7 +35,7 @@ def turbulence(bars: Bars, window: int, *, per_name: bool = False) -> Tensor:
     parts = [returns.new_full((min(window, len(returns)), 1), math.nan)]
     for first in range(window, len(returns), _CHUNK):
         days = slice(first, min(first + _CHUNK, len(returns)))
-        history = values[days.start - window:days.stop - 1].unfold(0, window, 1)
+        history = values[days.start - window : days.stop - 1].unfold(0, window, 1)
         distance, names = _distance(history, values[days], usable[days])
         parts.append(distance / names if per_name else distance)
     return torch.cat(parts)

@@ -17,11 +17,22 @@ Array = NDArray[Any]
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
 
-RENAMED = (("FB", "META"), ("PCLN", "BKNG"), ("WLTW", "WTW"), ("CTRP", "TCOM"), ("SYMC", "NLOK", "GEN"),
-           ("RIMM", "BBRY", "BB"), ("UAUA", "UAL"))
+RENAMED = (
+    ("FB", "META"),
+    ("PCLN", "BKNG"),
+    ("WLTW", "WTW"),
+    ("CTRP", "TCOM"),
+    ("SYMC", "NLOK", "GEN"),
+    ("RIMM", "BBRY", "BB"),
+    ("UAUA", "UAL"),
+)
 """Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
 
-_GAPS = (("WTW", "2015-01-01", "2018-12-24"), ("ENDP", "2015-01-01", "2015-12-21"), ("TCOM", "2015-01-01", "2015-12-21"))
+_GAPS = (
+    ("WTW", "2015-01-01", "2018-12-24"),
+    ("ENDP", "2015-01-01", "2015-12-21"),
+    ("TCOM", "2015-01-01", "2015-12-21"),
+)
 """(ticker, from, to_exclusive) in which index-constitution has a member that was out of the index."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
@@ -59,8 +70,7 @@ class Membership:
     def spelled_as(self, available: Sequence[str]) -> "Membership":
         """The same spells under the symbols that the prices use, where a renamed listing is found under another one."""
         held = set(available)
-        found = {old: new for family in RENAMED for old in family if old not in held
-                 for new in family if new in held}
+        found = {old: new for family in RENAMED for old in family if old not in held for new in family if new in held}
         return replace(self, tickers=np.array([found.get(t, t) for t in self.tickers], dtype=object))
 
     def renamed_to_newest(self) -> "Membership":
@@ -105,10 +115,18 @@ def index_members(index: str) -> Membership:
     for ticker, left, again in _GAPS:
         ends = table["to_exclusive"].where(table["to_exclusive"] != "", "9999")
         spans = (table["ticker"] == ticker) & (table["from"] < left) & (ends > again)
-        table = pd.concat([table.assign(to_exclusive=table["to_exclusive"].mask(spans, left)),
-                           table[spans].assign(**{"from": again})], ignore_index=True)
-    return _from_table(table, "index-constitution",
-                       f"point-in-time NASDAQ-100 membership from index-constitution {index_constitution.__version__}")
+        table = pd.concat(
+            [
+                table.assign(to_exclusive=table["to_exclusive"].mask(spans, left)),
+                table[spans].assign(**{"from": again}),
+            ],
+            ignore_index=True,
+        )
+    return _from_table(
+        table,
+        "index-constitution",
+        f"point-in-time NASDAQ-100 membership from index-constitution {index_constitution.__version__}",
+    )
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
@@ -116,8 +134,13 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; name at least one, or leave members out to take every name")
     names = np.array(list(dict.fromkeys(tickers)), dtype=object)
-    return Membership(tickers=names, start=np.full(len(names), _START), stop=np.full(len(names), _OPEN),
-                      sentence=sentence, survivorship=True)
+    return Membership(
+        tickers=names,
+        start=np.full(len(names), _START),
+        stop=np.full(len(names), _OPEN),
+        sentence=sentence,
+        survivorship=True,
+    )
 
 
 def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
@@ -128,16 +151,20 @@ def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
         unreadable = parsed.isna() & ((text != "") | (column == "from"))
         if unreadable.any():
             row = int(np.argmax(unreadable))
-            raise DataError(f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; "
-                            "write dates as YYYY-MM-DD")
+            raise DataError(
+                f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; write dates as YYYY-MM-DD"
+            )
         days[column] = parsed.to_numpy().astype("datetime64[ns]")
     stop = np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
     if (backward := stop <= days["from"]).any():
         row = int(np.argmax(backward))
-        raise DataError(f"{name}: the spell of {table['ticker'].iloc[row]} ends on {stop[row]!s:.10}, not after its "
-                        f"start on {days['from'][row]!s:.10}")
-    return Membership(tickers=table["ticker"].str.strip().to_numpy(dtype=object), start=days["from"], stop=stop,
-                      sentence=sentence)
+        raise DataError(
+            f"{name}: the spell of {table['ticker'].iloc[row]} ends on {stop[row]!s:.10}, not after its "
+            f"start on {days['from'][row]!s:.10}"
+        )
+    return Membership(
+        tickers=table["ticker"].str.strip().to_numpy(dtype=object), start=days["from"], stop=stop, sentence=sentence
+    )
 
 
 def _first_line(error: Exception) -> str:

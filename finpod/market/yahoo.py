@@ -25,7 +25,16 @@ HOST = "query2.finance.yahoo.com"
 NEW_YORK = ZoneInfo("America/New_York")
 CLOSED = np.timedelta64(16 * 60 + 15, "m")
 """Time of day in New York from which a session's bar counts as finished: the close and a quarter of an hour."""
-_TRANSIENT = ("rate limit", "too many requests", "429", "timed out", "timeout", "connection", "resolve", "currently down")
+_TRANSIENT = (
+    "rate limit",
+    "too many requests",
+    "429",
+    "timed out",
+    "timeout",
+    "connection",
+    "resolve",
+    "currently down",
+)
 """What a reason contains when the name was not answered for, as against answered with no data."""
 
 
@@ -51,11 +60,21 @@ class _Harvest:
     unanswered: dict[str, str] = field(default_factory=dict)
 
 
-def fetch_market(universe: str | Sequence[str] = "nasdaq100", start: DateLike = "2015-01-01", end: DateLike | None = None, *,
-                 benchmark: str = "QQQ", allow_missing: bool = False, batch: int = 25, attempts: int = 4, wait: float = 5.0,
-                 deadline: float = 900.0, download: Download | None = None,
-                 now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
-                 sleep: Callable[[float], None] = time.sleep) -> MarketData:
+def fetch_market(
+    universe: str | Sequence[str] = "nasdaq100",
+    start: DateLike = "2015-01-01",
+    end: DateLike | None = None,
+    *,
+    benchmark: str = "QQQ",
+    allow_missing: bool = False,
+    batch: int = 25,
+    attempts: int = 4,
+    wait: float = 5.0,
+    deadline: float = 900.0,
+    download: Download | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
+    sleep: Callable[[float], None] = time.sleep,
+) -> MarketData:
     """Daily bars of a universe ("nasdaq100", point in time, or a list of tickers) over [start, end], both days included.
 
     Prices come unadjusted with their adjusted close (auto_adjust=False, actions=True) and are adjusted here. A name that
@@ -82,9 +101,13 @@ def fetch_market(universe: str | Sequence[str] = "nasdaq100", start: DateLike = 
     _check_answers(harvest, len(names), allow_missing)
     bars, unfinished = _finished(tidy_bars(pd.concat(harvest.bars, ignore_index=True), name="Yahoo"), today)
     return build_market(
-        bars, membership=membership, benchmark=benchmark, name="Yahoo",
+        bars,
+        membership=membership,
+        benchmark=benchmark,
+        name="Yahoo",
         allow_missing=allow_missing or isinstance(universe, str),
-        manifest=_manifest(f"{len(names) - 1} names, {first!s:.10} to {last!s:.10}", harvest, unfinished))
+        manifest=_manifest(f"{len(names) - 1} names, {first!s:.10} to {last!s:.10}", harvest, unfinished),
+    )
 
 
 def _manifest(extent: str, harvest: _Harvest, unfinished: int) -> dict[str, Any]:
@@ -108,8 +131,18 @@ def download_yahoo(tickers: Sequence[str], first: str, stop: str) -> Answer:
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(log)
     try:
-        bars = yfinance.download(list(tickers), start=first, end=stop, interval="1d", auto_adjust=False, actions=True,
-                                 group_by="column", multi_level_index=True, progress=False, threads=4)
+        bars = yfinance.download(
+            list(tickers),
+            start=first,
+            end=stop,
+            interval="1d",
+            auto_adjust=False,
+            actions=True,
+            group_by="column",
+            multi_level_index=True,
+            progress=False,
+            threads=4,
+        )
     finally:
         logger.removeHandler(log)
         logger.propagate = propagate
@@ -177,9 +210,11 @@ def _sort_in(harvest: _Harvest, chunk: Iterable[str], answer: Answer) -> None:
 
 def _check_answers(harvest: _Harvest, asked: int, allow_missing: bool) -> None:
     if harvest.unanswered and not allow_missing:
-        raise InputError(f"Yahoo did not answer for {', '.join(sorted(harvest.unanswered))} ({len(harvest.unanswered)} of "
-                         f"{asked} names: {next(iter(harvest.unanswered.values()))}); try again later, or allow missing "
-                         "names")
+        raise InputError(
+            f"Yahoo did not answer for {', '.join(sorted(harvest.unanswered))} ({len(harvest.unanswered)} of "
+            f"{asked} names: {next(iter(harvest.unanswered.values()))}); try again later, or allow missing "
+            "names"
+        )
     if not harvest.bars:
         raise DataError(f"Yahoo gave no bar for any of {asked} names; check the symbols and the dates")
 
@@ -198,8 +233,10 @@ def _within(ends: float, download: Download, *request: Any) -> Answer:
     thread.start()
     thread.join(max(ends - time.monotonic(), 0))
     if not outcome:
-        raise DataError(f"Yahoo did not answer within the deadline (asked for {', '.join(request[0][:3])} ...); "
-                        "try again later, or use a file, a snapshot or the sample")
+        raise DataError(
+            f"Yahoo did not answer within the deadline (asked for {', '.join(request[0][:3])} ...); "
+            "try again later, or use a file, a snapshot or the sample"
+        )
     if isinstance(outcome[0], Exception):
         reason = (str(outcome[0]).strip() or type(outcome[0]).__name__).splitlines()[0]
         raise DataError(f"the download from Yahoo failed ({reason}); try again later, or use a file") from outcome[0]
@@ -213,7 +250,9 @@ def _check_connection(seconds: float = 5.0) -> None:
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError as error:
-        raise DataError(f"cannot reach {host} ({error}); check the network, or use a file, a snapshot or the sample") from error
+        raise DataError(
+            f"cannot reach {host} ({error}); check the network, or use a file, a snapshot or the sample"
+        ) from error
 
 
 def _finished(bars: pd.DataFrame, now: datetime) -> tuple[pd.DataFrame, int]:

@@ -104,9 +104,9 @@ class MarketPolicy(nn.Module):
     def encode(self, features: Tensor, among: Tensor) -> Code:
         """Read days: features [..., N, F] float32 and the names that may be held [..., N]."""
         share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
-        hidden = nn.functional.elu(self.names(features))
+        hidden = nn.functional.relu(self.names(features))
         mean = torch.einsum("...nh,...n->...h", hidden, share).unsqueeze(-2)
-        hidden = nn.functional.elu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
+        hidden = nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
         score, inertia = self.out(hidden).unbind(-1)
         day = self.day(torch.einsum("...nh,...n->...h", hidden, share))
         return Code(score, inertia, day[..., :1], day[..., 1:], among)

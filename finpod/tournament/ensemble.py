@@ -13,6 +13,7 @@ import torch
 from finpod.atomic import new_folder, write_text
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError
+from finpod.jsonable import to_json
 from finpod.market.data import Array, MarketData
 from finpod.market.features import name_of
 from finpod.market.ledger import Costs
@@ -98,7 +99,7 @@ class Ensemble(Strategy):
                 "provenance": self.provenance,
                 "log": self.log,
             }
-            write_text(fresh / MANIFEST, json.dumps(_plain(content), indent=1, sort_keys=True, allow_nan=False) + "\n")
+            write_text(fresh / MANIFEST, to_json(content))
         return folder
 
 
@@ -130,12 +131,3 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
 def trading_config(values: dict[str, Any]) -> TradingConfig:
     """The task out of its plain values."""
     return TradingConfig(**{**values, "costs": Costs(**values["costs"])})
-
-
-def _plain(value: Any) -> Any:
-    """NaN as null, tuples as lists, for strict JSON."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
