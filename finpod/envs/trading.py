@@ -1,0 +1,134 @@
+"""Gymnasium faces of `MarketEnv`: `TradingEnv`, thousands of accounts on tensors, and `DenseTradingEnv`, one on arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from torch import Tensor
+
+from finpod.envs.market import MarketEnv, Observation, TradingConfig
+from finpod.errors import InputError
+from finpod.market.data import Array, DateLike, MarketData
+from finpod.market.features import Features, build_panel
+from finpod.market.scaling import CLIP, Scaling
+from finpod.market.tape import build_tape
+
+REACH = 3.0
+"""Largest z of the dense environment's tilt and softmax actions, whose space is [-1, 1]: tanh 3 = 0.995."""
+
+
+class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
+    """E accounts in one market as a gymnasium vector environment whose arrays are torch tensors on `device`.
+
+    An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], the
+    same for all accounts that stand on that day, and the weights held at its close, cash last. Actions [E, A] are those
+    of `TradingConfig.action`: z [E, N] of a tilt around equal weight, logits [E, N + 1] of names and cash, or orders
+    [E, N] from -1 to 1. Rewards are float32 [E]. End of data and horizon truncate, ruin terminates. Episodes that ended
+    begin anew within the same step; what the step led to is `info["final_obs"]`, for all E, and `info["_final_obs"]` [E]
+    says whose episode ended. `info["episode"]` is what gymnasium's RecordEpisodeStatistics (which knows only arrays)
+    would give: sum of rewards "r" and number of steps "l" [E] of the episodes that ended, zero elsewhere. An action that
+    is not finite is refused before anything is traded.
+
+    `start` and `end` bound the sessions traded. The features are scaled by `scaling`, that of a trained agent, or else
+    by statistics of the sessions from `start` to `end`.
+    """
+
+    def __init__(self, market: MarketData, *, start: DateLike | None = None, end: DateLike | None = None,
+                 features: Features = None, scaling: Scaling | None = None, config: TradingConfig | None = None,
+                 fill: str | None = None, seed: int = 0, device: str | torch.device = "cpu") -> None:  # fmt: skip
+        first, last = market.window(start, end)
+        self.config = config or TradingConfig()
+        self.tickers, self.dates = market.tickers, market.dates
+        self.tape = build_tape(market, fill, device)
+        self.market_env = MarketEnv(self.tape, first, last, self.config, seed)
+        self.panel = build_panel(market, features, scaling=scaling, fit=(first, last + 1), device=device)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": [], "torch": True}
+        self.num_envs = self.config.num_envs
+        self._return = torch.zeros(self.num_envs, device=self.market_env.device)
+        self._length = torch.zeros_like(self._return, dtype=torch.int64)
+        names = len(self.tickers)
+        reach = 1.0 if self.config.action == "shares" else np.inf
+
+        def space(*leading: int) -> tuple[spaces.Dict, spaces.Box]:
+            seen: dict[str, spaces.Space[Any]] = {
+                "row": spaces.Box(0, len(market.dates) - 1, leading, np.int64),
+                "state": spaces.Box(0.0, 1.0, (*leading, names + 1), np.float32),
+            }
+            return spaces.Dict(seen), spaces.Box(-reach, reach, (*leading, self.market_env.num_actions), np.float32)
+
+        self.single_observation_space, self.single_action_space = space()
+        self.observation_space, self.action_space = space(self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None
+              ) -> tuple[dict[str, Tensor], dict[str, Any]]:  # fmt: skip
+        """Begin all episodes; `options` is not used. A seed makes all start days to come repeatable."""
+        super().reset(seed=seed)
+        self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
+        return _as_dict(self.market_env.reset(seed)), {}
+
+    def step(self, actions: Tensor | Array) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Trade on actions [E, A]. Raises InputError naming the environment of an action that is not finite."""
+        action = torch.as_tensor(actions, dtype=torch.float32, device=self.market_env.device)
+        if action.shape != self.action_space.shape:
+            raise InputError(f"actions have shape {tuple(action.shape)}; this environment takes {self.action_space.shape}")
+        if not action.isfinite().all():
+            env, column = (~action.isfinite()).nonzero()[0].tolist()
+            name = (*self.tickers, "cash")[column]
+            raise InputError(f"the action of environment {env} is {action[env, column].item()} for {name}; "
+                             "give finite numbers")  # fmt: skip
+        step = self.market_env.step(action)
+        ended = step.terminated | step.truncated
+        self._return, self._length = self._return + step.reward, self._length + 1
+        info = {"final_obs": _as_dict(step.final_obs), "_final_obs": ended, "_episode": ended,
+                "episode": {"r": self._return * ended, "l": self._length * ended}}  # fmt: skip
+        self._return, self._length = self._return * ~ended, self._length * ~ended
+        return _as_dict(step.obs), step.reward, step.terminated, step.truncated, info
+
+
+class DenseTradingEnv(gymnasium.Env[Array, Array]):
+    """One account as an ordinary gymnasium environment: arrays in, arrays out, nothing shared.
+
+    The observation is a vector of N * F + N + 1 float32: the features of the row, name by name, then the weights held,
+    cash last. Actions lie in [-1, 1]: orders as they are, a tilt or logits times REACH. Arguments as for `TradingEnv`.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
+
+    def __init__(self, market: MarketData, *, start: DateLike | None = None, end: DateLike | None = None,
+                 features: Features = None, scaling: Scaling | None = None, config: TradingConfig | None = None,
+                 fill: str | None = None, seed: int = 0) -> None:  # fmt: skip
+        config = replace(config or TradingConfig(), num_envs=1, start_groups=None)
+        self.many = TradingEnv(market, start=start, end=end, features=features, scaling=scaling, config=config, fill=fill,
+                               seed=seed)  # fmt: skip
+        self.table = self.many.panel.features.flatten(1).numpy()
+        actions, clip = self.many.market_env.num_actions, max(CLIP.values())
+        self.reach = 1.0 if config.action == "shares" else REACH
+        self.action_space = spaces.Box(-1.0, 1.0, (actions,), np.float32)
+        ends = np.array([-clip, clip], np.float32)[:, None].repeat(self.table.shape[1], axis=1)
+        held = np.array([0, 1], np.float32)[:, None].repeat(len(market.tickers) + 1, axis=1)
+        self.observation_space = spaces.Box(*np.concatenate([ends, held], axis=1), dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Begin an episode; a seed makes this and all later start days repeatable."""
+        super().reset(seed=seed)
+        obs, _ = self.many.reset(seed=seed)
+        return self._dense(obs), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Trade on an action [A]. Raises InputError if it is not finite."""
+        scaled = self.reach * np.asarray(action, dtype=np.float32).clip(-1, 1)
+        _, reward, terminated, truncated, info = self.many.step(scaled[None])
+        return self._dense(info["final_obs"]), reward.item(), bool(terminated), bool(truncated), {}
+
+    def _dense(self, obs: dict[str, Tensor]) -> Array:
+        return np.concatenate([self.table[int(obs["row"])], obs["state"][0].numpy()])
+
+
+def _as_dict(obs: Observation) -> dict[str, Tensor]:
+    return {"row": obs.row, "state": obs.state}

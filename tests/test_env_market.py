@@ -1,0 +1,460 @@
+"""`MarketEnv`: parity with the backtest, and the cases of the trading environment."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from finpod import Costs, InputError, MarketData, load_market, simulate_market
+from finpod.envs.market import Account, MarketEnv, TradingConfig, account_state, target_weights
+from finpod.errors import CheckpointError
+from finpod.market.tape import build_tape
+from finpod.simulation import Terms, simulate
+
+FREE = Costs(fee_bps=0)
+DAYS, NAMES = 90, 7
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_market(close, opens=None, **tables) -> MarketData:
+    close = np.array(close, dtype=np.float64)
+    close = close[:, None] if close.ndim == 1 else close
+    if opens is not None:
+        opens = np.array(opens, dtype=np.float64).reshape(close.shape)
+    return MarketData(dates=np.datetime64("2020-01-01") + np.arange(len(close)), close=close, open=opens,
+                      tickers=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:close.shape[1]]),
+                      benchmark_close=np.ones(len(close)), **tables)
+
+
+def awkward_market(seed: int = 0) -> MarketData:
+    """IPO of A, missing bars of B and C, C without some opens, D delisted, E enters and F leaves, factors of G."""
+    random = np.random.default_rng(seed)
+    close = 50 * np.exp(np.cumsum(random.normal(0, 0.03, (DAYS, NAMES)), axis=0))
+    opens = close * np.exp(random.normal(0, 0.01, close.shape))
+    close[:20, 0] = opens[:20, 0] = np.nan
+    for name in (1, 2):
+        missing = random.random(DAYS) < 0.15
+        close[missing, name] = opens[missing, name] = np.nan
+    opens[random.random(DAYS) < 0.1, 2] = np.nan
+    close[50:, 3] = opens[50:, 3] = np.nan
+    member = np.ones(close.shape, dtype=bool)
+    member[:30, 4] = member[40:, 5] = False
+    factor = np.where(np.isfinite(close), 1.0, np.nan)
+    factor[:45, 6] *= 0.25
+    return make_market(close, opens, member=member, factor=factor)
+
+
+def make_env(market, *, fill="open", first=0, last=None, seed=0, costs=FREE, **settings) -> MarketEnv:
+    settings = {"num_envs": 1, "hold": 1, "horizon": None, "random_start": False, "costs": costs, **settings}
+    last = len(market.dates) - 1 if last is None else last
+    return MarketEnv(build_tape(market, fill), first, last, TradingConfig(**settings), seed)
+
+
+def account_path(env: MarketEnv, start: int, actions: torch.Tensor):
+    """What `simulate` makes of one account's actions [K, A] from row `start`, and what it saw [K, N + 1] at each."""
+    config, tape, sights = env.config, env.tape, []
+
+    def decide(step, row, seen):
+        if step % config.hold or step // config.hold >= len(actions):
+            return None
+        sights.append(account_state(seen, tape.mark[row]))
+        return target_weights(actions[step // config.hold], env.among(torch.tensor(row)), config.action, config.tilt)
+
+    terms = Terms(costs=config.costs, fill=tape.fill, cash=config.cash, whole_shares=config.whole_shares,
+                  delisting_return=config.delisting_return)
+    return simulate(tape, start, start + config.hold * len(actions), decide, terms), torch.stack(sights)
+
+
+def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:
+    """Play episodes to the end of the data, and each account again through `simulate`: equal to the last bit."""
+    accounts, hold, lag = env.num_envs, env.config.hold, env.tape.lag
+    obs = env.observe()
+    start = obs.row + lag
+    alive = torch.ones(accounts, dtype=torch.bool)
+    equity, shares, states, rewards, actions, steps = [], [], [], [], [], torch.zeros(accounts, dtype=torch.int64)
+    while alive.any():
+        action = torch.randn(accounts, env.num_actions, generator=generator)
+        states.append(obs.state)
+        obs, reward, terminated, truncated, _ = env.step(action)
+        assert not terminated.any()
+        assert torch.equal(env.observe().state, obs.state)
+        steps += alive
+        alive = alive & ~truncated
+        equity.append(env.equity.flatten())
+        shares.append(env.account.shares.flatten(0, 1))
+        rewards.append(reward)
+        actions.append(action)
+    assert steps.min() > 1
+    equity, shares, states, rewards, actions = (torch.stack(x, 1) for x in (equity, shares, states, rewards, actions))
+    for e, count in enumerate(steps.tolist()):
+        path, sights = account_path(env, int(start[e]), actions[e, :count])
+        marks = path.equity[::hold]
+        assert torch.equal(states[e, :count], sights)
+        assert torch.equal(equity[e, :count - 1], marks[1:-1])
+        assert torch.equal(shares[e, :count - 1], path.shares[::hold][1:-1])
+        assert torch.equal(rewards[e, :count], (marks[1:] / marks[:-1]).log().float())
+
+
+@pytest.mark.parametrize("terms", [
+    {},
+    {"whole_shares": True, "costs": Costs(fee_bps=5, slippage_bps=7, per_share=0.01), "delisting_return": -0.4},
+    {"action": "softmax", "costs": Costs(fee_bps=20), "delisting_return": -1.0},
+], ids=["free", "whole", "softmax"])
+@pytest.mark.parametrize("groups", [None, 3])
+@pytest.mark.parametrize("hold", [1, 5])
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_environment_and_backtest_agree_to_the_last_bit(fill, hold, groups, terms):
+    settings = {"num_envs": 6, "start_groups": groups, "hold": hold, "random_start": True, "horizon": None} | terms
+    env = make_env(awkward_market(), fill=fill, last=DAYS - 3, seed=3, **settings)
+    env._days = env._days.clamp(max=40)  # all live through the delisting of row 50
+    env.load_state_dict(env.state_dict())
+    assert_same_path(env, torch.Generator().manual_seed(1))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("fill", "hold"), [("open", 5), ("close", 1)])
+def test_environment_and_backtest_agree_on_real_prices(shared, fill, hold):
+    market = load_market(shared / "data" / "nasdaq100_daily.parquet", members=shared / "data" / "nasdaq100_members.csv")
+    first, last = market.window("2012-01-03", "2018-12-31")
+    env = make_env(market, fill=fill, first=first, last=last, num_envs=2, start_groups=1, hold=hold, costs=Costs())
+    assert_same_path(env, torch.Generator().manual_seed(0))
+
+
+# --- time --------------------------------------------------------------------------------------------------------------
+
+def test_c09_four_rows_are_three_steps():
+    env = make_env(make_market([10, 11, 12.1, 10.89], [10, 10, 11, 12.1]), cash=1000.0)
+    assert env.observe().row.item() == 0
+    steps = [env.step(torch.zeros(1, 1)) for _ in range(3)]
+    rewards = torch.cat([step.reward for step in steps])
+    assert rewards.tolist() == pytest.approx([math.log(1.1), math.log(1.1), math.log(0.9)], rel=1e-6)
+    assert 1000 * rewards.sum().exp().item() == pytest.approx(1089, rel=1e-6)
+    assert [step.truncated.item() for step in steps] == [False, False, True]
+    assert [step.obs.row.item() for step in steps] == [1, 2, 0]
+    assert steps[-1].final_obs.row.item() == 3
+
+
+def test_hold_lets_the_days_between_pass_untraded_and_ends_where_no_whole_step_is_left():
+    env = make_env(make_market([1, 2, 3, 4, 5, 6, 7], [1] * 7), hold=3, cash=10.0)
+    step = env.step(torch.zeros(1, 1))
+    assert env.account.shares.item() == 10
+    assert (step.obs.row.item(), env.equity.item(), step.truncated.item()) == (3, 40, False)
+    step = env.step(torch.zeros(1, 1))
+    assert (step.final_obs.row.item(), step.truncated.item()) == (6, True)
+    assert make_env(make_market([1, 2, 3, 4, 5, 6], [1] * 6), hold=3).step(torch.zeros(1, 1)).truncated.item()
+
+
+def test_c11_horizon_truncates_and_final_obs_is_where_it_led():
+    env = make_env(make_market(np.arange(1, 10), np.arange(1, 10)), horizon=3)
+    steps = [env.step(torch.zeros(1, 1)) for _ in range(6)]
+    assert [step.truncated.item() for step in steps] == [False, False, True] * 2
+    assert not any(step.terminated.item() for step in steps)
+    assert (steps[-1].obs.row.item(), steps[-1].final_obs.row.item()) == (0, 3)
+    assert steps[-1].final_obs.state.tolist() == [[1, 0]]
+    assert steps[-1].obs.state.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_c10_ruin_terminates_also_at_the_end_of_data_and_begins_again(fill):
+    """All of A's holders lose everything when it leaves the exchange; those in cash or in B live on."""
+    market = make_market([[10, 10], [10, 10], [np.nan, 11], [np.nan, 12]], [[10, 10], [10, 10], [np.nan, 10], [np.nan, 11]])
+    only_a, only_b, cash = [50.0, -50, -50], [-50.0, 50, -50], [-50.0, -50, 50]
+    env = make_env(market, fill=fill, num_envs=3, start_groups=1, action="softmax", delisting_return=-1.0, horizon=9)
+    actions = torch.tensor([only_a, only_b, cash])
+    if fill == "open":
+        env.step(actions)
+    step = env.step(actions)
+    assert step.terminated.tolist() == [True, False, False]
+    assert not step.truncated.any()
+    assert step.reward.tolist() == pytest.approx([math.log(1e-12), math.log(1.1), 0], rel=1e-6)
+    assert env.equity.tolist() == [[1e6, 1.1e6, 1e6]]
+    assert env.account.shares[0, 0].tolist() == [0, 0]
+    assert step.obs.state[0].tolist() == [0, 0, 1]
+    assert torch.equal(step.obs.row, step.final_obs.row), "the group's day goes on"
+    assert torch.equal(env.observe().state, step.obs.state)
+    short = make_env(market, fill=fill, last=2, num_envs=3, start_groups=1, action="softmax", delisting_return=-1.0)
+    if fill == "open":
+        short.step(actions)
+    step = short.step(actions)
+    assert step.terminated.tolist() == [True, False, False]
+    assert step.truncated.tolist() == [False, True, True]
+
+
+def test_c14_start_days_come_from_the_seed():
+    market = simulate_market(names=2, days=500)
+
+    def rows(seed):
+        env = make_env(market, num_envs=4, horizon=2, random_start=True)
+        seen = [env.reset(seed).row]
+        return torch.stack(seen + [env.step(torch.zeros(4, 2)).obs.row for _ in range(7)])
+
+    first = rows(7)
+    assert torch.equal(first, rows(7))
+    assert not torch.equal(first, rows(8))
+    assert len(set(first[0].tolist())) == 4
+    assert first[2].tolist() != first[0].tolist(), "a new episode begins on other days"
+
+
+def test_start_groups_share_their_days_and_rotate():
+    env = make_env(simulate_market(names=2, days=500), num_envs=12, start_groups=3, horizon=2, random_start=True)
+    for _ in range(3):
+        before = env.observe().row.view(3, 4)
+        assert (before == before[:, :1]).all()
+        assert len(set(before[:, 0].tolist())) == 3
+        env.step(torch.zeros(12, 2))
+        after = env.step(torch.zeros(12, 2)).obs.row.view(3, 4)
+        assert (after == after[:, :1]).all()
+        assert not torch.equal(before, after)
+    assert not torch.equal(env.reset().row, env.reset().row)
+
+
+@pytest.mark.parametrize(("fill", "first", "last"), [("open", 0, 8), ("close", 1, 8)])
+def test_random_starts_leave_room_for_an_episode(fill, first, last):
+    env = make_env(simulate_market(names=2, days=9), fill=fill, num_envs=500, hold=2, horizon=3, random_start=True)
+    assert set((env.observe().row + env.tape.lag).tolist()) == set(range(first, last - 6 + 1))
+
+
+# --- what is seen ------------------------------------------------------------------------------------------------------
+
+def test_close_fills_see_the_row_before_and_nothing_of_their_own():
+    """D's last bar is row 49; an account at the close of row 50 does not yet know that it left."""
+    market = awkward_market()
+    env = make_env(market, fill="close", first=48, horizon=None)
+    assert env.observe().row.item() == 47
+    seen = [env.step(torch.zeros(1, NAMES)).obs for _ in range(3)]
+    assert [obs.row.item() for obs in seen] == [48, 49, 50]
+    assert seen[1].state[0, 3] > 0.1
+    assert env.account.shares[0, 0, 3] == 0
+    assert seen[2].state[0, 3] == 0
+    assert all(obs.state.sum().item() == pytest.approx(1) for obs in seen)
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_what_is_seen_does_not_change_with_later_rows(fill):
+    """Replace every row after the one observed: the observation, and the weights decided on it, keep every bit."""
+    whole = awkward_market()
+    for stop in (10, 30, 50, 51):
+        tables = {name: getattr(whole, name).copy() for name in ("close", "open", "member", "factor")}
+        for name in ("close", "open"):
+            tables[name][stop + 1:] = np.nanmean(tables[name]) * 3
+        tables["member"][stop + 1:] = ~tables["member"][stop + 1:]
+        tables["factor"][stop + 1:] *= 2
+        last_bar = np.full(NAMES, whole.dates[-1])
+        last_bar[3] = whole.dates[49] if stop >= 50 else whole.dates[-1]
+        other = make_market(tables["close"], tables["open"], member=tables["member"], factor=tables["factor"], last_bar=last_bar)
+        seen = []
+        for market in (whole, other):
+            env = make_env(market, fill=fill, first=5, whole_shares=True)
+            generator = torch.Generator().manual_seed(0)
+            while env.observe().row < stop:
+                env.step(torch.randn(1, NAMES, generator=generator))
+            seen.append((*env.observe(), env.weights(torch.ones(1, NAMES))))
+        assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+
+
+# --- actions -----------------------------------------------------------------------------------------------------------
+
+def test_a_tilt_of_zero_is_equal_weight_of_members_with_a_bar():
+    market = awkward_market()
+    env = make_env(market, num_envs=5, random_start=True, seed=1)
+    for _ in range(3):
+        among = market.member[env.observe().row] & market.has_bar[env.observe().row]
+        expected = among / among.sum(axis=1, keepdims=True)
+        np.testing.assert_array_equal(env.weights(torch.zeros(5, NAMES)), expected)
+        obs = env.step(torch.zeros(5, NAMES)).obs
+    assert obs.state.sum(-1).tolist() == pytest.approx([1] * 5, rel=1e-6)
+
+
+def test_tilts_are_bounded_by_k():
+    among = torch.ones(3, dtype=torch.bool)
+    weights = target_weights(torch.tensor([1e9, 0.0, -1e9]), among, "tilt", 2.0)
+    assert (weights[0] / weights[1]).item() == pytest.approx(math.exp(2), rel=1e-6)
+    assert (weights[1] / weights[2]).item() == pytest.approx(math.exp(2), rel=1e-6)
+    assert target_weights(torch.ones(3), ~among, "tilt").sum() == 0
+
+
+def test_softmax_holds_cash_too():
+    among = torch.tensor([True, False, True])
+    weights = target_weights(torch.zeros(4), among, "softmax")
+    assert weights.tolist() == pytest.approx([1 / 3, 0, 1 / 3])
+    assert target_weights(torch.tensor([0.0, 0, 0, 1e9]), among, "softmax").tolist() == [0, 0, 0]
+    assert target_weights(torch.tensor([1e30, 0, 0, -1e30]), among, "softmax").tolist() == [1, 0, 0]
+    assert target_weights(torch.zeros(4), ~among & among, "softmax").sum() == 0
+    env = make_env(make_market(np.ones((3, 3)), np.ones((3, 3))), action="softmax")
+    assert env.num_actions == 4
+    assert env.step(torch.zeros(1, 4)).obs.state.tolist() == [[0.25] * 4]
+
+
+def test_c01_share_orders_are_cut_to_what_the_wallet_pays():
+    market = make_market([100] * 3, [100] * 3)
+    whole = make_env(market, action="shares", whole_shares=True, costs=Costs(fee_bps=100), cash=1000.0)
+    whole.step(torch.ones(1, 1))
+    assert (whole.account.shares.item(), whole.account.cash.item()) == (9, pytest.approx(91))
+    fractional = make_env(market, action="shares", costs=Costs(fee_bps=100), cash=1000.0)
+    fractional.step(torch.ones(1, 1))
+    assert fractional.account.shares.item() == pytest.approx(9.900990, rel=1e-6)
+    assert fractional.account.cash.item() == pytest.approx(0, abs=1e-9)
+
+
+def test_c03_no_more_is_sold_than_is_held():
+    env = make_env(make_market([100] * 4, [100] * 4), action="shares", cash=300.0)
+    env.step(torch.tensor([[0.03]]))
+    assert env.account.shares.item() == pytest.approx(3)
+    env.step(torch.tensor([[-0.05]]))
+    assert (env.account.shares.item(), env.account.cash.item()) == (0, pytest.approx(300))
+    many = make_env(awkward_market(), action="shares", num_envs=200, random_start=True, costs=Costs(), horizon=20)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        step = many.step(torch.randn(200, NAMES, generator=generator))
+        assert many.account.shares.min() >= 0
+        assert many.account.cash.min() >= 0
+        assert step.reward.isfinite().all()
+
+
+def test_hmax_counts_shares_as_traded():
+    """At a quarter of the traded price, an order of 8 shares as traded is one of 32 adjusted."""
+    market = make_market([[25, 25]] * 3, [[25, 25]] * 3, factor=np.array([[1, 0.5], [1, 0.25], [1, 0.125]]))
+    env = make_env(market, action="shares", hmax=8)
+    env.step(torch.tensor([[0.5, 2.0]]))
+    assert env.account.shares.tolist() == [[[4, 32]]]
+    whole = make_env(market, action="shares", hmax=8, whole_shares=True)
+    whole.step(torch.tensor([[0.2, 0.2]]))
+    assert whole.account.shares.tolist() == [[[1, 4]]]
+
+
+@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
+def test_non_members_are_never_bought(action):
+    """E is no member before row 30, F none from row 40 on and sold or kept, never added to."""
+    market = awkward_market()
+    env = make_env(market, action=action, num_envs=8, first=20)
+    generator = torch.Generator().manual_seed(0)
+    for row in range(20, 60):
+        before = env.account.shares
+        env.step(torch.randn(8, env.num_actions, generator=generator))
+        more = (env.account.shares > before).flatten(0, 1).any(0)
+        assert not (more & ~torch.tensor(market.member[row])).any()
+    if action != "shares":
+        assert env.account.shares[..., 5].eq(0).all()
+
+
+def test_c18_huge_actions_are_bounded():
+    market = simulate_market(names=101, days=40)
+    for action in ("tilt", "softmax", "shares"):
+        env = make_env(market, action=action, num_envs=2, costs=Costs())
+        for size in (1e9, -1e9, 3e38):
+            step = env.step(torch.full((2, env.num_actions), size))
+            assert step.reward.isfinite().all()
+            assert step.obs.state.sum(-1).tolist() == pytest.approx([1, 1], rel=1e-6)
+            assert step.obs.state.min() >= 0
+        env.check()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_c18_a_bad_action_trades_nothing_and_is_named(bad):
+    market = simulate_market(names=3, days=40)
+    env = make_env(market, num_envs=6, start_groups=2, costs=Costs())
+    env.step(torch.zeros(6, 3))
+    before, action = env.account.shares, torch.ones(6, 3)
+    action[4, 1] = bad
+    step = env.step(action)
+    assert torch.equal(env.account.shares[1, 1], before[1, 1])
+    assert step.reward.isfinite().all()
+    env.step(torch.full((6, 3), math.nan))
+    with pytest.raises(InputError, match=r"environment 4 at step 1 .*column 1"):
+        env.check()
+    env.check()
+
+
+def test_c19_log_rewards_sum_to_the_return():
+    env = make_env(make_market([10, 11, 9.9], [10, 10, 11]), cash=1000.0)
+    rewards = [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)]
+    assert rewards == pytest.approx([0.0953102, -0.1053605], rel=1e-6)
+    assert sum(rewards) == pytest.approx(math.log(0.99), rel=1e-5)
+
+
+def test_rewards_of_value_and_their_scale():
+    market = make_market([10, 11, 9.9], [10, 10, 11])
+    env = make_env(market, cash=1000.0, reward="value", reward_scale=0.5)
+    assert [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)] == pytest.approx([50, -55])
+    env = make_env(market, cash=1000.0, reward_scale=10.0)
+    assert env.step(torch.zeros(1, 1)).reward.item() == pytest.approx(0.953102, rel=1e-6)
+
+
+# --- going on ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
+    settings = {"num_envs": 6, "start_groups": 3, "hold": 2, "horizon": 4, "random_start": True, "costs": Costs()}
+    env = make_env(awkward_market(), fill=fill, seed=1, **settings)
+    actions = torch.randn(20, 6, NAMES, generator=torch.Generator().manual_seed(2))
+    for action in actions[:7]:
+        env.step(action)
+    torch.save(env.state_dict(), tmp_path / "env.pt")
+    other = make_env(awkward_market(), fill=fill, seed=9, **settings)
+    other.load_state_dict(torch.load(tmp_path / "env.pt", weights_only=True))
+    assert torch.equal(other.observe().state, env.observe().state)
+    for action in actions[7:]:
+        for a, b in zip(env.step(action), other.step(action), strict=True):
+            assert all(map(torch.equal, a, b)) if isinstance(a, tuple) else torch.equal(a, b)
+    with pytest.raises(CheckpointError, match=r"shape \(3, 2, 7\)"):
+        make_env(awkward_market()).load_state_dict(env.state_dict())
+
+
+def test_steps_keep_no_graph_and_leave_earlier_results_alone():
+    env = make_env(awkward_market(), num_envs=2)
+    steps = [env.step(torch.randn(2, NAMES, requires_grad=True)) for _ in range(3)]
+    assert not any(step.obs.state.requires_grad or step.reward.requires_grad for step in steps)
+    kept = [(step.obs.row.clone(), step.obs.state.clone()) for step in steps]
+    for _ in range(100):
+        env.step(torch.randn(2, NAMES))
+    for step, (row, state) in zip(steps, kept, strict=True):
+        assert torch.equal(step.obs.row, row)
+        assert torch.equal(step.obs.state, state)
+    assert all(later.obs.row[0] == earlier.obs.row[0] + 1 for earlier, later in pairwise(steps))
+
+
+@pytest.mark.slow
+def test_compiled_steps_agree_to_a_millionth():
+    market = awkward_market()
+    config = TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
+    eager, compiled = (MarketEnv(build_tape(market, "open"), 0, DAYS - 1, config, compile=c) for c in (False, True))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        action = torch.randn(8, NAMES, generator=generator)
+        ours, theirs = eager.step(action), compiled.step(action)
+        torch.testing.assert_close(theirs.obs.state, ours.obs.state, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(theirs.reward, ours.reward, rtol=1e-6, atol=1e-6)
+        assert torch.equal(theirs.obs.row, ours.obs.row)
+
+
+def test_a_ruined_account_has_a_state_of_zeros():
+    account = Account(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64))
+    assert account_state(account, torch.ones(3, dtype=torch.float64)).eq(0).all()
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    ({"num_envs": 0}, "num_envs is 0"), ({"num_envs": 2.5}, "num_envs is 2.5"), ({"hold": None}, "hold is None"),
+    ({"horizon": 0}, "horizon is 0"), ({"start_groups": -2}, "start_groups is -2"), ({"start_groups": 3}, "must divide"),
+    ({"action": "tlit"}, "choose one of tilt"), ({"reward": "sharpe"}, "choose one of log"), ({"tilt": 30}, "tilt is 30"),
+    ({"cash": math.nan}, "cash is nan"), ({"reward_scale": 0}, "reward_scale is 0"),
+    ({"delisting_return": -2}, "delisting_return is -2"),
+])
+def test_settings_that_cannot_be(settings, told):
+    with pytest.raises(InputError, match=told):
+        TradingConfig(**{"num_envs": 4, **settings})
+
+
+def test_a_window_must_hold_one_step():
+    with pytest.raises(InputError, match="2 sessions to trade, fewer than hold = 3"):
+        make_env(make_market([1, 2, 3], [1, 2, 3]), hold=3)
+    with pytest.raises(InputError, match="0 sessions"):
+        make_env(make_market([1, 2]), fill="close")
