@@ -30,9 +30,14 @@ def make_market(close, opens=None, **tables) -> MarketData:
     close = close[:, None] if close.ndim == 1 else close
     if opens is not None:
         opens = np.array(opens, dtype=np.float64).reshape(close.shape)
-    return MarketData(dates=np.datetime64("2020-01-01") + np.arange(len(close)), close=close, open=opens,
-                      tickers=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:close.shape[1]]),
-                      benchmark_close=np.ones(len(close)), **tables)
+    return MarketData(
+        dates=np.datetime64("2020-01-01") + np.arange(len(close)),
+        close=close,
+        open=opens,
+        tickers=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: close.shape[1]]),
+        benchmark_close=np.ones(len(close)),
+        **tables,
+    )
 
 
 def awkward_market(seed: int = 0) -> MarketData:
@@ -69,8 +74,13 @@ def account_path(env: MarketEnv, start: int, actions: torch.Tensor):
         sights.append(account_state(seen, tape.mark[row]))
         return target_weights(actions[step // config.hold], env.among(torch.tensor(row)), config.action, config.tilt)
 
-    terms = Terms(costs=config.costs, fill=tape.fill, cash=config.cash, whole_shares=config.whole_shares,
-                  delisting_return=config.delisting_return)
+    terms = Terms(
+        costs=config.costs,
+        fill=tape.fill,
+        cash=config.cash,
+        whole_shares=config.whole_shares,
+        delisting_return=config.delisting_return,
+    )
     return simulate(tape, start, start + config.hold * len(actions), decide, terms), torch.stack(sights)
 
 
@@ -99,16 +109,20 @@ def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:
         path, sights = account_path(env, int(start[e]), actions[e, :count])
         marks = path.equity[::hold]
         assert torch.equal(states[e, :count], sights)
-        assert torch.equal(equity[e, :count - 1], marks[1:-1])
-        assert torch.equal(shares[e, :count - 1], path.shares[::hold][1:-1])
+        assert torch.equal(equity[e, : count - 1], marks[1:-1])
+        assert torch.equal(shares[e, : count - 1], path.shares[::hold][1:-1])
         assert torch.equal(rewards[e, :count], (marks[1:] / marks[:-1]).log().float())
 
 
-@pytest.mark.parametrize("terms", [
-    {},
-    {"whole_shares": True, "costs": Costs(fee_bps=5, slippage_bps=7, per_share=0.01), "delisting_return": -0.4},
-    {"action": "softmax", "costs": Costs(fee_bps=20), "delisting_return": -1.0},
-], ids=["free", "whole", "softmax"])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {},
+        {"whole_shares": True, "costs": Costs(fee_bps=5, slippage_bps=7, per_share=0.01), "delisting_return": -0.4},
+        {"action": "softmax", "costs": Costs(fee_bps=20), "delisting_return": -1.0},
+    ],
+    ids=["free", "whole", "softmax"],
+)
 @pytest.mark.parametrize("groups", [None, 3])
 @pytest.mark.parametrize("hold", [1, 5])
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -130,6 +144,7 @@ def test_environment_and_backtest_agree_on_real_prices(shared, fill, hold):
 
 
 # --- time --------------------------------------------------------------------------------------------------------------
+
 
 def test_c09_four_rows_are_three_steps():
     env = make_env(make_market([10, 11, 12.1, 10.89], [10, 10, 11, 12.1]), cash=1000.0)
@@ -166,7 +181,9 @@ def test_c11_horizon_truncates_and_final_obs_is_where_it_led():
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_c10_ruin_terminates_also_at_the_end_of_data_and_begins_again(fill):
     """All of A's holders lose everything when it leaves the exchange; those in cash or in B live on."""
-    market = make_market([[10, 10], [10, 10], [np.nan, 11], [np.nan, 12]], [[10, 10], [10, 10], [np.nan, 10], [np.nan, 11]])
+    market = make_market(
+        [[10, 10], [10, 10], [np.nan, 11], [np.nan, 12]], [[10, 10], [10, 10], [np.nan, 10], [np.nan, 11]]
+    )
     only_a, only_b, cash = [50.0, -50, -50], [-50.0, 50, -50], [-50.0, -50, 50]
     env = make_env(market, fill=fill, num_envs=3, start_groups=1, action="softmax", delisting_return=-1.0, horizon=9)
     actions = torch.tensor([only_a, only_b, cash])
@@ -225,6 +242,7 @@ def test_random_starts_leave_room_for_an_episode(fill, first, last):
 
 # --- what is seen ------------------------------------------------------------------------------------------------------
 
+
 def test_close_fills_see_the_row_before_and_nothing_of_their_own():
     """D's last bar is row 49; an account at the close of row 50 does not yet know that it left."""
     market = awkward_market()
@@ -245,12 +263,14 @@ def test_what_is_seen_does_not_change_with_later_rows(fill):
     for stop in (10, 30, 50, 51):
         tables = {name: getattr(whole, name).copy() for name in ("close", "open", "member", "factor")}
         for name in ("close", "open"):
-            tables[name][stop + 1:] = np.nanmean(tables[name]) * 3
-        tables["member"][stop + 1:] = ~tables["member"][stop + 1:]
-        tables["factor"][stop + 1:] *= 2
+            tables[name][stop + 1 :] = np.nanmean(tables[name]) * 3
+        tables["member"][stop + 1 :] = ~tables["member"][stop + 1 :]
+        tables["factor"][stop + 1 :] *= 2
         last_bar = np.full(NAMES, whole.dates[-1])
         last_bar[3] = whole.dates[49] if stop >= 50 else whole.dates[-1]
-        other = make_market(tables["close"], tables["open"], member=tables["member"], factor=tables["factor"], last_bar=last_bar)
+        other = make_market(
+            tables["close"], tables["open"], member=tables["member"], factor=tables["factor"], last_bar=last_bar
+        )
         seen = []
         for market in (whole, other):
             env = make_env(market, fill=fill, first=5, whole_shares=True)
@@ -262,6 +282,7 @@ def test_what_is_seen_does_not_change_with_later_rows(fill):
 
 
 # --- actions -----------------------------------------------------------------------------------------------------------
+
 
 def test_a_tilt_of_zero_is_equal_weight_of_members_with_a_bar():
     market = awkward_market()
@@ -391,6 +412,7 @@ def test_rewards_of_value_and_their_scale():
 
 # --- going on ----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
     settings = {"num_envs": 6, "start_groups": 3, "hold": 2, "horizon": 4, "random_start": True, "costs": Costs()}
@@ -441,13 +463,23 @@ def test_a_ruined_account_has_a_state_of_zeros():
     assert account_state(account, torch.ones(3, dtype=torch.float64)).eq(0).all()
 
 
-@pytest.mark.parametrize(("settings", "told"), [
-    ({"num_envs": 0}, "num_envs is 0"), ({"num_envs": 2.5}, "num_envs is 2.5"), ({"hold": None}, "hold is None"),
-    ({"horizon": 0}, "horizon is 0"), ({"start_groups": -2}, "start_groups is -2"), ({"start_groups": 3}, "must divide"),
-    ({"action": "tlit"}, "choose one of tilt"), ({"reward": "sharpe"}, "choose one of log"), ({"tilt": 30}, "tilt is 30"),
-    ({"cash": math.nan}, "cash is nan"), ({"reward_scale": 0}, "reward_scale is 0"),
-    ({"delisting_return": -2}, "delisting_return is -2"),
-])
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"num_envs": 2.5}, "num_envs is 2.5"),
+        ({"hold": None}, "hold is None"),
+        ({"horizon": 0}, "horizon is 0"),
+        ({"start_groups": -2}, "start_groups is -2"),
+        ({"start_groups": 3}, "must divide"),
+        ({"action": "tlit"}, "choose one of tilt"),
+        ({"reward": "sharpe"}, "choose one of log"),
+        ({"tilt": 30}, "tilt is 30"),
+        ({"cash": math.nan}, "cash is nan"),
+        ({"reward_scale": 0}, "reward_scale is 0"),
+        ({"delisting_return": -2}, "delisting_return is -2"),
+    ],
+)
 def test_settings_that_cannot_be(settings, told):
     with pytest.raises(InputError, match=told):
         TradingConfig(**{"num_envs": 4, **settings})

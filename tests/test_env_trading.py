@@ -46,7 +46,12 @@ def test_it_is_a_gymnasium_vector_environment_on_tensors(market):
     assert info == {}
     assert env.panel.features[obs["row"]].shape == (6, 4, len(env.panel.names))
     obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-    for value, dtype in ((obs["row"], torch.int64), (reward, torch.float32), (terminated, torch.bool), (truncated, torch.bool)):
+    for value, dtype in (
+        (obs["row"], torch.int64),
+        (reward, torch.float32),
+        (terminated, torch.bool),
+        (truncated, torch.bool),
+    ):
         assert (value.shape, value.dtype) == ((6,), dtype)
     arrays = {name: value.numpy() for name, value in obs.items()}
     assert arrays in env.observation_space
@@ -54,7 +59,9 @@ def test_it_is_a_gymnasium_vector_environment_on_tensors(market):
     assert env.action_space.shape == (6, *env.single_action_space.shape) == (6, 4)
 
 
-@pytest.mark.parametrize(("action", "columns", "bounded"), [("tilt", 4, False), ("softmax", 5, False), ("shares", 4, True)])
+@pytest.mark.parametrize(
+    ("action", "columns", "bounded"), [("tilt", 4, False), ("softmax", 5, False), ("shares", 4, True)]
+)
 def test_action_spaces(market, action, columns, bounded):
     env = make_env("stocks", market=market, num_envs=2, action=action)
     assert env.single_action_space.shape == (columns,)
@@ -95,10 +102,25 @@ def test_c13_episode_statistics_begin_anew_with_each_episode():
     """Prices rise by one a session and the account holds one share: each step is worth 1."""
     close = np.arange(1.0, 12.0)[:, None]
     opens = np.vstack([close[:1], close[:-1]])
-    market = MarketData(dates=np.datetime64("2020-01-01") + np.arange(11), tickers=("A",), close=close, open=opens,
-                        benchmark_close=close[:, 0])
-    env = make_env("stocks", market=market, features=age, num_envs=2, hold=1, horizon=3, random_start=False, cash=1.0,
-                   reward="value", costs=Costs(fee_bps=0))
+    market = MarketData(
+        dates=np.datetime64("2020-01-01") + np.arange(11),
+        tickers=("A",),
+        close=close,
+        open=opens,
+        benchmark_close=close[:, 0],
+    )
+    env = make_env(
+        "stocks",
+        market=market,
+        features=age,
+        num_envs=2,
+        hold=1,
+        horizon=3,
+        random_start=False,
+        cash=1.0,
+        reward="value",
+        costs=Costs(fee_bps=0),
+    )
     env.reset()
     for number in range(1, 10):
         _, reward, _, truncated, info = env.step(torch.zeros(2, 1))
@@ -144,6 +166,7 @@ def test_c18_a_bad_action_is_refused_before_anything_is_traded(market):
 
 # --- one account on arrays ---------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_the_dense_environment_passes_gymnasiums_check(market, action, fill):
@@ -153,7 +176,9 @@ def test_the_dense_environment_passes_gymnasiums_check(market, action, fill):
 
 
 def test_a_dense_observation_is_the_row_name_by_name_and_the_account(market):
-    env = DenseTradingEnv(market, features=[age, "return_5"], config=TradingConfig(hold=1, horizon=4, random_start=False))
+    env = DenseTradingEnv(
+        market, features=[age, "return_5"], config=TradingConfig(hold=1, horizon=4, random_start=False)
+    )
     obs, info = env.reset()
     assert (obs.shape, obs.dtype, info) == ((4 * 2 + 5,), np.float32, {})
     row = env.many.panel.features[0]
@@ -192,26 +217,58 @@ def test_stable_baselines3_trains_on_it_unchanged(market):
 
 # --- by name -----------------------------------------------------------------------------------------------------------
 
+
 def test_make_env_passes_everything_on(market):
-    env = make_env("stocks", market=market, num_envs=8, start="2010-02-01", end="2010-05-03", features=["return_5", age],
-                   costs=Costs(fee_bps=3), fill="close", seed=2, hold=3, tilt=2.0, start_groups=4)
+    env = make_env(
+        "stocks",
+        market=market,
+        num_envs=8,
+        start="2010-02-01",
+        end="2010-05-03",
+        features=["return_5", age],
+        costs=Costs(fee_bps=3),
+        fill="close",
+        seed=2,
+        hold=3,
+        tilt=2.0,
+        start_groups=4,
+    )
     assert env.config == TradingConfig(num_envs=8, costs=Costs(fee_bps=3), hold=3, tilt=2.0, start_groups=4)
     assert env.tape.fill == "close"
     assert env.panel.names == ("return_5", "age")
     assert (market.dates[env.market_env.first], market.dates[env.market_env.last]) == (
-        np.datetime64("2010-02-01"), np.datetime64("2010-05-03"))
-    same = make_env("stocks", market=market, num_envs=8, start="2010-02-01", end="2010-05-03", fill="close", seed=2, hold=3,
-                    start_groups=4)
+        np.datetime64("2010-02-01"),
+        np.datetime64("2010-05-03"),
+    )
+    same = make_env(
+        "stocks",
+        market=market,
+        num_envs=8,
+        start="2010-02-01",
+        end="2010-05-03",
+        fill="close",
+        seed=2,
+        hold=3,
+        start_groups=4,
+    )
     assert torch.equal(env.market_env.observe().row, same.market_env.observe().row)
 
 
-@pytest.mark.parametrize(("task", "settings", "told"), [
-    ("stock", {}, "unknown task 'stock'; did you mean stocks"), ("zzz", {}, "choose from stocks"),
-    ("stocks", {"market": None}, "pass market="), ("stocks", {"hodl": 5}, "no setting 'hodl'; did you mean hold"),
-    ("stocks", {"zzz": 5}, "choose from num_envs, start_groups"), ("stocks", {"device": "gpu"}, "unknown device 'gpu'"),
-    ("stocks", {"hold": 0}, "hold is 0"), ("stocks", {"fill": "noon"}, "fill is 'noon'"),
-    ("stocks", {"start": "2030-01-01"}, "outside the data"), ("stocks", {"features": "zzz"}, "unknown feature"),
-])
+@pytest.mark.parametrize(
+    ("task", "settings", "told"),
+    [
+        ("stock", {}, "unknown task 'stock'; did you mean stocks"),
+        ("zzz", {}, "choose from stocks"),
+        ("stocks", {"market": None}, "pass market="),
+        ("stocks", {"hodl": 5}, "no setting 'hodl'; did you mean hold"),
+        ("stocks", {"zzz": 5}, "choose from num_envs, start_groups"),
+        ("stocks", {"device": "gpu"}, "unknown device 'gpu'"),
+        ("stocks", {"hold": 0}, "hold is 0"),
+        ("stocks", {"fill": "noon"}, "fill is 'noon'"),
+        ("stocks", {"start": "2030-01-01"}, "outside the data"),
+        ("stocks", {"features": "zzz"}, "unknown feature"),
+    ],
+)
 def test_what_make_env_refuses(market, task, settings, told):
     with pytest.raises(InputError, match=told):
         make_env(task, **{"market": market, **settings})

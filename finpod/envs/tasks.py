@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from finpod.market.ledger import Costs
 
 
-def make_env(task: str, *, market: MarketData | None = None, num_envs: int = 1024, device: str = "cpu",
-             start: DateLike | None = None, end: DateLike | None = None, features: Features = None,
-             costs: Costs | None = None, fill: str | None = None, seed: int = 0, **settings: Any) -> TradingEnv:  # fmt: skip
+def make_env(
+    task: str,
+    *,
+    market: MarketData | None = None,
+    num_envs: int = 1024,
+    device: str = "cpu",
+    start: DateLike | None = None,
+    end: DateLike | None = None,
+    features: Features = None,
+    costs: Costs | None = None,
+    fill: str | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> TradingEnv:
     """The environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment on tensors.
 
     "stocks" trades `market` from `start` to `end`; `settings` are fields of `TradingConfig`, such as hold=1,
@@ -28,26 +39,49 @@ def make_env(task: str, *, market: MarketData | None = None, num_envs: int = 102
     """
     if task not in TASKS:
         raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}")
-    return TASKS[task](market=market, num_envs=num_envs, device=device, start=start, end=end, features=features,
-                       costs=costs, fill=fill, seed=seed, settings=settings)  # fmt: skip
+    return TASKS[task](
+        market=market,
+        num_envs=num_envs,
+        device=device,
+        start=start,
+        end=end,
+        features=features,
+        costs=costs,
+        fill=fill,
+        seed=seed,
+        settings=settings,
+    )
 
 
-def _stocks(*, market: MarketData | None, num_envs: int, device: str, start: DateLike | None, end: DateLike | None,
-            features: Features, costs: Costs | None, fill: str | None, seed: int,
-            settings: dict[str, Any]) -> TradingEnv:  # fmt: skip
+def _stocks(
+    *,
+    market: MarketData | None,
+    num_envs: int,
+    device: str,
+    start: DateLike | None,
+    end: DateLike | None,
+    features: Features,
+    costs: Costs | None,
+    fill: str | None,
+    seed: int,
+    settings: dict[str, Any],
+) -> TradingEnv:
     from finpod.envs.market import TradingConfig
     from finpod.envs.trading import TradingEnv
     from finpod.market.ledger import Costs
 
     if market is None:
-        raise InputError("task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another")
+        raise InputError(
+            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another"
+        )
     known = [field.name for field in fields(TradingConfig)]
     for name in settings:
         if name not in known:
             raise InputError(f"task 'stocks' has no setting {name!r}; {_suggestion(name, known)}")
     config = TradingConfig(num_envs=num_envs, costs=costs or Costs(), **settings)
-    return TradingEnv(market, start=start, end=end, features=features, config=config, fill=fill, seed=seed,
-                      device=pick_device(device))  # fmt: skip
+    return TradingEnv(
+        market, start=start, end=end, features=features, config=config, fill=fill, seed=seed, device=pick_device(device)
+    )
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

@@ -39,9 +39,19 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     by statistics of the sessions from `start` to `end`.
     """
 
-    def __init__(self, market: MarketData, *, start: DateLike | None = None, end: DateLike | None = None,
-                 features: Features = None, scaling: Scaling | None = None, config: TradingConfig | None = None,
-                 fill: str | None = None, seed: int = 0, device: str | torch.device = "cpu") -> None:  # fmt: skip
+    def __init__(
+        self,
+        market: MarketData,
+        *,
+        start: DateLike | None = None,
+        end: DateLike | None = None,
+        features: Features = None,
+        scaling: Scaling | None = None,
+        config: TradingConfig | None = None,
+        fill: str | None = None,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
         first, last = market.window(start, end)
         self.config = config or TradingConfig()
         self.tickers, self.dates = market.tickers, market.dates
@@ -65,8 +75,9 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         self.single_observation_space, self.single_action_space = space()
         self.observation_space, self.action_space = space(self.num_envs)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None
-              ) -> tuple[dict[str, Tensor], dict[str, Any]]:  # fmt: skip
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Begin all episodes; `options` is not used. A seed makes all start days to come repeatable."""
         super().reset(seed=seed)
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
@@ -76,17 +87,24 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         """Trade on actions [E, A]. Raises InputError naming the environment of an action that is not finite."""
         action = torch.as_tensor(actions, dtype=torch.float32, device=self.market_env.device)
         if action.shape != self.action_space.shape:
-            raise InputError(f"actions have shape {tuple(action.shape)}; this environment takes {self.action_space.shape}")
+            raise InputError(
+                f"actions have shape {tuple(action.shape)}; this environment takes {self.action_space.shape}"
+            )
         if not action.isfinite().all():
             env, column = (~action.isfinite()).nonzero()[0].tolist()
             name = (*self.tickers, "cash")[column]
-            raise InputError(f"the action of environment {env} is {action[env, column].item()} for {name}; "
-                             "give finite numbers")  # fmt: skip
+            raise InputError(
+                f"the action of environment {env} is {action[env, column].item()} for {name}; give finite numbers"
+            )
         step = self.market_env.step(action)
         ended = step.terminated | step.truncated
         self._return, self._length = self._return + step.reward, self._length + 1
-        info = {"final_obs": _as_dict(step.final_obs), "_final_obs": ended, "_episode": ended,
-                "episode": {"r": self._return * ended, "l": self._length * ended}}  # fmt: skip
+        info = {
+            "final_obs": _as_dict(step.final_obs),
+            "_final_obs": ended,
+            "_episode": ended,
+            "episode": {"r": self._return * ended, "l": self._length * ended},
+        }
         self._return, self._length = self._return * ~ended, self._length * ~ended
         return _as_dict(step.obs), step.reward, step.terminated, step.truncated, info
 
@@ -100,12 +118,22 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
 
-    def __init__(self, market: MarketData, *, start: DateLike | None = None, end: DateLike | None = None,
-                 features: Features = None, scaling: Scaling | None = None, config: TradingConfig | None = None,
-                 fill: str | None = None, seed: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        market: MarketData,
+        *,
+        start: DateLike | None = None,
+        end: DateLike | None = None,
+        features: Features = None,
+        scaling: Scaling | None = None,
+        config: TradingConfig | None = None,
+        fill: str | None = None,
+        seed: int = 0,
+    ) -> None:
         config = replace(config or TradingConfig(), num_envs=1, start_groups=None)
-        self.many = TradingEnv(market, start=start, end=end, features=features, scaling=scaling, config=config, fill=fill,
-                               seed=seed)  # fmt: skip
+        self.many = TradingEnv(
+            market, start=start, end=end, features=features, scaling=scaling, config=config, fill=fill, seed=seed
+        )
         self.table = self.many.panel.features.flatten(1).numpy()
         actions, clip = self.many.market_env.num_actions, max(CLIP.values())
         self.reach = 1.0 if config.action == "shares" else REACH

@@ -1,0 +1,180 @@
+"""`run`: how fast this machine steps the market environment, acts in it and trains on it."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from finpod.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from finpod.envs.market import MarketEnv, TradingConfig
+    from finpod.market.features import Panel
+
+DAYS = 1000
+"""Sessions of the simulated market."""
+GROUPS = 64
+"""Groups of accounts that share their days; fewer where the accounts do not divide so."""
+
+
+class Work(NamedTuple):
+    """Something to measure."""
+
+    call: Callable[[], object]
+    """Does it once."""
+    steps: int
+    """Steps of each account in one call."""
+
+
+class Timing(NamedTuple):
+    """What the clock said."""
+
+    calls: int
+    """Calls made between its two readings."""
+    seconds: float
+    """Time between them."""
+
+
+def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: float = 3.0) -> dict[str, Any]:
+    """Environment steps a second of `envs` accounts in a simulated market of `names` stocks, with hardware and versions.
+
+    A step is one decision of one account, on the task's default settings but for the start groups. Each line is measured
+    for about `seconds`: the environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO
+    from end to end. Raises InputError for sizes that cannot be and a device that is not there.
+    """
+    from finpod.devices import pick_device
+    from finpod.envs.market import MarketEnv, TradingConfig
+    from finpod.market.features import build_panel
+    from finpod.market.tape import build_tape
+    from finpod.simulator import simulate_market
+
+    if envs < 1 or names < 2 or not 0 < seconds < math.inf:
+        raise InputError(
+            f"envs {envs}, names {names}, seconds {seconds}: a measurement needs one account, two names and some time"
+        )
+    place = pick_device(device)
+    config = TradingConfig(num_envs=envs, start_groups=math.gcd(envs, GROUPS))
+    market = simulate_market(names=names, days=DAYS)
+    tape, panel = build_tape(market, device=place), build_panel(market, fit=(0, DAYS), device=place)
+
+    def environment(compile: bool = False) -> MarketEnv:
+        return MarketEnv(tape, 0, DAYS - 1, config, compile=compile)
+
+    lines: dict[str, Any] = _lines("env", stepping(environment()), envs, seconds, place)
+    try:
+        lines |= _lines("env compiled", stepping(environment(compile=True)), envs, seconds, place)
+    except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler
+        lines["env compiled steps/s"] = f"n/a: {str(error).strip().splitlines()[0]}"
+    lines |= _lines("env with policy", acting(environment(), panel), envs, seconds, place)
+    lines |= _lines("train PPO", training(environment(), panel), envs, seconds, place)
+    return lines | _circumstances(config, place, names)
+
+
+def rate(count: int, seconds: float) -> float:
+    """Steps a second, of `count` steps in all."""
+    return count / seconds
+
+
+def measure(call: Callable[[], object], seconds: float, device: torch.device) -> Timing:
+    """Time as many calls as fill `seconds`, after two that only warm up and tell how many that is.
+
+    The device has finished all work before each reading of the clock.
+    """
+
+    def clock(count: int) -> float:
+        _synchronise(device)
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        _synchronise(device)
+        return time.perf_counter() - start
+
+    call()
+    count = max(1, math.ceil(seconds / clock(1)))
+    return Timing(count, clock(count))
+
+
+def stepping(env: MarketEnv) -> Work:
+    """The environment alone, on actions made beforehand."""
+    import torch
+
+    action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(env.device)
+    return Work(lambda: env.step(action), 1)
+
+
+def acting(env: MarketEnv, panel: Panel) -> Work:
+    """An untrained policy acting, as in a rollout."""
+    from finpod.rl.rollout import collect
+
+    learner, steps = _learner(env, panel)
+    return Work(lambda: collect(env, learner.policy, panel, steps, learner.generator), steps)
+
+
+def training(env: MarketEnv, panel: Panel) -> Work:
+    """Rollouts and the updates on them."""
+    from finpod.rl.rollout import collect
+
+    learner, steps = _learner(env, panel)
+    return Work(lambda: learner.update(collect(env, learner.policy, panel, steps, learner.generator)), steps)
+
+
+def _learner(env: MarketEnv, panel: Panel) -> tuple[Any, int]:
+    """A PPO learner on its default settings, and the steps of its rollouts."""
+    import torch
+
+    from finpod.rl.policy import MarketPolicy, PolicySpec
+    from finpod.rl.ppo import PPO, PPOConfig
+
+    policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(env.device)
+    config = PPOConfig()
+    generator = torch.Generator(device=env.device).manual_seed(0)
+    return PPO(policy, panel, env.config.groups, config, generator), config.num_steps
+
+
+def _lines(name: str, work: Work, envs: int, seconds: float, device: torch.device) -> dict[str, Any]:
+    timing = measure(work.call, seconds, device)
+    steps = timing.calls * work.steps
+    return {
+        f"{name} steps/s": rate(steps * envs, timing.seconds),
+        f"{name} batch": f"{envs:,} accounts x {steps:,} steps in {timing.seconds:.3f} s",
+    }
+
+
+def _synchronise(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _circumstances(config: TradingConfig, device: torch.device, names: int) -> dict[str, str]:
+    """What was measured, and on what."""
+    import torch
+
+    import finpod
+
+    return {
+        "task": f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}, "
+        f"{config.groups} start groups",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "hardware": f"{_processor()}, {os.cpu_count()} cores",
+        "threads": str(torch.get_num_threads()),
+        "versions": f"finpod {finpod.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    }
+
+
+def _processor() -> str:
+    """The name of the CPU, as the system knows it."""
+    about = Path("/proc/cpuinfo")
+    if about.exists():
+        for line in about.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown processor"

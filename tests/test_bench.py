@@ -1,0 +1,93 @@
+"""`finpod bench`: what it counts and what it says; never how fast this machine is."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from finpod import InputError, bench
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda part, **_: part)
+
+
+def test_d17_steps_of_all_accounts_are_counted():
+    assert bench.rate(4096 * 100, 0.5) == 819_200
+
+
+def test_d17_the_clock_runs_over_the_counted_calls_alone(monkeypatch):
+    """Two calls warm up; the device is synchronised before each of the two readings; the time is that between them."""
+    now, events = [100.0], []
+    monkeypatch.setattr(time, "perf_counter", lambda: events.append("clock") or now[0])
+    monkeypatch.setattr(bench, "_synchronise", lambda device: events.append("wait"))
+
+    def call():
+        events.append("call")
+        now[0] += 5.0 if events.count("call") == 1 else 0.25
+
+    timing = bench.measure(call, 1.0, torch.device("cpu"))
+    assert timing == (4, 1.0)
+    reading = ["wait", "clock"]
+    assert events == ["call", *reading, "call", *reading, *reading, *["call"] * 4, *reading]
+    events.clear()
+    assert bench.measure(call, 2.0, torch.device("cpu")).seconds == 2.0
+
+
+def test_every_line_is_there(uncompiled):
+    lines = bench.run(envs=8, names=3, seconds=0.01)
+    for name in ("env", "env compiled", "env with policy", "train PPO"):
+        assert lines[f"{name} steps/s"] > 0
+        assert lines[f"{name} batch"].startswith("8 accounts x ")
+    assert lines["task"] == "3 simulated stocks, action tilt, hold 5, horizon 20, 8 start groups"
+    assert lines["device"] == "cpu"
+    assert "cores" in lines["hardware"]
+    assert lines["threads"] == "1"
+    assert f"torch {torch.__version__}" in lines["versions"]
+
+
+def test_steps_and_time_make_the_rate(uncompiled):
+    lines = bench.run(envs=4, names=2, seconds=0.01)
+    for name in ("env", "train PPO"):
+        words = lines[f"{name} batch"].replace(",", "").split()
+        envs, steps, seconds = int(words[0]), int(words[3]), float(words[6])
+        assert envs == 4
+        assert lines[f"{name} steps/s"] == pytest.approx(envs * steps / seconds, rel=0.2)
+        assert name == "env" or steps % 16 == 0
+
+
+def test_a_machine_that_cannot_compile_says_so(monkeypatch):
+    def refuse(part, **_):
+        raise RuntimeError("no C++ compiler found\nand much more")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    lines = bench.run(envs=2, names=2, seconds=0.001)
+    assert lines["env compiled steps/s"] == "n/a: no C++ compiler found"
+    assert lines["train PPO steps/s"] > 0
+
+
+@pytest.mark.parametrize("sizes", [{"envs": 0}, {"names": 1}, {"seconds": 0}, {"seconds": float("nan")}])
+def test_sizes_that_cannot_be_measured(sizes):
+    with pytest.raises(InputError, match="a measurement needs"):
+        bench.run(**sizes)
+
+
+def test_d14_a_device_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(InputError, match="choose auto or cpu"):
+        bench.run(device="cuda")
+
+
+def test_importing_it_costs_nothing():
+    subprocess.run([sys.executable, "-c", "import sys, finpod.bench; sys.exit('torch' in sys.modules)"], check=True)
