@@ -15,7 +15,7 @@ from finpod.market.tape import build_tape
 from finpod.outcome import outcome
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window, simulate
-from finpod.strategy import Strategy
+from finpod.strategy import FeatureTable, Strategy
 
 __all__ = ["Path", "Terms", "backtest", "clean_weights", "equal_weight_equity", "simulate"]
 
@@ -88,13 +88,13 @@ def backtest(
     window = _window(who, market, start, end, fill)
     in_sample = _in_sample(who, label, window.dates[0], allow_in_sample)
     if isinstance(strategy, Strategy):
-        labels, decide = [label], decisions_of(strategy, label, window)
-        path = simulate(window.tape, window.first, window.last, decide, terms)
-        paths = [path]
+        labels, table = [label], FeatureTable(window.market)
+        alone = {one.name: _run(one, one.name, window, terms, table) for one in strategy.variants}
+        paths = [_run(strategy, label, window, terms, table)]
     else:
         labels, decide = ready_weights(strategy, label, window)
         path = simulate(window.tape, window.first, window.last, decide, terms, (len(labels),))
-        paths = [Path(*(part[:, s] for part in path)) for s in range(len(labels))]
+        alone, paths = {}, [Path(*(part[:, s] for part in path)) for s in range(len(labels))]
     equal_weight = equal_weight_equity(market, window.dates[0], window.dates[-1], terms)
     results = [
         outcome(
@@ -107,10 +107,15 @@ def backtest(
             equal_weight=equal_weight,
             risk_free=risk_free,
             in_sample=in_sample,
+            variants=alone,
         )
         for own, title in zip(paths, labels, strict=True)
     ]
     return results if not isinstance(strategy, Strategy) and np.ndim(strategy) == 3 else results[0]
+
+
+def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: FeatureTable) -> Path:
+    return simulate(window.tape, window.first, window.last, decisions_of(strategy, label, window, table), terms)
 
 
 def equal_weight_equity(market: MarketData, start: DateLike, end: DateLike, terms: Terms) -> pd.Series:

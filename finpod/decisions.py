@@ -38,12 +38,12 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
     return None if decision is None else clean_weights(decision, view.tickers, label, view.date)
 
 
-def decisions_of(strategy: Strategy, label: str, window: Window) -> Decide:
+def decisions_of(strategy: Strategy, label: str, window: Window, table: FeatureTable | None = None) -> Decide:
     """The strategy's decisions as `simulate` asks for them, for a single account."""
     if not (isinstance(strategy.every, int) and strategy.every >= 1):
         raise StrategyError(f"strategy {label} decides every {strategy.every!r} sessions; every must be 1 or more")
     market, marks = window.market, window.tape.mark
-    table = FeatureTable(market)
+    table = table or FeatureTable(market)
 
     def decide(step: int, row: int, seen: Account) -> Tensor | None:
         if step % strategy.every:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ def outcome(
     equal_weight: pd.Series,
     risk_free: float,
     in_sample: bool,
+    variants: Mapping[str, Path] = MappingProxyType({}),
 ) -> BacktestResult:
     """Dress the path of one account; `reference` is the market with the benchmark, from which the window may be cut."""
     tape, dates = window.tape, pd.DatetimeIndex(window.dates, name="date")
@@ -55,6 +57,7 @@ def outcome(
         windows=dict(strategy.windows),
         agent=dict(strategy.provenance),
         in_sample=in_sample,
+        variants={name: pd.Series(one.equity.numpy(), index=dates) for name, one in variants.items()},
         events=tuple(sorted((*_skipped(window), *_departures(trades), *unfilled))),
         data_hash=reference.content_hash,
         manifest=reference.manifest,

@@ -34,6 +34,10 @@ PLAIN = (
     "manifest",
 )
 """Fields that result.json holds as they are."""
+VARIANT = "variant: "
+"""Begins the columns of returns.csv that hold the equity of a variant."""
+SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
+"""Metrics that are compared between variants."""
 SHORT_HISTORY = 20
 """Below this number of returns the annualised figures carry a warning."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
@@ -85,6 +89,8 @@ class BacktestResult:
     """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
     """Whether the window overlaps the days the strategy was trained or chosen on."""
+    variants: Mapping[str, pd.Series] = field(default_factory=dict)
+    """Equity [n + 1] of the same recipe from other seeds, by name."""
     warnings: tuple[str, ...] = ()
     """What a reader must know before believing the figures."""
     events: tuple[str, ...] = ()
@@ -161,6 +167,20 @@ class BacktestResult:
         }
         return {"strategy": own, "benchmark": bench, "equal_weight": equal}
 
+    @cached_property
+    def spread(self) -> dict[str, dict[str, float]]:
+        """How the variants did: name -> figure -> value, then 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
+        rows = {}
+        for name, equity in self.variants.items():
+            own = self._metrics(equity)
+            rows[name] = {key: getattr(own, key) for key in SPREAD}
+            rows[name]["excess_over_equal_weight"] = self._relative(equity, self.equal_weight_equity).excess
+        if not rows:
+            return {}
+        table = pd.DataFrame(rows)
+        closing = {"mean": table.mean(axis=1), "sd": table.std(axis=1), "count": table.count(axis=1).astype(float)}
+        return rows | {name: column.to_dict() for name, column in closing.items()}
+
     def to_json(self) -> str:
         """Everything but the series, as deterministic JSON; undefined figures are null."""
         content = {
@@ -178,6 +198,7 @@ class BacktestResult:
             "windows": self.windows,
             "warnings": self.warnings,
             "events": self.events,
+            "spread": self.spread,
         } | {name: getattr(self, name) for name in PLAIN}
         return to_json(content)
 
@@ -198,6 +219,7 @@ class BacktestResult:
                     "return": self.returns,
                     "turnover": self.turnover,
                 }
+                | {f"{VARIANT}{name}": equity for name, equity in self.variants.items()}
             )
             write_text(fresh / "returns.csv", curves.to_csv(index_label="date"))
             write_text(fresh / "trades.csv", self.trades.to_csv(index=False))
@@ -244,6 +266,7 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         trades=trades,
         turnover=curves["turnover"].dropna(),
         costs=Costs(**content["costs"]),
+        variants={name.removeprefix(VARIANT): curves[name].dropna() for name in curves if name.startswith(VARIANT)},
         windows={name: (first, last) for name, (first, last) in content["windows"].items()},
         warnings=tuple(content["warnings"]),
         events=tuple(content["events"]),

@@ -173,6 +173,9 @@ class Strategy:
     provenance: Mapping[str, Any] = MappingProxyType({})
     """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
 
+    variants: Sequence[Strategy] = ()
+    """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:

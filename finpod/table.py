@@ -132,6 +132,23 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
     return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
 
 
+def spread_line(result: BacktestResult) -> str:
+    """Mean and standard deviation over the variants in one line; empty without variants."""
+    if not result.spread:
+        return ""
+    mean, sd = result.spread["mean"], result.spread["sd"]
+    figures = [
+        f"{label} {show(mean[key])} ({show(sd[key])})"
+        for label, key, show in (
+            ("total return", "total_return", percent),
+            ("Sharpe", "sharpe", ratio),
+            ("max drawdown", "max_drawdown", percent),
+            ("excess over equal weight", "excess_over_equal_weight", percent),
+        )
+    ]
+    return f"each of {len(result.variants)} on its own, mean (standard deviation): {'; '.join(figures)}"
+
+
 def format_result(result: BacktestResult) -> str:
     """The headline table with its warnings and events, as plain text without a newline at the end."""
     names = [_clip(name) for name in columns(result).values()]
@@ -144,6 +161,8 @@ def format_result(result: BacktestResult) -> str:
         lines.append("  ".join([label.ljust(label_width), *map(str.rjust, cells, widths)]).rstrip())
     if is_short(result):
         lines.append(short_note(result))
+    if said := spread_line(result):
+        lines += ["", said]
     if ruined := ruin_date(result):
         lines += ["", f"RUINED on {ruined}: the account fell to zero"]
     if result.warnings:

@@ -35,6 +35,9 @@ def train(
     hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
     action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
     seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="Runs of the whole tournament, from seed, seed + 1, ...; all are kept.")
+    ] = 1,
     device: options.Device = "auto",
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
@@ -62,6 +65,7 @@ def train(
             keep=keep,
             steps=steps,
             seed=seed,
+            seeds=seeds,
             hold=hold,
             action=action,
             fill=fill,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finpod.table import count, describe_terms, money, percent
+from finpod.table import count, describe_terms, money, percent, ratio
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -33,7 +33,7 @@ class Table(NamedTuple):
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
     """Tables of what differs between seeds or agents, with mean, spread and count, for each list that `agent` holds."""
-    tables = []
+    tables = [("Each on its own over this window", _variants(result))] if result.spread else []
     for name, value in sorted(result.agent.items()):
         if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
             tables.append((_words(name), _spread([dict(item) for item in value])))
@@ -42,6 +42,14 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
         ):
             tables.append((_words(name), _spread([{"": key, **item} for key, item in sorted(value.items())])))
     return tables
+
+
+def _variants(result: BacktestResult) -> Table:
+    """What each variant did alone, closed by mean, standard deviation and count."""
+    keys = list(next(iter(result.spread.values())))
+    show = {"sharpe": ratio, "calmar": ratio}
+    lines = [(name, *(show.get(key, percent)(row[key]) for key in keys)) for name, row in result.spread.items()]
+    return Table(("", *map(_words, keys)), lines[:-3], [*lines[-3:-1], ("count", *(str(len(lines) - 3) for _ in keys))])
 
 
 def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:

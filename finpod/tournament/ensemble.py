@@ -32,8 +32,9 @@ MANIFEST = "ensemble.json"
 class Ensemble(Strategy):
     """Holds the mean of its members' target weights, each decided by the mean action; reads only the view.
 
-    The members share one task. They fit any market that can give their features, whatever its names. `log` keeps every
-    trial of the tournament with its validation returns, chosen or not.
+    `runs` [members] are the seeds of the tournaments they come from; as `variants` each run stands alone, or each member
+    where there was one run. The members share one task. They fit any market that can give their features, whatever its
+    names. `log` keeps every trial of the tournament with its validation returns, chosen or not.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Ensemble(Strategy):
         name: str,
         trials: int,
         provenance: dict[str, Any],
+        runs: Sequence[int] = (),
         log: Sequence[dict[str, Any]] = (),
         own_features: Sequence[Callable[[MarketData], Array]] = (),
     ) -> None:
@@ -52,6 +54,7 @@ class Ensemble(Strategy):
         self.members = tuple(members)
         self.name, self.trials, self.provenance = name, trials, provenance
         self.log = tuple(log)
+        self.runs = tuple(runs) or (0,) * len(members)
         self.trained_until = task["trained_until"]
         self.windows = {key: (first, last) for key, (first, last) in task["windows"].items()}
         self.trading = trading_config(task["trading"])
@@ -60,6 +63,25 @@ class Ensemble(Strategy):
         self.features: tuple[Any, ...] = tuple(own.get(feature, feature) for feature in task["features"])
         self._policies = [member.policy() for member in self.members]
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]
+
+    @property
+    def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
+        """Each tournament's own ensemble, or, of a single tournament, each member alone."""
+        single = len(set(self.runs)) == 1
+        if single and len(self.members) == 1:
+            return ()
+        keys = [f"member {i}" for i in range(len(self.members))] if single else [f"seed {run}" for run in self.runs]
+        return [self._part([i for i, own in enumerate(keys) if own == key], key) for key in dict.fromkeys(keys)]
+
+    def _part(self, chosen: list[int], name: str) -> Ensemble:
+        return Ensemble(
+            [self.members[i] for i in chosen],
+            runs=[self.runs[i] for i in chosen],
+            name=name,
+            trials=self.trials,
+            provenance={},
+            own_features=[feature for feature in self.features if callable(feature)],
+        )
 
     def decide(self, view: MarketView) -> Decision:
         """Mean target weights [N] of the members. Raises CheckpointError if the market lacks a feature they read."""
@@ -95,6 +117,7 @@ class Ensemble(Strategy):
             content = {
                 "format": FORMAT,
                 "members": files,
+                "runs": self.runs,
                 "trials": self.trials,
                 "provenance": self.provenance,
                 "log": self.log,
@@ -121,6 +144,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             name=folder.resolve().name,
             trials=int(content["trials"]),
             provenance=content["provenance"],
+            runs=content["runs"],
             log=content["log"],
             own_features=features,
         )

@@ -83,6 +83,7 @@ def train(
     agents: int = 4,
     steps: int | None = None,
     seed: int = 0,
+    seeds: int = 1,
     rounds: int = 2,
     keep: int = 3,
     hold: int = 5,
@@ -97,12 +98,16 @@ def train(
 ) -> Ensemble:
     """Train agents on the days of `train`, choose the best on those of `validation`, and save them as an ensemble.
 
-    `steps` are environment steps an agent, one step being a decision held for `hold` sessions. `config` sets the learner
-    of the first agent, further keywords the fields of `TradingConfig`. No row after the validation window is read.
-    Raises InputError for windows that overlap or lie outside the data, unknown settings, or an `out` that exists (unless
-    `overwrite`). `progress` is called with what is being done and the share that is done.
+    `steps` are environment steps an agent, one step being a decision held for `hold` sessions. With `seeds` > 1 the whole
+    tournament is run that many times, from seed, seed + 1, ...; the ensemble holds the chosen of all, and a backtest
+    shows each run beside it. `config` sets the learner of the first agent, further keywords the fields of
+    `TradingConfig`. No row after the validation window is read. Raises InputError for windows that overlap or lie
+    outside the data, unknown settings, or an `out` that exists (unless `overwrite`). `progress` is called with what is
+    being done and the share that is done.
     """
-    plan = Plan(agents=agents, rounds=rounds, keep=keep, steps=steps or STEPS, seed=seed)
+    if seeds < 1:
+        raise InputError(f"seeds is {seeds}; it must be at least 1")
+    plans = [Plan(agents=agents, rounds=rounds, keep=keep, steps=steps or STEPS, seed=seed + s) for s in range(seeds)]
     if task != "stocks":
         raise InputError(f"unknown task {task!r}; train knows stocks")
     if learner != "ppo":
@@ -110,18 +115,28 @@ def train(
     refuse_existing(Path(out), overwrite)
     trading = trading_of(hold=hold, action=action, costs=costs or Costs(), **settings)
     arena = make_arena(market, train, validation, trading, fill, features, str(pick_device(device)), threads)
-    board = tournament(arena, plan, config or PPOConfig(), progress or (lambda doing, share: None))
-    chosen = board.best(plan.keep)
+    say = progress or (lambda doing, share: None)
+    runs = []
+    for s, plan in enumerate(plans):
+        board = tournament(arena, plan, config or PPOConfig(), _part(say, plan, s, seeds))
+        runs.append((plan, board, board.best(plan.keep)))
     ensemble = Ensemble(
-        [entry.snapshot for entry in chosen],
+        [entry.snapshot for _, _, chosen in runs for entry in chosen],
+        runs=[plan.seed for plan, _, chosen in runs for _ in chosen],
         name=Path(out).resolve().name,
-        trials=len(board.log),
-        provenance=_provenance(arena, plan, board, chosen),
-        log=[entry.summary() | {"returns": entry.returns.tolist()} for entry in board.log],
+        trials=sum(len(board.log) for _, board, _ in runs),
+        provenance=_provenance(arena, runs),
+        log=[entry.summary() | {"returns": entry.returns.tolist()} for _, board, _ in runs for entry in board.log],
         own_features=[f for f in _listed(features) if callable(f)],
     )
     ensemble.save(Path(out), overwrite=overwrite)
     return ensemble
+
+
+def _part(progress: Progress, plan: Plan, s: int, seeds: int) -> Progress:
+    """The progress of one of several tournaments as a part of the whole."""
+    prefix = f"seed {plan.seed}, " if seeds > 1 else ""
+    return lambda doing, share: progress(prefix + doing, (s + share) / seeds)
 
 
 def trading_of(**settings: Any) -> TradingConfig:
@@ -180,7 +195,7 @@ def tournament(arena: Arena, plan: Plan, config: PPOConfig, progress: Progress) 
         nonlocal made
         made += 1
         seed = int(np.random.SeedSequence([plan.seed, made]).generate_state(1)[0])
-        return Settings(agent_id=f"agent-{made - 1}", seed=seed, config=config)
+        return Settings(agent_id=f"{plan.seed}-{made - 1}", seed=seed, config=config)
 
     field = [_Contender(settings=settings_of(config if i == 0 else vary(config, random))) for i in range(plan.agents)]
     progress("features", 0.0)
@@ -247,24 +262,20 @@ def _entry(arena: Arena, contender: _Contender, generation: int, trial: int) -> 
     )
 
 
-def _provenance(arena: Arena, plan: Plan, board: Leaderboard, chosen: list[Entry]) -> dict[str, Any]:
+def _provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]]) -> dict[str, Any]:
     """What the ensemble says of itself; no clock times, so that two runs are identical."""
-    task = arena.task_spec()
+    task, plan = arena.task_spec(), runs[0][0]
     return {
         "task": "stocks",
         "learner": "ppo",
         "device": arena.device,
         "threads": arena.threads,
-        "seed": plan.seed,
-        "plan": asdict(plan),
+        "seeds": [plan.seed for plan, _, _ in runs],
+        "plan": {name: getattr(plan, name) for name in ("agents", "rounds", "keep", "steps")},
         "score": "Sharpe ratio on the validation window, net of costs",
-        "features": task["features"],
-        "left_out": task["left_out"],
-        "trading": task["trading"],
-        "fill": task["fill"],
-        "data_hash": task["data_hash"],
-        "members": [entry.summary() for entry in chosen],
-        "board": [_line(entry) for entry in board.ranked()],
+        **{name: task[name] for name in ("features", "left_out", "trading", "fill", "data_hash")},
+        "members": [_line(entry) for _, _, chosen in runs for entry in chosen],
+        "board": [_line(entry) for _, board, _ in runs for entry in board.ranked()],
         "versions": {
             "finpod": finpod.__version__,
             "torch": str(torch.__version__),
@@ -278,10 +289,11 @@ def _line(entry: Entry) -> dict[str, Any]:
     return {
         "agent": entry.agent_id,
         "parent": entry.parent_id or "-",
-        "seed": entry.seed,
         "generation": entry.generation,
         "score": entry.score,
         "steps": entry.snapshot.steps,
+        "seed": entry.seed,
+        **{name: entry.config[name] for name in BOUNDS},
     }
 
 

@@ -1,0 +1,78 @@
+"""The spread over seeds: variants of a strategy run beside it, in result, table, JSON and report (case D24)."""
+
+import json
+
+import numpy as np
+import pytest
+from made_markets import random_market
+
+from finpod.backtester import backtest
+from finpod.report import write_report
+from finpod.result import load_result
+from finpod.strategy import Strategy
+
+
+class Fixed(Strategy):
+    """Always the same weights."""
+
+    def __init__(self, name, *weights):
+        self.name, self.weights = name, np.array(weights)
+
+    def decide(self, view):
+        return self.weights
+
+
+class Family(Fixed):
+    """The mean of three fixed recipes."""
+
+    def __init__(self):
+        super().__init__("family", 0.5, 0.3, 0.2)
+        self.variants = [Fixed("seed 0", 1, 0, 0), Fixed("seed 1", 0.5, 0.5, 0), Fixed("seed 2", 0, 0.4, 0.6)]
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(60, 3, gaps=0)
+
+
+@pytest.fixture(scope="module")
+def result(market):
+    return backtest(Family(), market)
+
+
+def test_d24_each_variant_is_run_alone_on_the_same_terms(market, result):
+    assert list(result.variants) == ["seed 0", "seed 1", "seed 2"]
+    for strategy in Family().variants:
+        alone = backtest(strategy, market)
+        np.testing.assert_array_equal(result.variants[strategy.name].to_numpy(), alone.equity.to_numpy())
+        assert result.spread[strategy.name]["sharpe"] == alone.metrics.sharpe
+        excess = alone.relative_to_equal_weight.excess
+        assert result.spread[strategy.name]["excess_over_equal_weight"] == excess
+
+
+def test_d24_mean_sd_and_count_close_the_spread(result):
+    sharpes = [result.spread[f"seed {i}"]["sharpe"] for i in range(3)]
+    assert result.spread["mean"]["sharpe"] == pytest.approx(np.mean(sharpes))
+    assert result.spread["sd"]["sharpe"] == pytest.approx(np.std(sharpes, ddof=1))
+    assert result.spread["count"]["sharpe"] == 3
+
+
+def test_d24_table_json_and_report_show_the_spread(result, tmp_path):
+    mean = result.spread["mean"]["sharpe"]
+    assert f"Sharpe {mean:.2f} (" in str(result)
+    assert json.loads(result.to_json())["spread"]["mean"]["sharpe"] == mean
+    html = write_report(result, tmp_path / "family.html").read_text()
+    assert "Each on its own over this window" in html
+    assert html.count("seed 1") == 1
+
+
+def test_variants_survive_saving(result, tmp_path):
+    loaded = load_result(result.save(tmp_path / "run"))
+    assert loaded.to_json() == result.to_json()
+    np.testing.assert_array_equal(loaded.variants["seed 2"].to_numpy(), result.variants["seed 2"].to_numpy())
+
+
+def test_a_strategy_without_variants_shows_no_spread(market):
+    alone = backtest(Fixed("alone", 1, 0, 0), market)
+    assert alone.spread == {}
+    assert "on its own" not in str(alone)
