@@ -23,6 +23,9 @@ DAYS = 1000
 GROUPS = 64
 """Groups of accounts that share their days; fewer where the accounts do not divide so."""
 
+WARM_UP = 2
+"""Calls before the clock runs: the first compiles and lays out memory."""
+
 
 class Work(NamedTuple):
     """Something to measure."""
@@ -37,9 +40,9 @@ class Timing(NamedTuple):
     """What the clock said."""
 
     calls: int
-    """Calls made between its two readings."""
+    """Calls made."""
     seconds: float
-    """Time between them."""
+    """Time they took together."""
 
 
 def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: float = 3.0) -> dict[str, Any]:
@@ -83,22 +86,19 @@ def rate(count: int, seconds: float) -> float:
 
 
 def measure(call: Callable[[], object], seconds: float, device: torch.device) -> Timing:
-    """Time as many calls as fill `seconds`, after two that only warm up and tell how many that is.
+    """Call until `seconds` have passed, after WARM_UP calls that do not count.
 
-    The device has finished all work before each reading of the clock.
+    The device has finished all work before the clock is read, at the start and at the end.
     """
-
-    def clock(count: int) -> float:
-        _synchronise(device)
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        _synchronise(device)
-        return time.perf_counter() - start
-
-    call()
-    count = max(1, math.ceil(seconds / clock(1)))
-    return Timing(count, clock(count))
+    for _ in range(WARM_UP):
+        call()
+    _synchronise(device)
+    start, calls = time.perf_counter(), 0
+    while calls == 0 or time.perf_counter() - start < seconds:
+        call()
+        calls += 1
+    _synchronise(device)
+    return Timing(calls, time.perf_counter() - start)
 
 
 def stepping(env: MarketEnv) -> Work:
