@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import pickle
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +46,7 @@ class Snapshot:
         try:
             policy = MarketPolicy(PolicySpec(**self.policy_spec)).to(device)
             policy.load_state_dict(self.weights)
-        except (RuntimeError, TypeError) as error:
+        except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             raise CheckpointError(
                 f"the weights do not fit the policy they claim to be: {str(error).splitlines()[0]}"
             ) from error
@@ -55,7 +55,7 @@ class Snapshot:
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
         buffer = io.BytesIO()
-        torch.save({"format": FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, buffer)
+        torch.save({"format": FORMAT, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}, buffer)
         write_bytes(path, buffer.getvalue())
 
     @classmethod
@@ -65,7 +65,7 @@ class Snapshot:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except FileNotFoundError as error:
             raise CheckpointError(f"{path} is missing; the folder is not whole, train again") from error
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        except Exception as error:  # a damaged pickle can fail in any way
             raise CheckpointError(f"{path} is not a finpod snapshot, or it is damaged; train again") from error
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise CheckpointError(f"{path} is not a snapshot of this version of finpod ({FORMAT}); train again")
@@ -73,3 +73,12 @@ class Snapshot:
             return cls(**content)
         except TypeError as error:
             raise CheckpointError(f"{path} lacks parts of a snapshot; train again") from error
+
+
+def _plain(value: Any) -> Any:
+    """Without numpy's scalars, which `weights_only` refuses to read."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value

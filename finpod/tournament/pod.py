@@ -6,6 +6,7 @@ runs makes no difference to it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -109,11 +110,12 @@ class Pod:
         if snapshot is not None:
             self.policy.load_state_dict(snapshot.weights)
             self.steps = snapshot.steps
+            learner = copy.deepcopy(snapshot.learner)  # an optimiser changes the tensors it is given in place
             if snapshot.env:
-                self.learner.load_state_dict(snapshot.learner)
+                self.learner.load_state_dict(learner)
                 self.env.load_state_dict(snapshot.env)
             else:  # a varied copy: the donor's optimiser, but its own randomness
-                self.learner.load_state_dict(snapshot.learner | {"generator": generator.get_state()})
+                self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
     @property
     def steps_per_update(self) -> int:
@@ -141,7 +143,7 @@ class Pod:
             policy_spec=asdict(self.policy.spec),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
             task_spec=self.arena.task_spec(),
-            learner=self.learner.state_dict(),
+            learner=copy.deepcopy(self.learner.state_dict()),
             env=self.env.state_dict(),
             config=asdict(self.settings.config),
             seed=self.settings.seed,
@@ -172,7 +174,7 @@ def validate(arena: Arena, snapshot: Snapshot) -> tuple[Metrics, np.ndarray]:
         if k % trading.hold:
             return None
         mark = tape.mark[row]
-        price = mark if tape.factor is None else mark / tape.factor[row]
+        price = (mark if tape.factor is None else mark / tape.factor[row]) * panel.tradable[row]
         return greedy_weights(
             policy,
             trading,
