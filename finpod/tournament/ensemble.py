@@ -12,10 +12,10 @@ import torch
 
 from finpod.atomic import new_folder, write_text
 from finpod.envs.market import TradingConfig
-from finpod.errors import CheckpointError
+from finpod.errors import CheckpointError, InputError
 from finpod.jsonable import to_json
 from finpod.market.data import Array, MarketData
-from finpod.market.features import name_of
+from finpod.market.features import FEATURES, name_of
 from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
 from finpod.rl.greedy import greedy_weights
@@ -61,6 +61,10 @@ class Ensemble(Strategy):
         self.every = self.trading.hold
         own = {name_of(feature): feature for feature in own_features}
         self.features: tuple[Any, ...] = tuple(own.get(feature, feature) for feature in task["features"])
+        if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in FEATURES]:
+            raise CheckpointError(
+                f"{name} was trained on {', '.join(foreign)}, no feature of finpod; pass the functions in features="
+            )
         self._policies = [member.policy() for member in self.members]
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]
 
@@ -85,7 +89,10 @@ class Ensemble(Strategy):
 
     def decide(self, view: MarketView) -> Decision:
         """Mean target weights [N] of the members. Raises CheckpointError if the market lacks a feature they read."""
-        raw = torch.tensor(view.features(self.features))
+        try:
+            raw = torch.tensor(view.features(self.features))
+        except InputError as error:
+            raise CheckpointError(f"{self.name} was trained on features that it cannot have here: {error}") from error
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
@@ -148,7 +155,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             log=content["log"],
             own_features=features,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} lacks {error}; it is not whole, train again") from error
 
 

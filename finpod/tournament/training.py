@@ -10,6 +10,7 @@ import math
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in ("agents", "rounds", "keep", "steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            _require_count(name, getattr(self, name))
         if self.seed < 0:
             raise InputError(f"seed is {self.seed}; it must be 0 or more")
 
@@ -105,9 +105,10 @@ def train(
     outside the data, unknown settings, or an `out` that exists (unless `overwrite`). `progress` is called with what is
     being done and the share that is done.
     """
-    if seeds < 1:
-        raise InputError(f"seeds is {seeds}; it must be at least 1")
-    plans = [Plan(agents=agents, rounds=rounds, keep=keep, steps=steps or STEPS, seed=seed + s) for s in range(seeds)]
+    _require_count("seeds", seeds)
+    _require_count("threads", threads)
+    steps = STEPS if steps is None else steps
+    plans = [Plan(agents=agents, rounds=rounds, keep=keep, steps=steps, seed=seed + s) for s in range(seeds)]
     if task != "stocks":
         raise InputError(f"unknown task {task!r}; train knows stocks")
     if learner != "ppo":
@@ -147,7 +148,8 @@ def trading_of(**settings: Any) -> TradingConfig:
             f"unknown setting {unknown[0]!r}; the task has {', '.join(TradingConfig.__dataclass_fields__)}"
         )
     defaults: dict[str, Any] = {"num_envs": 512, "start_groups": 32, "reward_scale": 100.0}
-    if settings.get("num_envs", 512) % 32:
+    envs = settings.get("num_envs", 512)
+    if not isinstance(envs, Integral) or int(envs) % 32:
         defaults["start_groups"] = None
     return TradingConfig(**{**defaults, **settings})
 
@@ -162,14 +164,22 @@ def make_arena(
     device: str,
     threads: int,
 ) -> Arena:
-    """Windows as rows, data cut behind the validation window. Raises InputError for windows that overlap."""
+    """Windows as rows, data cut behind the validation window. Raises InputError for windows that overlap or are too short."""
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:
         raise InputError(
             f"validation starts on {market.dates[validation_rows[0]]!s:.10}, before training ends on "
             f"{market.dates[train_rows[1]]!s:.10}; let it start later"
         )
+    for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
+        if last - first < trading.hold:
+            raise InputError(
+                f"the {name} window has {last - first} sessions to trade, fewer than hold = {trading.hold}; take a longer "
+                "window or a shorter hold"
+            )
     known = market.rows(0, validation_rows[1] + 1)
+    # which names leave the exchange later, and when, is not known yet, and must not change even the hash of the data
+    known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
     seen = np.any(known.member[train_rows[0] :] & known.has_bar[train_rows[0] :], axis=0)
     names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
@@ -299,3 +309,8 @@ def _line(entry: Entry) -> dict[str, Any]:
 
 def _listed(features: Features) -> list[Any]:
     return [] if features is None else [features] if isinstance(features, str) or callable(features) else list(features)
+
+
+def _require_count(name: str, value: int) -> None:
+    if not (isinstance(value, Integral) and value >= 1):
+        raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on")
