@@ -95,7 +95,7 @@ def simulate(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, ac
     `decide(step, row, account)` gives the weights of the decision that sees `row` as its last; steps count the sessions
     from the first decision. A decision that would have to see a row before the data is not taken.
     """
-    cash = torch.full(accounts, terms.cash, dtype=torch.float64)
+    cash = torch.full(accounts, terms.cash, dtype=torch.float64, device=tape.mark.device)
     account = seen = Account(cash, cash.new_zeros((*accounts, tape.mark.shape[1])))
     nothing, still = account.shares, torch.zeros_like(cash)
     equity, held, records = [cash], [account.shares], []

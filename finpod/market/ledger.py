@@ -81,8 +81,8 @@ def orders_for(weights: Tensor, cash: Tensor, shares: Tensor, mark: Tensor) -> T
     A weight of zero sells everything, to the last bit; orders that are rounding dust are zero.
     """
     equity = value(cash, shares, mark).unsqueeze(-1)
-    orders = weights.clamp(min=0) * equity / mark - shares
-    orders = orders * ((orders * mark).abs() > DUST * equity)
+    orders = (weights.clamp(min=0) * equity).div_(mark).sub_(shares)
+    orders.masked_fill_((orders * mark).abs_() <= DUST * equity, 0.0)
     return orders.where(weights > 0, -shares)
 
 
@@ -106,20 +106,20 @@ def settle(
     but for a sale of all that is held.
     """
     rate = costs.rates(price, factor)
-    sold = (-orders).clamp(min=0).minimum(shares) * tradable
+    sold = (-orders).clamp_(min=0).minimum(shares).mul_(tradable)
     if whole_shares:
         sold = _whole(sold, factor).where(sold < shares, sold)
     notional_sold = sold * price
     cash = cash + (notional_sold * (1 - rate)).sum(-1)
-    bought = orders.clamp(min=0) * (tradable & may_buy)
-    asked = (bought * price * (1 + rate)).sum(-1)
-    bought = bought * (cash / asked.clamp(min=1e-300)).clamp(max=1).unsqueeze(-1)
+    bought = orders.clamp(min=0).mul_(tradable & may_buy)
+    asked = (bought * price).mul_(1 + rate).sum(-1)
+    bought.mul_((cash / asked.clamp(min=1e-300)).clamp(max=1).unsqueeze(-1))
     if whole_shares:
         bought = _whole(bought, factor)
     notional_bought = bought * price
     cash = (cash - (notional_bought * (1 + rate)).sum(-1)).clamp(min=0)
-    traded = bought - sold
-    return Fill(cash, shares + traded, traded, (notional_bought + notional_sold) * rate)
+    traded = bought.sub_(sold)
+    return Fill(cash, shares + traded, traded, notional_bought.add_(notional_sold).mul_(rate))
 
 
 def cash_out(
