@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -89,10 +90,11 @@ class MarketPolicy(nn.Module):
     def __init__(self, spec: PolicySpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        self.names = nn.Linear(spec.features, spec.hidden)
-        self.mixed = nn.Linear(2 * spec.hidden, spec.hidden)
-        self.out = nn.Linear(spec.hidden, 2)
-        self.day = nn.Linear(spec.hidden, 1 + SUMMARY)
+        linear = partial(nn.utils.skip_init, nn.Linear)  # which draws nothing from the global generator
+        self.names = linear(spec.features, spec.hidden)
+        self.mixed = linear(2 * spec.hidden, spec.hidden)
+        self.out = linear(spec.hidden, 2)
+        self.day = linear(spec.hidden, 1 + SUMMARY)
         self.log_std = nn.Parameter(torch.tensor(spec.log_std_init))
         self.summary = RunningStats(SUMMARY)
         for layer in (self.names, self.mixed):

@@ -44,7 +44,7 @@ class Snapshot:
     def policy(self, device: str | torch.device = "cpu") -> MarketPolicy:
         """The policy, ready to act. Raises CheckpointError if weights and sizes do not agree."""
         try:
-            policy = MarketPolicy(PolicySpec(**self.policy_spec)).to(device)
+            policy = MarketPolicy(PolicySpec(**self.policy_spec), torch.Generator()).to(device)
             policy.load_state_dict(self.weights)
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             raise CheckpointError(

@@ -1,0 +1,66 @@
+"""Tiny tasks, agents and tournaments for the tests of everything that learns."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from finpod.envs.market import TradingConfig
+from finpod.market.data import MarketData
+from finpod.market.features import Panel
+from finpod.market.ledger import Costs
+from finpod.market.scaling import Scaling
+from finpod.rl.policy import Code, MarketPolicy
+from finpod.rl.ppo import PPOConfig
+from finpod.tournament.ensemble import Ensemble
+from finpod.tournament.pod import Arena, Pod, Settings
+from finpod.tournament.training import train
+
+FEATURES = ("return_5", "volatility_21")
+TRAIN, VALIDATION = (25, 80), (81, 100)
+"""Rows of a tiny market: 25 to warm up, and some behind the validation window."""
+SMALL: dict[str, Any] = {"num_envs": 8, "start_groups": 4, "horizon": 5}
+CONFIG = PPOConfig(num_steps=4, num_minibatches=2, update_epochs=2)
+STEPS_AN_UPDATE = 32
+
+
+def make_arena(market: MarketData, *, features: Any = FEATURES, fill: str | None = None, **trading: Any) -> Arena:
+    """A task of 8 accounts in 4 groups."""
+    trading = {"hold": 1, "costs": Costs(), **SMALL, **trading}
+    return Arena(market=market.rows(0, VALIDATION[1] + 1), trading=TradingConfig(**trading), fill=fill,
+                 features=features, train=TRAIN, validation=VALIDATION)  # fmt: skip
+
+
+def settings(seed: int = 1, config: PPOConfig = CONFIG) -> Settings:
+    return Settings(agent_id=f"agent {seed}", seed=seed, config=config)
+
+
+def make_pod(market: MarketData, *, seed: int = 1, config: PPOConfig = CONFIG, **task: Any) -> Pod:
+    return Pod(make_arena(market, **task), settings(seed, config))
+
+
+def tiny_train(market: MarketData, out: Any, **changes: Any) -> Ensemble:
+    """Two agents, two rounds of two updates."""
+    days = market.dates
+    plain = {"train": tuple(days[list(TRAIN)]), "validation": tuple(days[list(VALIDATION)]), "agents": 2, "keep": 2,
+             "steps": 4 * STEPS_AN_UPDATE, "hold": 2, "features": FEATURES, "config": CONFIG}  # fmt: skip
+    return train(market=market, out=out, **{**plain, **SMALL, **changes})
+
+
+class Counter(MarketPolicy):
+    """Values a state by its row, and notes nothing of the account: data that can be told apart."""
+
+    def encode(self, features: torch.Tensor, among: torch.Tensor) -> Code:
+        code = super().encode(features, among)
+        return code._replace(value=features[..., 0, :1].expand_as(code.value))
+
+    def forward(self, code: Code, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, _ = super().forward(code, state)
+        return mean, code.value[..., :1].expand(mean.shape[:-1])
+
+
+def row_panel(market: MarketData) -> Panel:
+    """A panel whose one feature is the number of the row."""
+    features = torch.arange(len(market.dates), dtype=torch.float32)[:, None, None].repeat(1, len(market.tickers), 1)
+    tradable, member = (torch.tensor(np.array(table)) for table in (market.has_bar, market.member))
+    return Panel(features, tradable, member, ("row",), (), Scaling(("row",), ("pooled",), (0.0,), (1.0,)))

@@ -1,0 +1,228 @@
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_agents import STEPS_AN_UPDATE, VALIDATION, make_arena, settings, tiny_train
+from made_markets import random_market
+
+import finpod
+from finpod.errors import CheckpointError, InputError
+from finpod.lookahead import audit
+from finpod.strategy import MarketView
+from finpod.tournament.ensemble import Ensemble, load_ensemble
+from finpod.tournament.pod import train_slice, validate
+
+START = VALIDATION[1] + 1
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(130, 6, gaps=0.05, seed=3)
+
+
+@pytest.fixture(scope="module")
+def folder(market, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("strategies") / "tiny"
+    tiny_train(market, folder)
+    return folder
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def ensemble(folder):
+    return load_ensemble(folder)
+
+
+def centred_log_price(market):
+    """A feature of a user's own."""
+    return np.log(market.close) - np.nanmean(np.log(market.close), axis=1, keepdims=True)
+
+
+def run(strategy, market, **terms):
+    return finpod.backtest(strategy, market, start=market.dates[START], **terms)
+
+
+def weights_by_day(strategy, market):
+    views = [
+        MarketView(market, row, held=np.full(len(market.tickers), 0.1), cash=0.4) for row in range(START, START + 10)
+    ]
+    return np.array([strategy.decide(view) for view in views])
+
+
+def refusal(copied, **arguments):
+    with pytest.raises(CheckpointError) as raised:
+        load_ensemble(copied, **arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_a_folder_gives_the_same_decisions_back(market, tmp_path):
+    trained = tiny_train(market, tmp_path / "again")
+    loaded = load_ensemble(tmp_path / "again")
+    np.testing.assert_array_equal(weights_by_day(loaded, market), weights_by_day(trained, market))
+    assert len(np.unique(weights_by_day(loaded, market))) > 20  # they say something
+    for name in ("name", "trials", "trained_until", "windows", "every", "features", "provenance", "runs"):
+        assert getattr(loaded, name) == getattr(trained, name), name
+    assert finpod.load_strategy(tmp_path / "again").name == "again"
+    saved = loaded.save(tmp_path / "third")
+    assert (saved / "ensemble.json").read_bytes() == (tmp_path / "again" / "ensemble.json").read_bytes()
+    assert sorted(file.name for file in saved.iterdir()) == ["ensemble.json", "member-0.pt", "member-1.pt"]
+
+
+def test_it_holds_the_mean_of_its_members(market, ensemble):
+    parts = [Ensemble([member], name="part", trials=1, provenance={}) for member in ensemble.members]
+    mean = np.mean([weights_by_day(part, market) for part in parts], axis=0)
+    np.testing.assert_allclose(weights_by_day(ensemble, market), mean, rtol=1e-12)
+    assert np.abs(weights_by_day(parts[0], market) - weights_by_day(parts[1], market)).max() > 1e-6
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
+@pytest.mark.parametrize("gaps", [0.0, 0.1])
+def test_validation_is_the_backtest_of_the_one_agent(action, fill, gaps):
+    market = random_market(110, 5, gaps=gaps, seed=4)
+    arena = make_arena(market, action=action, fill=fill, hold=3, hmax=20_000)
+    agent = train_slice(arena, settings(seed=6), None, 2 * STEPS_AN_UPDATE, 128)
+    agent.weights["out.bias"] += torch.tensor([0.3, 0.1])  # so that share orders do buy
+    agent.weights["out.weight"] += 0.3 * torch.randn(2, 32, generator=torch.Generator().manual_seed(0))
+    found, returns = validate(arena, agent)
+    alone = Ensemble([agent], name="alone", trials=1, provenance={})
+    days = market.dates[list(VALIDATION)]
+    result = finpod.backtest(alone, market, start=days[0], end=days[1], fill=fill, costs=arena.trading.costs,
+                             allow_in_sample=True)  # fmt: skip
+    np.testing.assert_allclose(result.equity, 1e6 * np.cumprod([1, *(1 + returns)]), rtol=1e-6)
+    assert result.metrics.sharpe == pytest.approx(found.sharpe, rel=1e-6)
+    assert len(result.trades) > 5
+    assert result.equity.nunique() > 10
+
+
+def test_c25_two_backtests_are_identical(market, ensemble):
+    first, again = (run(ensemble, market) for _ in range(2))
+    assert first.to_json() == again.to_json()
+    assert first.trades.equals(again.trades)
+    assert len(first.trades)
+
+
+def test_it_decides_as_often_as_it_was_trained_to(market, ensemble):
+    assert ensemble.every == 2
+    result = run(ensemble, market)
+    filled = sorted({int(np.searchsorted(market.dates, np.datetime64(day))) for day in result.trades["date"]})
+    assert all((row - START - 1) % 2 == 0 for row in filled)
+    assert len(filled) > 5
+
+
+def test_it_is_refused_on_days_it_was_trained_or_chosen_on(market, ensemble):
+    until = market.dates[VALIDATION[1]]
+    assert ensemble.trained_until == f"{until!s:.10}"
+    with pytest.raises(InputError, match=f"trained or chosen on days up to {ensemble.trained_until}") as raised:
+        finpod.backtest(ensemble, market, start=until)
+    assert "\n" not in str(raised.value)
+    assert finpod.backtest(ensemble, market, start=until, allow_in_sample=True).in_sample
+    assert not run(ensemble, market).in_sample
+
+
+def test_it_trades_a_market_with_other_names_and_another_number_of_them(ensemble):
+    other = random_market(130, 9, gaps=0, seed=9, tickers=tuple(f"X{i}" for i in range(9)))
+    for market in (other, other.select(["X2", "X5"]), other.select(["X7"])):
+        result = run(ensemble, market)
+        assert result.equity.iloc[-1] > 0
+        assert set(result.trades["ticker"]) <= set(market.tickers)
+        assert len(result.trades)
+
+
+def test_the_order_of_the_names_does_not_matter(market, ensemble):
+    backwards = market.select(market.tickers[::-1])
+    np.testing.assert_allclose(run(ensemble, backwards).equity, run(ensemble, market).equity, rtol=1e-6)
+
+
+def test_it_reads_only_what_the_audit_allows(market, ensemble):
+    found = audit(ensemble, market, days=6, start=market.dates[30])
+    assert found.passed, str(found)
+    assert len(found.days) == 6
+
+
+@pytest.mark.parametrize("features", [("return_5", "volume_shock_5"), ("volume_shock_5",)])
+def test_a_feature_that_the_data_cannot_give_is_named(features):
+    market = finpod.simulate_market(names=4, days=130, seed=1)
+    arena = make_arena(market, features=features)
+    arena = replace(arena, train=(70, 90), validation=(91, 100))
+    agent = train_slice(arena, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE)
+    ensemble = Ensemble([agent], name="by volume", trials=1, provenance={})
+    assert len(run(ensemble, market).trades)
+    close_only = replace(market, open=None, high=None, low=None, volume=None)
+    with pytest.raises(CheckpointError, match=r"by volume was trained on .*volume_shock_5") as raised:
+        run(ensemble, close_only)
+    assert "\n" not in str(raised.value)
+
+
+def test_own_features_are_given_back_when_it_is_loaded(market, tmp_path):
+    trained = tiny_train(market, tmp_path / "own", features=["return_5", centred_log_price], agents=1, keep=1)
+    loaded = load_ensemble(tmp_path / "own", features=[centred_log_price])
+    np.testing.assert_array_equal(weights_by_day(loaded, market), weights_by_day(trained, market))
+    assert run(loaded, market).to_json() == run(trained, market).to_json()
+    assert loaded.provenance["features"] == ["return_5", "centred_log_price"]
+    assert "own was trained on centred_log_price, no feature of finpod" in refusal(tmp_path / "own")
+
+
+def test_variants_are_the_runs_or_the_members_of_one(ensemble):
+    assert [variant.name for variant in ensemble.variants] == ["member 0", "member 1"]
+    one, two = ensemble.members
+    several = Ensemble([one, two, two], runs=[7, 8, 8], name="several", trials=6, provenance={})
+    assert [(variant.name, len(variant.members)) for variant in several.variants] == [("seed 7", 1), ("seed 8", 2)]
+    assert [variant.trials for variant in several.variants] == [6, 6]
+    assert Ensemble([one], name="alone", trials=1, provenance={}).variants == ()
+
+
+def test_d19_a_foreign_or_damaged_folder_gives_one_line(copied):
+    manifest = copied / "ensemble.json"
+    whole = manifest.read_text()
+    (copied / "member-1.pt").rename(copied / "elsewhere.pt")
+    assert "member-1.pt is missing" in refusal(copied)
+    (copied / "member-1.pt").write_bytes(b"")
+    assert "member-1.pt is not a finpod snapshot" in refusal(copied)
+    (copied / "elsewhere.pt").rename(copied / "member-1.pt")
+    for text, told in (
+        ("{", "cannot read"),
+        ("[]", "not of this version"),
+        ('{"format": "finpod ensemble 0"}', "version"),
+    ):
+        manifest.write_text(text)
+        assert told in refusal(copied)
+    content = json.loads(whole)
+    for name in ("members", "trials", "provenance", "runs", "log"):
+        manifest.write_text(json.dumps({key: value for key, value in content.items() if key != name}))
+        assert f"lacks '{name}'" in refusal(copied)
+    manifest.write_text(json.dumps({**content, "members": []}))
+    assert "at least one member" in refusal(copied)
+    manifest.unlink()
+    assert "not a trained folder" in refusal(copied)
+
+
+def test_d19_a_member_that_is_no_agent_gives_one_line(copied, ensemble):
+    member = ensemble.members[0]
+    for change in ({"task_spec": {}}, {"task_spec": []}, {"policy_spec": {}}, {"weights": {}}):
+        replace(member, **change).save(copied / "member-0.pt")
+        refusal(copied)
+
+
+def test_members_are_looked_for_in_the_folder_alone(copied, tmp_path):
+    (copied / "member-0.pt").rename(tmp_path / "outside.pt")
+    content = json.loads((copied / "ensemble.json").read_text())
+    content["members"][0] = "../outside.pt"
+    (copied / "ensemble.json").write_text(json.dumps(content))
+    assert "outside.pt is missing" in refusal(copied)
+
+
+def test_saving_is_all_or_nothing(ensemble, tmp_path, monkeypatch):
+    kind = type(ensemble.members[0])
+    monkeypatch.setattr(kind, "save", lambda self, path: (_ for _ in ()).throw(OSError("the disk is full")))
+    with pytest.raises(OSError, match="full"):
+        ensemble.save(tmp_path / "half")
+    assert list(tmp_path.iterdir()) == []

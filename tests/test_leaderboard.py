@@ -1,0 +1,84 @@
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from finpod.errors import FinpodError
+from finpod.tournament.leaderboard import Entry, Leaderboard, rank
+
+NAN = float("nan")
+
+
+def entry(trial, score, agent=None, parent=None, generation=0):
+    return Entry(trial=trial, agent_id=agent or f"agent {trial}", parent_id=parent, generation=generation, seed=100 + trial,
+                 score=score, metrics={"sharpe": score}, returns=np.array([0.01, -0.01]), config={"gamma": 0.9},
+                 snapshot=SimpleNamespace(steps=64 * (generation + 1)))  # fmt: skip
+
+
+def board(*entries):
+    made = Leaderboard()
+    for one in entries:
+        made.submit(one)
+    return made
+
+
+def scored(*scores):
+    return board(*(entry(trial, score) for trial, score in enumerate(scores)))
+
+
+def test_d10_scores_that_are_not_numbers_are_last():
+    assert rank([NAN, 1.0, 3.0, 2.0]) == [2, 3, 1, 0]
+    made = scored(NAN, 1.0, 3.0, 2.0)
+    assert [one.trial for one in made.ranked()] == [2, 3, 1, 0]
+    assert [one.trial for one in made.best(1)] == [2]
+    assert [one.trial for one in made.best(10)] == [2, 3, 1]  # one without a score is never chosen
+
+
+def test_d10_no_score_at_all_is_an_error():
+    with pytest.raises(FinpodError, match="no agent has a validation score") as raised:
+        scored(NAN, NAN).best(1)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(FinpodError):
+        Leaderboard().best(1)
+
+
+def test_ties_go_to_the_earlier_trial():
+    assert rank([1.0, 2.0, 2.0, 1.0, NAN, NAN]) == [1, 2, 0, 3, 4, 5]
+    assert rank([0.0, -0.0]) == [0, 1]
+    assert rank([]) == []
+
+
+def test_ranking_is_a_permutation_from_best_to_worst():
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        scores = random.choice([NAN, -1.5, 0.0, 0.5, 2.0], 8).tolist()
+        order = rank(scores)
+        assert sorted(order) == list(range(8))
+        ranked = [scores[i] for i in order]
+        known = [score for score in ranked if not math.isnan(score)]
+        assert known == sorted(known, reverse=True)
+        assert all(math.isnan(score) for score in ranked[len(known) :])
+
+
+def test_the_log_keeps_every_trial_in_order():
+    made = scored(1.0, NAN, 3.0)
+    made.ranked()
+    made.best(1)
+    assert [one.trial for one in made.log] == [0, 1, 2]
+
+
+def test_each_agent_is_chosen_once_by_its_best_trial():
+    made = board(
+        entry(0, 2.0, "a"), entry(1, 1.0, "b"), entry(2, 1.5, "a", generation=1), entry(3, 1.8, "c", "a", generation=1)
+    )
+    assert [(one.agent_id, one.trial) for one in made.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
+    assert [one.trial for one in made.best(2)] == [0, 3]
+    assert [one.trial for one in made.ranked(made.log[2:])] == [3, 2]
+
+
+def test_a_summary_is_plain_values():
+    assert entry(3, 0.5, "c", "a", 1).summary() == {
+        "trial": 3, "agent": "c", "parent": "a", "generation": 1, "seed": 103, "score": 0.5, "steps": 128,
+        "metrics": {"sharpe": 0.5}, "config": {"gamma": 0.9},
+    }  # fmt: skip

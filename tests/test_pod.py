@@ -1,0 +1,189 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_arena, make_pod, settings
+from made_markets import random_market
+
+from finpod.backtester import Terms, equal_weight_equity
+from finpod.errors import InputError
+from finpod.market.ledger import Costs
+from finpod.rl.rollout import collect
+from finpod.tournament.pod import Pod, train_slice, validate, varied_copy
+from finpod.tournament.training import PERTURB, vary
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(120, 5, gaps=0.05, seed=2)
+
+
+@pytest.fixture(scope="module")
+def arena(market):
+    return make_arena(market, hold=2)
+
+
+@pytest.fixture(scope="module")
+def donor(arena):
+    return train_slice(arena, settings(config=replace(CONFIG, learning_rate=1e-3)), None, 3 * STEPS_AN_UPDATE, 200)
+
+
+def trained_weights(snapshot):
+    return torch.cat([tensor.flatten().double() for tensor in snapshot.weights.values()])
+
+
+def test_a_slice_is_a_function_of_its_values(arena):
+    first, again = (train_slice(arena, settings(), None, 2 * STEPS_AN_UPDATE, 128) for _ in range(2))
+    assert torch.equal(trained_weights(first), trained_weights(again))
+    assert first.steps == 2 * STEPS_AN_UPDATE
+    other = train_slice(arena, settings(seed=2), None, 2 * STEPS_AN_UPDATE, 128)
+    assert not torch.equal(trained_weights(first), trained_weights(other))
+
+
+def test_d06_two_slices_are_one(arena):
+    whole = train_slice(arena, settings(), None, 4 * STEPS_AN_UPDATE, 128)
+    half = train_slice(arena, settings(), None, 2 * STEPS_AN_UPDATE, 128)
+    assert torch.equal(
+        trained_weights(train_slice(arena, settings(), half, 4 * STEPS_AN_UPDATE, 128)), trained_weights(whole)
+    )
+
+
+def test_a_slice_stops_at_the_first_whole_update_past_its_steps(arena):
+    pod = Pod(arena, settings())
+    assert pod.steps_per_update == STEPS_AN_UPDATE
+    assert len(list(pod.train(STEPS_AN_UPDATE + 1, 1000))) == 2
+    assert pod.steps == 2 * STEPS_AN_UPDATE
+    assert list(pod.train(STEPS_AN_UPDATE, 1000)) == []
+
+
+class Always:
+    """A generator of random numbers that always draws the same one."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def choice(self, factors):
+        assert tuple(factors) == PERTURB
+        return self.factor
+
+
+@pytest.mark.parametrize("anneal", [False, True])
+def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(arena, donor, anneal):
+    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), Always(0.8))
+    assert config.learning_rate == pytest.approx(8e-4)
+    assert config.clip_coef == pytest.approx(0.16)
+    child = Pod(arena, settings(seed=5, config=config), varied_copy(donor))
+    rate = child.learner.optimizer.param_groups[0]["lr"]
+    assert float(rate) == pytest.approx(8e-4)
+    assert child.learner.optimizer.param_groups[0]["weight_decay"] == config.weight_decay
+    list(child.train(donor.steps + STEPS_AN_UPDATE, 2 * donor.steps))
+    assert float(child.learner.optimizer.param_groups[0]["lr"]) == pytest.approx(8e-4 * (0.5 if anneal else 1))
+
+
+def test_d08_the_loss_uses_the_clip_of_the_copy(arena, donor):
+    def gradient(clip, ratio):
+        child = Pod(arena, settings(config=replace(CONFIG, clip_coef=clip)), varied_copy(donor))
+        rollout = collect(child.env, child.policy, arena.panel, 4, child.learner.generator)
+        grouped = {
+            name: getattr(rollout, name).unflatten(1, (4, -1)) for name in ("state", "action", "log_prob", "value")
+        }
+        _, terms = child.learner.loss(
+            rollout.row.unflatten(1, (4, -1))[:, :, 0], grouped["state"], grouped["action"],
+            grouped["log_prob"] - math.log(ratio), torch.ones(4, 4, 2), grouped["value"], 0.0,
+        )  # fmt: skip
+        return float(torch.autograd.grad(terms["policy_loss"], child.policy.out.weight)[0].norm())
+
+    assert gradient(0.16, 1.18) == 0
+    assert gradient(0.2, 1.18) > 0
+    assert gradient(0.16, 1.1) > 0
+
+
+def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(arena, donor):
+    child = Pod(arena, settings(seed=5), varied_copy(donor))
+    assert child.steps == donor.steps
+    for name, tensor in child.policy.state_dict().items():
+        assert torch.equal(tensor, donor.weights[name])
+    moments = child.learner.optimizer.state_dict()["state"]
+    for index, state in donor.learner["optimizer"]["state"].items():
+        assert torch.equal(moments[index]["exp_avg"], state["exp_avg"])
+        assert moments[index]["step"] == 12
+    assert torch.equal(child.env.equity, torch.full((4, 2), 1e6, dtype=torch.float64))
+    assert not torch.equal(child.learner.generator.get_state(), donor.learner["generator"])
+    assert torch.equal(child.learner.generator.get_state(), Pod(arena, settings(seed=5)).learner.generator.get_state())
+
+
+def test_copies_and_their_donor_do_not_share_an_optimiser(arena, donor):
+    before = {i: state["exp_avg"].clone() for i, state in donor.learner["optimizer"]["state"].items()}
+    alone = train_slice(arena, settings(seed=5), varied_copy(donor), donor.steps + 64, 400)
+    train_slice(arena, settings(), donor, donor.steps + 64, 400)
+    after_donor = train_slice(arena, settings(seed=5), varied_copy(donor), donor.steps + 64, 400)
+    assert torch.equal(trained_weights(alone), trained_weights(after_donor))
+    for i, tensor in before.items():
+        assert torch.equal(donor.learner["optimizer"]["state"][i]["exp_avg"], tensor)
+
+
+def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(arena, donor):
+    weights = trained_weights(donor)
+    (first, returns), (again, same) = validate(arena, donor), validate(arena, donor)
+    assert first == again
+    np.testing.assert_array_equal(returns, same)
+    assert len(returns) == VALIDATION[1] - VALIDATION[0] == first.days
+    assert torch.equal(trained_weights(donor), weights)
+    assert np.prod(1 + returns) - 1 == pytest.approx(first.total_return)
+
+
+def test_validation_pays_the_costs_of_the_task(market, donor):
+    free, dear = (validate(make_arena(market, hold=2, costs=Costs(fee_bps=fee)), donor)[0] for fee in (0, 100))
+    assert dear.total_return < free.total_return - 0.009
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_an_untrained_agent_is_the_equal_weight(market, fill):
+    costs = Costs(fee_bps=20)
+    arena = make_arena(market, hold=1, costs=costs, fill=fill)
+    _, returns = validate(arena, Pod(arena, settings()).snapshot())
+    days = market.dates[list(VALIDATION)]
+    equal_weight = equal_weight_equity(market, *days, Terms(costs=costs, fill=fill))
+    np.testing.assert_allclose(1e6 * np.cumprod([1, *(1 + returns)]), equal_weight, rtol=1e-9)
+
+
+def test_the_task_travels_as_plain_values(arena, market):
+    task = arena.task_spec()
+    day = [f"{date!s:.10}" for date in market.dates]
+    assert task["trained_until"] == day[VALIDATION[1]]
+    assert task["windows"] == {"train": [day[i] for i in TRAIN], "validation": [day[i] for i in VALIDATION]}
+    assert task["trading"]["hold"] == 2
+    assert task["fill"] == "open"
+    assert task["data_hash"] == arena.market.content_hash
+
+
+def test_scaling_is_fitted_on_training_rows_alone(market, arena):
+    changed = market.close.copy()
+    changed[TRAIN[1] + 1 :] *= 3
+    other = make_arena(replace(market, close=changed), hold=2)
+    assert other.panel.scaling == arena.panel.scaling
+    assert torch.equal(other.panel.features[: TRAIN[1] + 1], arena.panel.features[: TRAIN[1] + 1])
+
+
+def test_threads_are_the_arenas_during_a_slice_and_what_they_were_after_it(market, monkeypatch):
+    seen, before = [], torch.get_num_threads()
+    arena = replace(make_arena(market), threads=before + 1)
+    monkeypatch.setattr(Pod, "train", lambda self, until, total: seen.append(torch.get_num_threads()) or iter(()))
+    train_slice(arena, settings(), None, 32, 32)
+    assert seen == [before + 1]
+    assert torch.get_num_threads() == before
+
+
+def test_accounts_start_on_the_agents_own_days(market):
+    first, again, other = (make_pod(market, seed=seed).env.observe().row for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert (first >= TRAIN[0]).all()
+    assert (first < TRAIN[1]).all()
+
+
+def test_a_hold_longer_than_the_window_gives_one_line(market):
+    with pytest.raises(InputError, match="55 sessions to trade, fewer than hold = 70"):
+        make_pod(market, hold=70)

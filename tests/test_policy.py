@@ -1,0 +1,198 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from made_agents import make_pod
+from made_markets import random_market
+
+from finpod.envs.market import TradingConfig, target_weights
+from finpod.rl.greedy import greedy_weights
+from finpod.rl.policy import MarketPolicy, PolicySpec, RunningStats, entropy, log_prob
+from finpod.tournament.ensemble import Ensemble
+from finpod.tournament.pod import validate
+
+NAMES, FEATURES = 6, 3
+AMONG = torch.tensor([True, True, False, True, True, True])
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def made(action="tilt", *, trained=True, seed=0):
+    """A policy; `trained` moves it away from the zeros it starts with."""
+    policy = MarketPolicy(PolicySpec(features=FEATURES, action=action), generator(seed))
+    if trained:
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator(seed + 1)) * 0.3)
+        policy.summary.update(torch.randn(50, 4, generator=generator(2)))
+    return policy
+
+
+@pytest.fixture
+def features():
+    return torch.randn(2, NAMES, FEATURES, generator=generator(3))
+
+
+@pytest.fixture
+def state():
+    """[2, 5, N + 1] states of five accounts on each of two days."""
+    return torch.rand(2, 5, NAMES + 1, generator=generator(4)).softmax(-1)
+
+
+def act(policy, features, state, among=AMONG):
+    return policy(policy.encode(features, among.expand(features.shape[:-1])), state)
+
+
+@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
+def test_shapes(action, features, state):
+    mean, value = act(made(action), features, state)
+    assert mean.shape == (2, 5, NAMES + (action == "softmax"))
+    assert value.shape == (2, 5)
+    assert mean.std() > 0
+    assert value.std() > 0
+
+
+def untrained_weights(action, state):
+    trading = TradingConfig(action=action)
+    policy = made(action, trained=False)
+    inputs = torch.randn(NAMES, FEATURES, generator=generator()), AMONG, state, torch.full((NAMES,), 10.0), 1e6
+    return greedy_weights(policy, trading, *inputs)
+
+
+def test_an_untrained_tilt_is_the_equal_weight_of_the_members(state):
+    for held in state.flatten(0, 1):
+        torch.testing.assert_close(untrained_weights("tilt", held), AMONG.double() / 5, rtol=1e-12, atol=0)
+
+
+def test_an_untrained_softmax_is_equal_parts_of_members_and_cash(state):
+    torch.testing.assert_close(untrained_weights("softmax", state[0, 0]), AMONG.double() / 6, rtol=1e-12, atol=0)
+
+
+def test_an_untrained_order_of_shares_trades_nothing(state):
+    torch.testing.assert_close(untrained_weights("shares", state[0, 0]), state[0, 0, :-1].double())
+
+
+@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
+def test_names_may_come_in_any_order(action, features, state):
+    policy, order = made(action), torch.tensor([3, 0, 5, 1, 4, 2])
+    with_cash = torch.cat([order, torch.tensor([NAMES])])
+    mean, value = act(policy, features, state)
+    moved, same = act(policy, features[:, order], state[..., with_cash], AMONG[order])
+    actions = with_cash if action == "softmax" else order
+    torch.testing.assert_close(moved, mean[..., actions], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(same, value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_policy_fits_any_number_of_names(features, state):
+    mean, value = act(made(), features[:, :4], torch.rand(2, 5, 5).softmax(-1), AMONG[:4])
+    assert mean.shape == (2, 5, 4)
+    assert value.isfinite().all()
+
+
+@pytest.mark.parametrize("action", ["tilt", "softmax"])
+def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(action, features, state):
+    policy = made(action)
+    mean, _ = act(policy, features, state)
+    other = features.clone()
+    other[:, ~AMONG] = 5.0
+    changed, _ = act(policy, other, state)
+    members = torch.cat([AMONG, torch.tensor([True])])[: mean.shape[-1]]
+    assert torch.equal(changed[..., members], mean[..., members])
+    assert not torch.equal(changed[..., 2], mean[..., 2])
+    for kind in (mean, changed):
+        assert (target_weights(kind, AMONG, action)[..., 2] == 0).all()
+
+
+def test_the_value_depends_on_the_day_and_on_the_account(features, state):
+    policy = made()
+    _, value = act(policy, features, state)
+    assert len(value.unique()) == 10
+    _, same_account = act(policy, features, state[:1, :1].expand(2, 5, -1))
+    assert len(same_account.unique()) == 2
+
+
+def test_what_is_held_is_read_as_the_tilt_that_leads_to_it():
+    policy = MarketPolicy(PolicySpec(features=FEATURES, tilt=2.0))
+    action = torch.tensor([[0.2, -0.1, 0.0, 0.1, -0.2]])
+    held = target_weights(action, torch.ones(5, dtype=torch.bool), "tilt", 2.0).float()
+    read = policy._as_action(held, torch.ones(1, 5, dtype=torch.bool))
+    assert torch.equal(read.argsort(), action.argsort())
+    torch.testing.assert_close(read - read.mean(), action - action.mean(), rtol=0.15, atol=0.02)
+    assert torch.equal(policy._as_action(torch.zeros(1, 5), torch.ones(1, 5, dtype=torch.bool)), torch.zeros(1, 5))
+    all_in_one = policy._as_action(torch.eye(5), torch.ones(1, 5, dtype=torch.bool))
+    assert all_in_one.abs().max() <= 1
+
+
+def test_the_same_seed_makes_the_same_policy():
+    first, again, other = (made(trained=False, seed=seed).names.weight for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_log_prob_and_entropy_are_those_of_a_normal_distribution():
+    action, mean = torch.randn(2, 7, 3, dtype=torch.float64, generator=generator())
+    log_std = torch.tensor(-0.4, dtype=torch.float64)
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    torch.testing.assert_close(log_prob(action, mean, log_std), normal.log_prob(action))
+    acting = torch.tensor([True, False, True]).expand(7, 3)
+    torch.testing.assert_close(entropy(log_std, acting), normal.entropy().mean())
+    assert entropy(log_std, torch.zeros(7, 3, dtype=torch.bool)) == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [("tilt", [1, 1, 0, 1, 1, 1]), ("softmax", [1, 1, 0, 1, 1, 1, 1]), ("shares", [1, 1, 1, 1, 1, 1])],
+)
+def test_the_dimensions_that_act(action, expected):
+    assert made(action).acting(AMONG).int().tolist() == [expected]
+
+
+def test_running_statistics_are_numpys():
+    random = np.random.default_rng(0)
+    batches = [random.normal(3, 2, (n, 2, 4)) * [1, 10, 1e3, 1e-2] for n in (1, 5, 40)]
+    stats = RunningStats(4)
+    for batch in batches:
+        stats.update(torch.tensor(batch))
+    everything = np.concatenate(batches).reshape(-1, 4)
+    np.testing.assert_allclose(stats.mean, everything.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(stats.var, everything.var(0), rtol=1e-12)
+    assert stats.count == len(everything)
+    scaled = (everything - everything.mean(0)) / np.sqrt(everything.var(0) + 1e-8)
+    given = torch.tensor(everything, dtype=torch.float32)
+    np.testing.assert_allclose(stats(given), scaled.clip(-10, 10), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, -1234.5])
+def test_a_constant_observation_becomes_0(constant):
+    stats = RunningStats(1)
+    for _ in range(3):
+        stats.update(torch.full((7, 1), constant))
+    assert stats(torch.full((2, 1), constant)).abs().max() < 1e-3
+    assert stats(torch.full((1, 1), constant + 1e6)) == 10
+
+
+def test_statistics_before_any_observation_change_nothing():
+    assert torch.allclose(RunningStats(3)(torch.tensor([0.5, -2.0, 0.0])), torch.tensor([0.5, -2.0, 0.0]))
+
+
+def test_d21_statistics_stand_still_in_evaluation():
+    market = random_market(120, 5, gaps=0)
+    pod = make_pod(market)
+    list(pod.train(64, 64))
+    snapshot = pod.snapshot()
+    before = {name: tensor.clone() for name, tensor in snapshot.weights.items()}
+    assert before["summary.count"] == 64
+    first, _ = validate(pod.arena, snapshot)
+    again, _ = validate(pod.arena, snapshot)
+    assert first == again
+    ensemble = Ensemble([snapshot], name="one", trials=1, provenance={})
+    inputs = torch.randn(5, 2, generator=generator()), torch.ones(5, dtype=torch.bool), torch.full((6,), 1 / 6)
+    policy = ensemble._policies[0]
+    decisions = [greedy_weights(policy, pod.arena.trading, *inputs, torch.ones(5), 1.0) for _ in range(2)]
+    assert torch.equal(*decisions)
+    for name, tensor in policy.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert math.isfinite(first.volatility)

@@ -1,0 +1,158 @@
+import pickle
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_agents import FEATURES, STEPS_AN_UPDATE, make_pod
+from made_markets import random_market
+
+import finpod
+from finpod.errors import CheckpointError
+from finpod.rl.snapshot import FORMAT, Snapshot
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    pod = make_pod(random_market(120, 5, gaps=0), seed=7)
+    list(pod.train(STEPS_AN_UPDATE, 2 * STEPS_AN_UPDATE))
+    return pod.snapshot()
+
+
+@pytest.fixture
+def saved(snapshot, tmp_path):
+    snapshot.save(tmp_path / "agent.pt")
+    return tmp_path / "agent.pt"
+
+
+def refusal(path):
+    with pytest.raises(CheckpointError) as raised:
+        Snapshot.load(path)
+    text = str(raised.value)
+    assert "\n" not in text
+    assert str(path) in text
+    assert "train again" in text
+    return text
+
+
+def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an_agent(snapshot, saved):
+    content = torch.load(saved, weights_only=True)
+    assert content.pop("format") == FORMAT
+    assert content["seed"] == 7
+    assert content["steps"] == STEPS_AN_UPDATE
+    assert content["versions"] == {"finpod": finpod.__version__, "torch": torch.__version__}
+    task = content["task_spec"]
+    assert task["features"] == list(FEATURES)
+    assert task["tickers"] == list("ABCDE")
+    assert task["scaling"]["names"] == list(FEATURES)
+    assert all(np.isfinite(task["scaling"]["sd"]))
+    assert task["trained_until"] == "2024-05-20"
+    assert task["windows"] == {"train": ["2024-02-05", "2024-04-22"], "validation": ["2024-04-23", "2024-05-20"]}
+    assert task["trading"]["costs"]["fee_bps"] == 10
+    assert {"optimizer", "generator"} <= set(content["learner"])
+    assert content["config"]["learning_rate"] == 1e-3
+
+
+def test_a_snapshot_comes_back_as_it_was(snapshot, saved):
+    loaded = Snapshot.load(saved)
+    for name, tensor in snapshot.weights.items():
+        assert torch.equal(loaded.weights[name], tensor)
+    assert loaded.task_spec == snapshot.task_spec
+    assert loaded.policy_spec == snapshot.policy_spec
+    assert loaded.config == snapshot.config
+    policy = loaded.policy()
+    assert not any(parameter.requires_grad for parameter in policy.parameters())
+    assert torch.equal(policy.out.weight, snapshot.weights["out.weight"])
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_numbers_from_numpy_are_stored_as_plain_ones(snapshot, tmp_path):
+    config = {**snapshot.config, "learning_rate": np.float64(2e-3), "nested": [(np.int64(3), np.bool_(True))]}
+    replace(snapshot, config=config, steps=np.int64(5)).save(tmp_path / "agent.pt")
+    loaded = Snapshot.load(tmp_path / "agent.pt")
+    assert loaded.config["learning_rate"] == 2e-3
+    assert loaded.config["nested"] == [(3, True)]
+    assert type(loaded.steps) is int
+
+
+def test_d19_a_foreign_file_gives_one_line(tmp_path):
+    path = tmp_path / "agent.pt"
+    for content in (b"", b"not a checkpoint", b"\x80\x04" + bytes(range(200)), pickle.dumps({"weights": [1, 2]})):
+        path.write_bytes(content)
+        assert "is not a finpod snapshot, or it is damaged" in refusal(path)
+    torch.save({"state_dict": {"w": torch.ones(2)}}, path)
+    assert FORMAT in refusal(path)
+    torch.save([1, 2, 3], path)
+    assert FORMAT in refusal(path)
+
+
+def test_d19_an_older_file_gives_one_line(saved):
+    content = torch.load(saved, weights_only=True)
+    torch.save(content | {"format": "finpod snapshot 0"}, saved)
+    assert FORMAT in refusal(saved)
+    del content["learner"]
+    torch.save(content, saved)
+    assert "lacks parts" in refusal(saved)
+
+
+def test_d19_a_missing_file_and_a_folder_give_one_line(tmp_path):
+    assert "is missing" in refusal(tmp_path / "agent.pt")
+    refusal(tmp_path)
+
+
+def test_d19_a_damaged_file_gives_one_line(saved):
+    """Cut anywhere, or with some bytes changed: refused, or, where the bytes do not matter, read as it was."""
+    whole, random = saved.read_bytes(), np.random.default_rng(0)
+    for length in np.linspace(0, len(whole) - 1, 40).astype(int):
+        saved.write_bytes(whole[:length])
+        refusal(saved)
+    for _ in range(150):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[random.integers(0, len(whole), 3)] = random.integers(0, 256, 3)
+        saved.write_bytes(damaged.tobytes())
+        try:
+            Snapshot.load(saved).policy()
+        except CheckpointError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+
+
+class Bomb:
+    """What unpickles into a call."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_d19_nothing_in_a_file_is_executed(tmp_path, archive):
+    path, trace = tmp_path / "agent.pt", tmp_path / "executed"
+    if archive:
+        torch.save({"format": FORMAT, "weights": Bomb(trace)}, path)
+    else:
+        path.write_bytes(pickle.dumps({"format": FORMAT, "weights": Bomb(trace)}))
+    refusal(path)
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(Bomb(trace)))
+    assert trace.exists()  # it would have gone off
+
+
+def test_weights_of_another_size_give_one_line(snapshot):
+    for change in ({"policy_spec": {**snapshot.policy_spec, "hidden": 16}}, {"policy_spec": {"colour": "red"}},
+                   {"weights": {**snapshot.weights, "more": torch.ones(1)}}, {"weights": {"out.weight": "text"}}):  # fmt: skip
+        with pytest.raises(CheckpointError, match="the weights do not fit") as raised:
+            replace(snapshot, **change).policy()
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are read-only in another way")
+def test_an_unwritable_place_gives_one_line(snapshot, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(finpod.InputError, match="cannot write"):
+        snapshot.save(tmp_path / "file" / "agent.pt")
+    assert shutil.os.listdir(tmp_path) == ["file"]
