@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finpod.result import SHORT_HISTORY, BacktestResult
+from finpod.result import BacktestResult
 from finpod.strategy import Strategy
 
 ALMOST_ALL = 0.95
@@ -24,7 +24,7 @@ def _selection(result: BacktestResult) -> list[str]:
         if result.in_sample
         else "",
         f"short history: {days} return{'s' if days > 1 else ''}; yearly figures are extrapolated and mean little"
-        if days < SHORT_HISTORY
+        if result.is_short
         else "",
         f"chosen among {result.trials} agents on validation days; the best of many looks better than it is"
         if result.trials > 1

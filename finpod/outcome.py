@@ -52,6 +52,7 @@ def outcome(
         fill=tape.fill,
         whole_shares=terms.whole_shares,
         risk_free=risk_free,
+        periods_per_year=window.market.periods_per_year,
         trained_until=strategy.trained_until,
         trials=strategy.trials,
         windows=dict(strategy.windows),

@@ -1,10 +1,12 @@
 """`BacktestResult`: what a backtest found, in memory and on disk."""
 
+from __future__ import annotations
+
 import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ VARIANT = "variant: "
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Metrics that are compared between variants."""
 SHORT_HISTORY = 20
-"""Below this number of returns the annualised figures carry a warning."""
+"""Below this number of sessions the annualised figures carry a warning."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
 """Metrics of a curve without a return."""
 
@@ -136,6 +138,23 @@ class BacktestResult:
 
     def _relative(self, equity: pd.Series, other: pd.Series) -> Relative:
         return relative(equity.to_numpy(), other.to_numpy(), periods_per_year=self.periods_per_year)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are too few returns for yearly figures to mean anything."""
+        return len(self.returns) < SHORT_HISTORY * self.periods_per_year / 252
+
+    def by_session(self) -> BacktestResult:
+        """Intraday curves with one point a session, its last; daily results are returned as they are."""
+        if self.periods_per_year <= 252:
+            return self
+        last = {
+            name: _last_of_session(getattr(self, name))
+            for name in ("equity", "benchmark_equity", "equal_weight_equity", "weights")
+        }
+        turnover = self.turnover.groupby(self.turnover.index.normalize()).sum()
+        variants = {name: _last_of_session(equity) for name, equity in self.variants.items()}
+        return replace(self, **last, turnover=turnover, variants=variants, periods_per_year=252)
 
     @property
     def cash_weight(self) -> pd.Series:
@@ -272,6 +291,10 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         events=tuple(content["events"]),
         **{name: content[name] for name in PLAIN},
     )
+
+
+def _last_of_session(curve: Any) -> Any:
+    return curve.groupby(curve.index.normalize()).last()
 
 
 def _returns(equity: pd.Series) -> pd.Series:

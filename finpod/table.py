@@ -92,7 +92,7 @@ def columns(result: BacktestResult) -> dict[str, str]:
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
     """Label and cells of every row; an empty cell where a column has no such figure. Short histories are starred."""
-    table, star = result.table, " *" if is_short(result) else ""
+    table, star = result.table, " *" if result.is_short else ""
     return [
         (
             row.label + star * row.yearly,
@@ -103,13 +103,6 @@ def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
         )
         for row in ROWS
     ]
-
-
-def is_short(result: BacktestResult) -> bool:
-    """Whether there are too few returns for yearly figures to mean anything."""
-    from finpod.result import SHORT_HISTORY
-
-    return result.metrics.days < SHORT_HISTORY
 
 
 def short_note(result: BacktestResult) -> str:
@@ -159,7 +152,7 @@ def format_result(result: BacktestResult) -> str:
     lines = [f"{names[0]}, {start} .. {end}", describe_terms(result.costs, result.fill, result.whole_shares), ""]
     for label, cells in [("", names), *rows]:
         lines.append("  ".join([label.ljust(label_width), *map(str.rjust, cells, widths)]).rstrip())
-    if is_short(result):
+    if result.is_short:
         lines.append(short_note(result))
     if said := spread_line(result):
         lines += ["", said]

@@ -30,7 +30,7 @@ class MarketData:
     """
 
     dates: Array
-    """[T] datetime64[ns], naive session dates, strictly increasing."""
+    """[T] datetime64[ns], naive, strictly increasing: session dates, or New York times of intraday bars."""
     tickers: tuple[str, ...]
     """[N] symbols, in column order."""
     close: Array
@@ -118,6 +118,21 @@ class MarketData:
         there = np.isfinite(self.close)
         there.flags.writeable = False
         return there
+
+    @cached_property
+    def sessions(self) -> Array:
+        """[T] datetime64[D], the session each bar belongs to."""
+        return self.dates.astype("datetime64[D]")
+
+    @cached_property
+    def bars_per_session(self) -> float:
+        """Bars in an average session: 1 for daily data, about 390 for minute bars."""
+        return len(self.dates) / len(np.unique(self.sessions))
+
+    @property
+    def periods_per_year(self) -> int:
+        """Bars in a year of 252 sessions; what yearly figures are scaled by."""
+        return round(252 * self.bars_per_session)
 
     @property
     def is_simulated(self) -> bool:

@@ -101,7 +101,7 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
         before = np.vstack([np.ones_like(mark[:1]), mark[:-1]])
         tradable = market.has_bar & np.isfinite(market.open)
         price = np.where(tradable, market.open, before)
-    after = market.dates[:, None] > market.last_bar
+    after = market.sessions[:, None] > market.last_bar.astype("datetime64[D]")  # a gap late in a day is not the end
     delisted = after & ~np.vstack([after[:1], after[:-1]])
     delisted[0] = False
 

@@ -37,5 +37,5 @@ def render(result: BacktestResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    charts = {name: chart._replace(svg=Markup(chart.svg)) for name, chart in draw(result).items()}
+    charts = {name: chart._replace(svg=Markup(chart.svg)) for name, chart in draw(result.by_session()).items()}
     return pages.get_template("page.html.j2").render(charts=charts, **contents(result))

@@ -13,7 +13,6 @@ from finpod.table import (
     count,
     describe_terms,
     headline,
-    is_short,
     money,
     percent,
     ratio,
@@ -51,7 +50,7 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "simulated": result.manifest.get("source") == "simulated",
         "terms": describe_terms(result.costs, result.fill, result.whole_shares),
         "ruined": ruin_date(result),
-        "short_note": short_note(result) if is_short(result) else "",
+        "short_note": short_note(result) if result.is_short else "",
         "summary": summary(result),
         "notes": notes(result),
         "tiles": tiles(result),
@@ -74,10 +73,10 @@ def summary(result: BacktestResult) -> str:
     """The result in one paragraph."""
     own, start, end = result.metrics, *(f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     days = f"{own.days:,} return{'s' if own.days != 1 else ''}"
-    yearly = "" if is_short(result) else f" ({percent(own.cagr)} a year)"
+    yearly = "" if result.is_short else f" ({percent(own.cagr)} a year)"
     sharpe = (
         ""
-        if is_short(result)
+        if result.is_short
         else (
             f" Its Sharpe ratio was {ratio(own.sharpe)}; {result.benchmark} had {ratio(result.benchmark_metrics.sharpe)} and equal "
             f"weight {ratio(result.equal_weight_metrics.sharpe)}."
@@ -107,7 +106,7 @@ def notes(result: BacktestResult) -> list[tuple[str, bool]]:
 def tiles(result: BacktestResult) -> list[tuple[str, str, str]]:
     """The figures at the top: label, figure, and what to set it beside."""
     own, bench, equal = result.metrics, result.benchmark_metrics, result.equal_weight_metrics
-    star = " *" if is_short(result) else ""
+    star = " *" if result.is_short else ""
     return [
         (
             "Total return",
@@ -233,7 +232,7 @@ def trading(result: BacktestResult) -> Table:
         ("Traded in all", money(traded)),
         ("Average fill", money(traded / len(fills) if len(fills) else np.nan)),
         ("Turnover (traded notional / equity at the fill, both sides)", times(table["turnover"])),
-        ("Turnover a year" + " *" * is_short(result), times(table["yearly_turnover"])),
+        ("Turnover a year" + " *" * result.is_short, times(table["yearly_turnover"])),
         ("Costs paid", money(result.fees)),
         ("Costs as a share of the first cash", percent(result.fees / result.equity.iloc[0])),
         ("Time in cash (average share of the account)", percent(table["cash"])),

@@ -192,7 +192,7 @@ def validate(arena: Arena, snapshot: Snapshot) -> tuple[Metrics, np.ndarray]:
         delisting_return=trading.delisting_return,
     )
     equity = simulate(tape, *arena.validation, decide, terms).equity.cpu().numpy()
-    return metrics(equity), equity[1:] / equity[:-1] - 1
+    return metrics(equity, periods_per_year=arena.market.periods_per_year), equity[1:] / equity[:-1] - 1
 
 
 @contextmanager
