@@ -19,7 +19,7 @@ lint: $(READY)  ## style, format and types
 	@$(BIN)/mypy
 
 nasdaq100: $(READY)  ## the whole job on the NASDAQ-100 from Yahoo; needs a network
-	@test -d data/nasdaq100 || $(BIN)/finpod data fetch nasdaq100 --name nasdaq100 --start 2008-01-02
+	@test -d data/nasdaq100 || $(BIN)/finpod data fetch --universe nasdaq100 --name nasdaq100 --start 2008-01-02
 	@test -d strategies/nasdaq100 || $(BIN)/finpod train stocks --market nasdaq100 --out strategies/nasdaq100 \
 		--train 2009-01-02:2018-12-31 --validation 2019-01-02:2019-12-31
 	@$(BIN)/finpod backtest strategies/nasdaq100 --market nasdaq100 --start 2020-01-02 --name nasdaq100 --overwrite

@@ -142,7 +142,7 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
 
 def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed: bool) -> bool:
     until = strategy.trained_until
-    if until is None or first_day > as_date(until):
+    if until is None or as_date(first_day) > as_date(until):
         return False
     if not allowed:
         raise InputError(

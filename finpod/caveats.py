@@ -26,7 +26,7 @@ def _selection(result: BacktestResult) -> list[str]:
         f"short history: {days} return{'s' if days > 1 else ''}; yearly figures are extrapolated and mean little"
         if result.is_short
         else "",
-        f"chosen among {result.trials} agents on validation days; the best of many looks better than it is"
+        f"chosen among {result.trials} trials on validation days; the best of many looks better than it is"
         if result.trials > 1
         else "",
     ]
@@ -69,7 +69,11 @@ def _policy(result: BacktestResult, strategy: Strategy) -> list[str]:
     invested = weights.sum(axis=1)
     largest = weights.max(axis=1) / np.where(invested > 0, invested, 1.0)
     fill_days = int((result.turnover > 0).sum())
+    trained = result.agent.get("fill", result.fill)
     return [
+        f"it was trained and chosen with fills at the {trained}, and is filled at the {result.fill} here"
+        if trained != result.fill
+        else "",
         "degenerate policy: it never traded"
         if fill_days == 0
         else "degenerate policy: almost all cash"

@@ -7,18 +7,22 @@ import hashlib
 import inspect
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.market.data import Array, MarketData
 from finpod.strategy import BUILT_IN, Strategy
 
 ENSEMBLE = "ensemble.json"
 """What marks a folder as a trained one."""
 
 
-def load_strategy(spec: str | Path) -> Strategy:
+def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
     """A strategy by built-in name, from `file.py` (or `file.py:ClassName` if it defines several), or a trained folder.
+
+    `features` are the user's own feature functions among those a trained folder was trained on.
 
     The file is run as a module of its own: it may import installed packages, not the files beside it. Its class must
     need no arguments. Raises InputError for what does not exist, StrategyError, in one line with file and line, for a
@@ -32,7 +36,7 @@ def load_strategy(spec: str | Path) -> Strategy:
         file, wanted = text, ""
     path = Path(file)
     if path.is_dir():
-        return _trained(path)
+        return _trained(path, features)
     if path.suffix == ".py":
         if not path.is_file():
             raise InputError(f"there is no strategy file {path}; check the path")
@@ -46,14 +50,14 @@ def load_strategy(spec: str | Path) -> Strategy:
     raise InputError(f"there is no strategy {text!r}; {hint}")
 
 
-def _trained(folder: Path) -> Strategy:
+def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) -> Strategy:
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
         )
     from finpod.tournament.ensemble import load_ensemble
 
-    return load_ensemble(folder)
+    return load_ensemble(folder, features)
 
 
 def _module(path: Path) -> ModuleType:

@@ -71,7 +71,7 @@ def trained(days=1008, **changes: Any) -> BacktestResult:
         "trials": 16,
         "agent": agent,
         "windows": {"train": ("2009-01-02", "2015-12-31"), "validation": ("2016-01-04", "2016-12-30")},
-        "warnings": ("chosen among 16 agents on validation days; the best of many looks better than it is",),
+        "warnings": ("chosen among 16 trials on validation days; the best of many looks better than it is",),
         "events": ("2018-03-02: N03 left the exchange; 10 shares turned to cash at 14.2",),
     }
     return make_result(days=days, **{**content, **changes})

@@ -557,7 +557,7 @@ def test_a_window_within_training_is_refused_or_marked(until, refused):
     result = backtest(trained, market, start="2024-01-03", allow_in_sample=True)
     assert result.in_sample == refused
     assert result.warnings[0].startswith("in-sample:") == refused
-    assert any("chosen among 12 agents" in warning for warning in result.warnings)
+    assert any("chosen among 12 trials" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("wrong", [{"cash": 0}, {"cash": NAN}, {"delisting_return": -1.5}, {"fill": "noon"}])

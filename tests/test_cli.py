@@ -389,7 +389,7 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     }
     assert {key: asked[key] for key in expected} == expected
     assert str(asked["out"]) == "strategies/first"
-    assert "chosen among 8 agents" in ended.out
+    assert "chosen among 8 trials" in ended.out
     assert ["a0", "0", "1", "1.25"] in [line.split() for line in ended.out.splitlines()]
     assert ended.out.endswith("strategies/first\n")
     assert "round 1" in ended.err

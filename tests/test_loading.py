@@ -150,8 +150,8 @@ def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
     import types
 
     ensemble = types.ModuleType("finpod.tournament.ensemble")
-    ensemble.load_ensemble = lambda folder: Momentum(k=3) if folder == tmp_path else None  # type: ignore[attr-defined]
+    ensemble.load_ensemble = lambda folder, own: Momentum(k=3) if folder == tmp_path and own == [abs] else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "finpod.tournament.ensemble", ensemble)
     (tmp_path / "ensemble.json").write_text("{}")
-    assert load_strategy(tmp_path).k == 3
-    assert load_strategy(f"{tmp_path}/").k == 3
+    assert load_strategy(tmp_path, [abs]).k == 3
+    assert load_strategy(f"{tmp_path}/", features=[abs]).k == 3

@@ -11,7 +11,7 @@ from finpod.backtester import Terms, equal_weight_equity
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.rl.rollout import collect
-from finpod.tournament.pod import Pod, train_slice, validate, varied_copy
+from finpod.tournament.pod import Pod, train_slice, validate, without_accounts
 from finpod.tournament.training import PERTURB, vary
 
 
@@ -74,7 +74,7 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(arena, donor, anne
     config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), Always(0.8))
     assert config.learning_rate == pytest.approx(8e-4)
     assert config.clip_coef == pytest.approx(0.16)
-    child = Pod(arena, settings(seed=5, config=config), varied_copy(donor))
+    child = Pod(arena, settings(seed=5, config=config), without_accounts(donor))
     rate = child.learner.optimizer.param_groups[0]["lr"]
     assert float(rate) == pytest.approx(8e-4)
     assert child.learner.optimizer.param_groups[0]["weight_decay"] == config.weight_decay
@@ -84,7 +84,7 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(arena, donor, anne
 
 def test_d08_the_loss_uses_the_clip_of_the_copy(arena, donor):
     def gradient(clip, ratio):
-        child = Pod(arena, settings(config=replace(CONFIG, clip_coef=clip)), varied_copy(donor))
+        child = Pod(arena, settings(config=replace(CONFIG, clip_coef=clip)), without_accounts(donor))
         rollout = collect(child.env, child.policy, arena.panel, 4, child.learner.generator)
         grouped = {
             name: getattr(rollout, name).unflatten(1, (4, -1)) for name in ("state", "action", "log_prob", "value")
@@ -101,7 +101,7 @@ def test_d08_the_loss_uses_the_clip_of_the_copy(arena, donor):
 
 
 def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(arena, donor):
-    child = Pod(arena, settings(seed=5), varied_copy(donor))
+    child = Pod(arena, settings(seed=5), without_accounts(donor))
     assert child.steps == donor.steps
     for name, tensor in child.policy.state_dict().items():
         assert torch.equal(tensor, donor.weights[name])
@@ -116,9 +116,9 @@ def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(arena, do
 
 def test_copies_and_their_donor_do_not_share_an_optimiser(arena, donor):
     before = {i: state["exp_avg"].clone() for i, state in donor.learner["optimizer"]["state"].items()}
-    alone = train_slice(arena, settings(seed=5), varied_copy(donor), donor.steps + 64, 400)
+    alone = train_slice(arena, settings(seed=5), without_accounts(donor), donor.steps + 64, 400)
     train_slice(arena, settings(), donor, donor.steps + 64, 400)
-    after_donor = train_slice(arena, settings(seed=5), varied_copy(donor), donor.steps + 64, 400)
+    after_donor = train_slice(arena, settings(seed=5), without_accounts(donor), donor.steps + 64, 400)
     assert torch.equal(trained_weights(alone), trained_weights(after_donor))
     for i, tensor in before.items():
         assert torch.equal(donor.learner["optimizer"]["state"][i]["exp_avg"], tensor)
@@ -156,7 +156,7 @@ def test_the_task_travels_as_plain_values(arena, market):
     assert task["windows"] == {"train": [day[i] for i in TRAIN], "validation": [day[i] for i in VALIDATION]}
     assert task["trading"]["hold"] == 2
     assert task["fill"] == "open"
-    assert task["data_hash"] == arena.market.content_hash
+    assert task["training_data_hash"] == arena.market.content_hash
 
 
 def test_scaling_is_fitted_on_training_rows_alone(market, arena):

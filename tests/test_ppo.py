@@ -47,18 +47,18 @@ def experience(learner, *, accounts=3, steps=4):
         mean, value = learner.policy(code, state)
         action = mean + learner.policy.log_std.exp() * torch.randn(mean.shape)
         chance = log_prob(action, mean, learner.policy.log_std)
-    return {"row": row, "state": state, "action": action, "log_prob": chance, "advantage": torch.randn(value.shape),
+    return {"row": row, "state": state, "action": action, "old_log_prob": chance, "advantage": torch.randn(value.shape),
             "target": value + torch.randn(value.shape)}  # fmt: skip
 
 
 def rollout_of(data, learner):
     """The same as a rollout whose advantages are its rewards, for gamma 0."""
-    flat = {name: data[name].flatten(1, 2) for name in ("state", "action", "log_prob", "advantage")}
+    flat = {name: data[name].flatten(1, 2) for name in ("state", "action", "old_log_prob", "advantage")}
     steps, accounts = flat["advantage"].shape
     row = data["row"].repeat_interleave(accounts // learner.groups, dim=1)
     nothing, never = torch.zeros(steps, accounts), torch.zeros(steps, accounts, dtype=torch.bool)
     return Rollout(
-        row, flat["state"], flat["action"], flat["log_prob"], nothing, flat["advantage"], nothing, never, never, 0
+        row, flat["state"], flat["action"], flat["old_log_prob"], nothing, flat["advantage"], nothing, never, never, 0
     )
 
 
@@ -118,11 +118,11 @@ def test_the_clip_stops_what_has_gone_far_enough_and_only_that(factored):
     learner = bandit(replace(CONFIG, factored=factored, clip_coef=0.2))
     data = experience(learner)
     for shift, sign, moves in ((0.3, 1, False), (0.3, -1, True), (-0.3, -1, False), (-0.3, 1, True), (0.05, 1, True)):
-        gone = dict(data, log_prob=data["log_prob"] - shift, advantage=sign * data["advantage"].abs())
+        gone = dict(data, old_log_prob=data["old_log_prob"] - shift, advantage=sign * data["advantage"].abs())
         norm = as_vector(policy_gradient(learner, gone)).norm()
         assert (norm > 1e-3) == moves, (shift, sign)
     learner.config = replace(learner.config, clip_coef=3.0)
-    far = dict(data, log_prob=data["log_prob"] - 0.3, advantage=data["advantage"].abs())
+    far = dict(data, old_log_prob=data["old_log_prob"] - 0.3, advantage=data["advantage"].abs())
     assert as_vector(policy_gradient(learner, far)).norm() > 1e-3
 
 
@@ -143,7 +143,7 @@ def test_the_loss_is_put_together_from_its_parts():
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(terms["policy_loss"], -2 * data["advantage"].mean())  # two members, ratios of one
     assert terms["kl"].abs() < 1e-6
-    moved = dict(data, log_prob=data["log_prob"] + 0.5)
+    moved = dict(data, old_log_prob=data["old_log_prob"] + 0.5)
     expected_kl = torch.tensor(-0.5).exp() - 1 + 0.5
     torch.testing.assert_close(learner.loss(**moved, ent_coef=0.0)[1]["kl"], expected_kl)
 
@@ -229,7 +229,7 @@ def test_centred_days_keep_the_direction_of_the_expected_gradient():
         chance = log_prob(action, mean, learner.policy.log_std)
     own = deviation[..., 0] - 0.5 * deviation[..., 1]  # the action that pays: more of the first, less of the second
     shock = shocks.repeat_interleave(len(pairs))[None, :, None]
-    data = {"row": row, "state": state, "action": action, "log_prob": chance, "target": value}
+    data = {"row": row, "state": state, "action": action, "old_log_prob": chance, "target": value}
 
     def direction(advantage, centred):
         learner.config = replace(CONFIG, center_days=centred)

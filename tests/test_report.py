@@ -222,12 +222,12 @@ def test_provenance_and_spread_are_shown(result, html):
     for shown in (
         result.data_hash,
         "2.13.0",
-        "Agents tried 16",
+        "Trials (agents by rounds) 16",
         "cpu",
         "10 bps fee a side; filled at the open",
         "a made market",
         "momentum_12_1, volatility_63",
-        "Chosen among 16 agents",
+        "Chosen among 16 trials",
     ):
         assert shown in text
     scores = [member["validation_score"] for member in result.agent["members"]]

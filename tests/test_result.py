@@ -246,4 +246,4 @@ def test_selection_is_warned_of_and_in_sample_comes_first():
     strategy = Constant(0.3, 0.3, 0.3, trained_until="2024-02-01", trials=40)
     result = backtest(strategy, flat(survivorship=True), allow_in_sample=True)
     assert result.warnings[0].startswith("in-sample: the window starts on or before 2024-02-01")
-    assert "chosen among 40 agents" in "\n".join(result.warnings)
+    assert "chosen among 40 trials" in "\n".join(result.warnings)

@@ -104,7 +104,7 @@ def test_a23_the_benchmark_may_miss_days():
 def test_warnings_and_events_follow_the_table():
     events = tuple(f"event number {number}" for number in range(8))
     text = str(trained(events=events))
-    assert "warning: chosen among 16 agents" in text
+    assert "warning: chosen among 16 trials" in text
     assert "event: event number 4" in text
     assert "event number 5" not in text
     assert text.endswith("event: and 3 more, all in the report")

@@ -141,7 +141,7 @@ def test_d12_the_number_of_contenders_is_told(market, trained):
     assert trained.trials == len(trained.log) == 8
     result = finpod.backtest(trained, market, start=market.dates[VALIDATION[1] + 1])
     assert result.trials == 8
-    assert "8 agents" in str(result)
+    assert "8 trials" in str(result)
 
 
 def test_d14_the_device_is_told_and_a_missing_one_refused(market, trained, tmp_path, monkeypatch):
@@ -282,7 +282,7 @@ def test_progress_runs_from_0_to_1(market, tmp_path):
 
 def test_names_that_are_never_members_are_left_out(market):
     member = market.member.copy()
-    member[TRAIN[0] : VALIDATION[1] + 1, 2] = False
+    member[: VALIDATION[1] + 1, 2] = False
     arena = arena_of(replace(market, member=member))
     assert arena.market.tickers == ("A", "B", "D", "E", "F")
     nobody = replace(market, member=np.zeros_like(market.member))
@@ -299,7 +299,8 @@ def test_defaults(monkeypatch):
         "tilt",
         10,
     )
-    assert trading_of(num_envs=100).groups == 100
+    assert trading_of(num_envs=100).groups == 4
+    assert trading_of(reward="value", cash=5000.0).reward_scale == 0.02
     assert Plan().steps == STEPS
 
 
@@ -403,3 +404,10 @@ def test_the_arena_is_laid_out_once(market, monkeypatch, slices):
     tournament(arena, Plan(agents=2, rounds=2, steps=64), CONFIG, lambda doing, share: None)
     assert {id(one) for one, _, _ in slices} == {id(arena)}
     assert isinstance(arena, Arena)
+
+
+def test_every_round_learns_however_few_the_steps(market, tmp_path):
+    ensemble = tiny_train(market, tmp_path / "few", steps=1, rounds=2)
+    steps = sorted({line["steps"] for line in ensemble.log})
+    assert len(steps) == 2
+    assert steps[1] == 2 * steps[0]

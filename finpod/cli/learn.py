@@ -76,7 +76,7 @@ def train(
     if as_json:
         console.show_json({**ensemble.provenance, "path": str(out)})
         return
-    print(f"{ensemble.name}: chosen among {ensemble.trials} agents on {validation}")
+    print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {validation}")
     console.show_table(ensemble.provenance["board"])
     print(f"\n{out}")
 

@@ -308,7 +308,8 @@ class MarketEnv:
     def _remember(self, action: Tensor, good: Tensor) -> None:
         """Keep, on the device, environment, step and column of the first bad action."""
         env = (~good).flatten().to(torch.uint8).argmax()
-        column = (~action.flatten(0, 1)[env].isfinite()).to(torch.uint8).argmax()
+        row = action.flatten(0, 1).index_select(0, env.view(1))[0]  # indexing by a tensor would wait for the device
+        column = (~row.isfinite()).to(torch.uint8).argmax()
         found = torch.stack([env, torch.full_like(env, self._clock), column])
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), found, self._bad)
 

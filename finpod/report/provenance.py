@@ -69,7 +69,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         ("Periods a year", f"{result.periods_per_year:g}"),
         ("Trained or chosen until", result.trained_until or "not trained"),
         *((f"{_words(name)} window", f"{first} to {last}") for name, (first, last) in sorted(result.windows.items())),
-        ("Agents tried", count(result.trials)),
+        ("Trials (agents by rounds)", count(result.trials)),
         ("In-sample", "yes" if result.in_sample else "no"),
     ]
     data = [

@@ -22,7 +22,9 @@ def greedy_weights(
     """Target weights [N] float64 of one account on one day.
 
     features [N, F] scaled; among [N] names that may be held; state [N + 1] weights held and cash; price [N] as traded, 0
-    where there is no bar and so no order, read by the 'shares' action only, as is the account's equity.
+    where there is no bar and so no order, read by the 'shares' action only, as is the account's equity. A strategy decides
+    weights, so share orders become the weights they would lead to at the decision's prices; where the fill price has
+    moved since, trades differ a little from those orders, on validation as in a backtest.
     """
     mean, _ = policy(policy.encode(features[None], among[None]), state[None, None])
     action = mean[0, 0]

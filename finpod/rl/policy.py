@@ -8,15 +8,15 @@ with the same features.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-SUMMARY = 4
-"""Account figures that the value head reads: 1, cash, mean score of what is held, concentration."""
+SUMMARY = 3
+"""Account figures that the value head reads: cash, mean score of what is held, concentration."""
 
 
 class RunningStats(nn.Module):
@@ -75,7 +75,7 @@ class Code(NamedTuple):
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, SUMMARY] coefficients of the value head."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account's figures."""
     among: Tensor
     """[D, N] bool: names that a decision of the day may hold."""
 
@@ -94,7 +94,7 @@ class MarketPolicy(nn.Module):
         self.names = linear(spec.features, spec.hidden)
         self.mixed = linear(2 * spec.hidden, spec.hidden)
         self.out = linear(spec.hidden, 2)
-        self.day = linear(spec.hidden, 1 + SUMMARY)
+        self.day = linear(spec.hidden, 2 + SUMMARY)
         self.log_std = nn.Parameter(torch.tensor(spec.log_std_init))
         self.summary = RunningStats(SUMMARY)
         for layer in (self.names, self.mixed):
@@ -120,14 +120,15 @@ class MarketPolicy(nn.Module):
         mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._as_action(held, among)
         if self.spec.action == "softmax":
             mean = torch.cat([mean, code.cash.unsqueeze(-2).expand_as(cash)], -1)
-        value = (code.value.unsqueeze(-2) * self.summary(self.summarise(code, state))).sum(-1)
+        account = self.summary(self.summarise(code, state))
+        value = code.value[..., None, 0] + (code.value[..., None, 1:] * account).sum(-1)
         return mean, value
 
     def summarise(self, code: Code, state: Tensor) -> Tensor:
         """Account figures [..., M, SUMMARY]; the scores are read, not trained, by the value."""
         held, cash = state[..., :-1], state[..., -1:]
         liked = (held * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
-        return torch.cat([torch.ones_like(cash), cash, liked, held.square().sum(-1, keepdim=True)], -1)
+        return torch.cat([cash, liked, held.square().sum(-1, keepdim=True)], -1)
 
     def acting(self, among: Tensor) -> Tensor:
         """[..., 1, A] bool: the dimensions of the action that matter on a day with the names `among` [..., N]."""
@@ -138,11 +139,17 @@ class MarketPolicy(nn.Module):
         return among.unsqueeze(-2)
 
     def _as_action(self, held: Tensor, among: Tensor) -> Tensor:
-        """The tilt [..., M, N] that would lead to the held weights: ln(w / mean w) / k, clipped at 1; 0 without holdings."""
+        """The action [..., M, N] that holds what is held: log weights about their mean over the day's names, 0 without any.
+
+        For a tilt these are taken back through w ~ exp(k tanh z), as far as |tanh z| < 0.99; weights below a tenth of
+        equal weight count as that.
+        """
         count = among.sum(-1, keepdim=True).clamp(min=1)
-        dust = 0.1 / count
-        mean = (held * among).sum(-1, keepdim=True) / count
-        return (((held + dust) / (mean + dust)).log() / self.spec.tilt).clamp(-1, 1)
+        logs = (held * count + 0.1).log() * among
+        logs = (logs - logs.sum(-1, keepdim=True) / count) * among
+        if self.spec.action == "softmax":
+            return logs
+        return (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
 
 
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
@@ -151,12 +158,6 @@ def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     return -0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)
 
 
-def entropy(log_std: Tensor, acting: Tensor) -> Tensor:
-    """Mean entropy of one dimension, averaged over the dimensions `acting`."""
-    each = log_std + 0.5 * math.log(2 * math.pi * math.e)
-    return (each * acting).sum() / acting.sum().clamp(min=1)
-
-
-def spec_dict(spec: PolicySpec) -> dict[str, Any]:
-    """The sizes as plain values."""
-    return asdict(spec)
+def entropy(log_std: Tensor) -> Tensor:
+    """Entropy of one dimension of the action; all have the same."""
+    return log_std + 0.5 * math.log(2 * math.pi * math.e)

@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017) on compact observations: minibatches are whole days, so each day is encoded once an epoch."""
+"""PPO (Schulman et al. 2017) on compact observations: minibatches are whole groups of accounts, which share their days."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError
+from finpod.errors import CheckpointError, InputError
 from finpod.market.features import Panel
 from finpod.rl.policy import MarketPolicy, entropy, log_prob
 from finpod.rl.returns import gae
@@ -52,7 +52,8 @@ class PPOConfig:
     the trust region does not shrink with the number of names."""
     center_days: bool = True
     """Subtract from each advantage the mean over the accounts of its day: what the market did to all of them alike is not
-    their doing (a baseline that does not depend on the action)."""
+    their doing. Up to a constant factor, the baseline of an account is the mean of the others, which its action does not
+    touch. It needs several accounts a day."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -118,20 +119,24 @@ class PPO:
         )
         target = (advantage + rollout.value).unflatten(1, (groups, -1))
         advantage = self.standardise(advantage.unflatten(1, (groups, -1)))
-        batch = {name: getattr(rollout, name).unflatten(1, (groups, -1)) for name in ("state", "action", "log_prob")}
-        row = rollout.row.unflatten(1, (groups, -1))[:, :, 0]
+        batch = {
+            "row": rollout.row.unflatten(1, (groups, -1))[:, :, 0],
+            "state": rollout.state.unflatten(1, (groups, -1)),
+            "action": rollout.action.unflatten(1, (groups, -1)),
+            "old_log_prob": rollout.log_prob.unflatten(1, (groups, -1)),
+            "advantage": advantage,
+            "target": target,
+        }
         with torch.no_grad():
-            code = encode_rows(self.policy, self.panel, row)
+            code = encode_rows(self.policy, self.panel, batch["row"])
             self.policy.summary.update(self.policy.summarise(code, batch["state"]))
-        moving = torch.ones((), device=row.device)
+        moving = torch.ones((), device=target.device)
         log: list[dict[str, Tensor]] = []
         for _ in range(config.update_epochs):
-            order = torch.randperm(groups, generator=self.generator, device=self.generator.device).to(row.device)
+            order = torch.randperm(groups, generator=self.generator, device=self.generator.device).to(target.device)
             for chosen in order.chunk(min(config.num_minibatches, groups)):
                 part = {name: value[:, chosen] for name, value in batch.items()}
-                loss, terms = self.loss(
-                    row[:, chosen], **part, advantage=advantage[:, chosen], target=target[:, chosen], ent_coef=ent_coef
-                )
+                loss, terms = self.loss(**part, ent_coef=ent_coef)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 terms["grad_norm"] = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_grad_norm)
@@ -155,7 +160,7 @@ class PPO:
         row: Tensor,
         state: Tensor,
         action: Tensor,
-        log_prob: Tensor,
+        old_log_prob: Tensor,
         advantage: Tensor,
         target: Tensor,
         ent_coef: float,
@@ -164,7 +169,7 @@ class PPO:
         code = encode_rows(self.policy, self.panel, row)
         mean, value = self.policy(code, state)
         acting = self.policy.acting(code.among)
-        log_ratio = (_log_prob(action, mean, self.policy.log_std) - log_prob) * acting
+        log_ratio = (log_prob(action, mean, self.policy.log_std) - old_log_prob) * acting
         share = acting / acting.sum(-1, keepdim=True).clamp(min=1)
         if not self.config.factored:
             log_ratio, share = log_ratio.sum(-1, keepdim=True), torch.ones_like(share[..., :1])
@@ -174,7 +179,7 @@ class PPO:
         weight = acting if self.config.factored else 1.0
         policy_loss = -(torch.min(ratio * gain, clipped * gain) * weight).sum(-1).mean()
         value_loss = (value - target).square().mean()
-        bonus = entropy(self.policy.log_std, acting)
+        bonus = entropy(self.policy.log_std)
         loss = policy_loss + self.config.vf_coef * value_loss - ent_coef * bonus
         kl = (((ratio - 1) - log_ratio) * share).sum(-1).mean()  # Schulman's unbiased, always positive estimate
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus, "kl": kl.detach()}
@@ -193,9 +198,12 @@ class PPO:
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.panel.features.device),
             weight_decay=self.config.weight_decay,
+            capturable=self.panel.features.device.type == "cuda",
         )
-        self.generator.set_state(state["generator"])
+        try:
+            self.generator.set_state(state["generator"])
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"the checkpoint was made on another kind of device than {self.generator.device}; go on where it was made"
+            ) from error
         self.updates = int(state["updates"])
-
-
-_log_prob = log_prob

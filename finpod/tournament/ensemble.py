@@ -63,7 +63,8 @@ class Ensemble(Strategy):
         self.features: tuple[Any, ...] = tuple(own.get(feature, feature) for feature in task["features"])
         if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in FEATURES]:
             raise CheckpointError(
-                f"{name} was trained on {', '.join(foreign)}, no feature of finpod; pass the functions in features="
+                f"{name} was trained on {', '.join(foreign)}, no feature of finpod; "
+                "pass the functions to load_strategy(folder, features=[...])"
             )
         self._policies = [member.policy() for member in self.members]
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]

@@ -76,7 +76,7 @@ class Arena:
             "fill": self.tape.fill,
             "windows": {"train": [day[i] for i in self.train], "validation": [day[i] for i in self.validation]},
             "trained_until": day[self.validation[1]],
-            "data_hash": self.market.content_hash,
+            "training_data_hash": self.market.content_hash,
             "data_title": self.market.title,
         }
 
@@ -96,15 +96,16 @@ class Pod:
 
     def __init__(self, arena: Arena, settings: Settings, snapshot: Snapshot | None = None) -> None:
         self.arena, self.settings = arena, settings
-        generator = torch.Generator(device=arena.device).manual_seed(settings.seed)
+        weights, days, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
+        generator = torch.Generator(device=arena.device).manual_seed(noise)
         spec = PolicySpec(
             features=len(arena.panel.names),
             hidden=settings.hidden,
             action=arena.trading.action,
             tilt=arena.trading.tilt,
         )
-        self.policy = MarketPolicy(spec, torch.Generator().manual_seed(settings.seed)).to(arena.device)
-        self.env = MarketEnv(arena.tape, *arena.train, arena.trading, seed=settings.seed)
+        self.policy = MarketPolicy(spec, torch.Generator().manual_seed(weights)).to(arena.device)
+        self.env = MarketEnv(arena.tape, *arena.train, arena.trading, seed=days)
         self.learner = PPO(self.policy, arena.panel, arena.trading.groups, settings.config, generator)
         self.steps = 0
         if snapshot is not None:
@@ -152,8 +153,8 @@ class Pod:
         )
 
 
-def varied_copy(snapshot: Snapshot) -> Snapshot:
-    """What a child takes over from its parent: weights, optimiser and experience, not the accounts it was trading."""
+def without_accounts(snapshot: Snapshot) -> Snapshot:
+    """The agent without the accounts it was trading: what a child takes over from its parent, and what a board keeps."""
     return replace(snapshot, env={})
 
 

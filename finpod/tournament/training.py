@@ -29,7 +29,7 @@ from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.rl.snapshot import Snapshot
 from finpod.tournament.ensemble import Ensemble
 from finpod.tournament.leaderboard import Entry, Leaderboard
-from finpod.tournament.pod import Arena, Settings, train_slice, validate, varied_copy
+from finpod.tournament.pod import Arena, Settings, train_slice, validate, without_accounts
 
 STEPS = 600_000
 """Environment steps an agent trains for, if not told otherwise."""
@@ -98,7 +98,8 @@ def train(
 ) -> Ensemble:
     """Train agents on the days of `train`, choose the best on those of `validation`, and save them as an ensemble.
 
-    `steps` are environment steps an agent, one step being a decision held for `hold` sessions. With `seeds` > 1 the whole
+    `steps` are environment steps an agent, one step being a decision held for `hold` sessions; they are rounded to whole
+    rollouts, at least one a round. With `seeds` > 1 the whole
     tournament is run that many times, from seed, seed + 1, ...; the ensemble holds the chosen of all, and a backtest
     shows each run beside it. `config` sets the learner of the first agent, further keywords the fields of
     `TradingConfig`. No row after the validation window is read. Raises InputError for windows that overlap or lie
@@ -147,10 +148,13 @@ def trading_of(**settings: Any) -> TradingConfig:
         raise InputError(
             f"unknown setting {unknown[0]!r}; the task has {', '.join(TradingConfig.__dataclass_fields__)}"
         )
-    defaults: dict[str, Any] = {"num_envs": 512, "start_groups": 32, "reward_scale": 100.0}
     envs = settings.get("num_envs", 512)
-    if not isinstance(envs, Integral) or int(envs) % 32:
-        defaults["start_groups"] = None
+    cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
+    defaults: dict[str, Any] = {
+        "num_envs": envs,
+        "start_groups": math.gcd(envs, 32) if isinstance(envs, Integral) else None,
+        "reward_scale": 100.0 / cash if cash > 0 else 1.0,  # rewards in percent, whichever way they are counted
+    }
     return TradingConfig(**{**defaults, **settings})
 
 
@@ -180,10 +184,10 @@ def make_arena(
     known = market.rows(0, validation_rows[1] + 1)
     # which names leave the exchange later, and when, is not known yet, and must not change even the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = np.any(known.member[train_rows[0] :] & known.has_bar[train_rows[0] :], axis=0)
+    seen = np.any(known.member & known.has_bar, axis=0)  # before training too: they are part of the market's return
     names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
-        raise InputError("no name is both a member and priced between the start of training and the end of validation")
+        raise InputError("no name is both a member and priced up to the end of validation")
     return Arena(
         market=known.select(names),
         trading=trading,
@@ -210,12 +214,15 @@ def tournament(arena: Arena, plan: Plan, config: PPOConfig, progress: Progress) 
     field = [_Contender(settings=settings_of(config if i == 0 else vary(config, random))) for i in range(plan.agents)]
     progress("features", 0.0)
     _ = arena.panel
+    update = arena.trading.num_envs * config.num_steps
+    updates = max(round(plan.steps / update), plan.rounds)  # every slice learns, or its trial would be a copy
+    total = updates * update
     for generation in range(plan.rounds):
-        until = math.ceil(plan.steps * (generation + 1) / plan.rounds)
+        until = math.ceil(updates * (generation + 1) / plan.rounds) * update
         for i, contender in enumerate(field):
             done = (generation * plan.agents + i) / (plan.rounds * plan.agents)
             progress(f"round {generation + 1} of {plan.rounds}, agent {i + 1} of {plan.agents}", done)
-            snapshot = train_slice(arena, contender.settings, contender.snapshot, until, plan.steps)
+            snapshot = train_slice(arena, contender.settings, contender.snapshot, until, total)
             field[i] = replace(contender, snapshot=snapshot)
             board.submit(_entry(arena, field[i], generation, len(board.log)))
         if generation < plan.rounds - 1:
@@ -239,19 +246,22 @@ def succession(
         child = replace(settings_of(vary(parent.settings.config, random)), hidden=parent.settings.hidden)
         assert parent.snapshot is not None
         copies.append(
-            _Contender(settings=child, parent_id=parent.settings.agent_id, snapshot=varied_copy(parent.snapshot))
+            _Contender(settings=child, parent_id=parent.settings.agent_id, snapshot=without_accounts(parent.snapshot))
         )
     return strong + copies
 
 
 def vary(config: PPOConfig, random: np.random.Generator) -> PPOConfig:
-    """Every setting that has bounds, moved by one of the factors and kept within them; gamma by its horizon."""
+    """Every setting that has bounds, moved by one of the factors and kept within them; gamma by its horizon.
+
+    A setting that the user put beyond a bound moves that bound.
+    """
     changes: dict[str, Any] = {}
     for name, (low, high) in BOUNDS.items():
         value = getattr(config, name)
         factor = float(random.choice(PERTURB))
         moved = 1 - (1 - value) * factor if name in ("gamma", "gae_lambda") else value * factor
-        changes[name] = min(max(moved, low), high)
+        changes[name] = min(max(moved, min(low, value)), max(high, value))
     return replace(config, **changes)
 
 
@@ -268,7 +278,7 @@ def _entry(arena: Arena, contender: _Contender, generation: int, trial: int) -> 
         metrics=asdict(found),
         returns=returns,
         config=asdict(contender.settings.config),
-        snapshot=contender.snapshot,
+        snapshot=without_accounts(contender.snapshot),
     )
 
 
@@ -283,7 +293,7 @@ def _provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]])
         "seeds": [plan.seed for plan, _, _ in runs],
         "plan": {name: getattr(plan, name) for name in ("agents", "rounds", "keep", "steps")},
         "score": "Sharpe ratio on the validation window, net of costs",
-        **{name: task[name] for name in ("features", "left_out", "trading", "fill", "data_hash")},
+        **{name: task[name] for name in ("features", "left_out", "trading", "fill", "training_data_hash")},
         "members": [_line(entry) for _, _, chosen in runs for entry in chosen],
         "board": [_line(entry) for _, board, _ in runs for entry in board.ranked()],
         "versions": {

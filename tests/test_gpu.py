@@ -1,0 +1,82 @@
+"""The same code on CUDA: environment, decisions and a training slice. Run with `pytest -m gpu` where there is a GPU."""
+
+import pytest
+import torch
+
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.market.features import build_panel
+from finpod.market.ledger import Costs
+from finpod.market.tape import build_tape
+from finpod.rl.policy import MarketPolicy, PolicySpec
+from finpod.rl.ppo import PPO, PPOConfig
+from finpod.rl.rollout import collect
+from finpod.rl.snapshot import Snapshot
+from finpod.simulator import simulate_market
+from finpod.tournament.pod import Arena, Settings, train_slice, validate
+
+pytestmark = pytest.mark.gpu
+
+CONFIG = TradingConfig(num_envs=64, start_groups=8, hold=2, horizon=10)
+
+
+@pytest.fixture(scope="module")
+def market():
+    return simulate_market(names=12, days=400, signal=0.1, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _needs_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.fail("no CUDA device: these tests run with -m gpu on a machine that has one")
+
+
+def test_accounts_fare_the_same_on_both_devices(market):
+    envs = [MarketEnv(build_tape(market, device=device), 0, 399, CONFIG, seed=3) for device in ("cpu", "cuda")]
+    for _ in range(25):
+        action = torch.randn(64, 12)
+        here, there = (env.step(action.to(env.device)) for env in envs)
+        assert torch.equal(here.obs.row, there.obs.row.cpu())
+        torch.testing.assert_close(there.reward.cpu(), here.reward, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(there.obs.state.cpu(), here.obs.state, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(envs[1].equity.cpu(), envs[0].equity, rtol=1e-9, atol=1e-3)
+
+
+def test_features_are_the_same_on_both_devices(market):
+    here, there = (build_panel(market, fit=(252, 400), device=device) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(there.features.cpu(), here.features, rtol=1e-4, atol=1e-4)
+
+
+def test_step_and_update_do_not_wait_for_the_device(market):
+    panel = build_panel(market, fit=(252, 400), device="cuda")
+    env = MarketEnv(build_tape(market, device="cuda"), 0, 399, CONFIG)
+    policy = MarketPolicy(PolicySpec(features=len(panel.names))).cuda()
+    learner = PPO(policy, panel, CONFIG.groups, PPOConfig(num_steps=4), torch.Generator("cuda").manual_seed(0))
+    rollout = collect(env, policy, panel, 4, learner.generator)
+    learner.update(rollout)  # the first call sets up the optimiser
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        action = torch.zeros(64, 12, device="cuda")
+        env.step(action)
+        learner.update(rollout)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_slice_trains_resumes_and_is_validated(market, tmp_path):
+    arena = Arena(
+        market=market,
+        trading=TradingConfig(num_envs=64, start_groups=8, costs=Costs(fee_bps=0)),
+        fill=None,
+        features=None,
+        train=(252, 340),
+        validation=(341, 399),
+        device="cuda",
+    )
+    settings = Settings(agent_id="a", seed=1, config=PPOConfig(num_steps=4))
+    first = train_slice(arena, settings, None, 512, 1024)
+    first.save(tmp_path / "first.pt")
+    second = train_slice(arena, settings, Snapshot.load(tmp_path / "first.pt"), 1024, 1024)
+    assert second.steps == 1024
+    found, returns = validate(arena, second)
+    assert len(returns) == 58
+    assert found.days == 58
