@@ -47,8 +47,9 @@ class Snapshot:
             policy = MarketPolicy(PolicySpec(**self.policy_spec), torch.Generator()).to(device)
             policy.load_state_dict(self.weights)
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1].strip()  # torch lists what does not fit, line by line
             raise CheckpointError(
-                f"the weights do not fit the policy they claim to be: {str(error).splitlines()[0]}"
+                f"the weights do not fit this finpod's policy ({reason}); train again, it was made by {self.versions}"
             ) from error
         return policy.requires_grad_(False)
 
