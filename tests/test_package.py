@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
@@ -161,3 +162,33 @@ def test_every_module_says_what_it_is_for():
 def test_no_module_is_named_for_nothing():
     empty = {"utils", "helpers", "core", "base", "manager"}
     assert not [name for name in MODULES if empty & set(name.split("."))]
+
+
+def test_d22_dependencies_have_lower_bounds_and_no_exact_pins():
+    with (PACKAGE.parent / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    extras = [one for group in project["optional-dependencies"].values() for one in group]
+    for dependency in [*project["dependencies"], *extras]:
+        assert ">=" in dependency, dependency
+        assert "==" not in dependency, dependency
+
+
+def test_d22_training_and_backtest_need_neither_ray_nor_the_other_optional_packages():
+    """As in an image with torch and pandas alone; also what a platform without ray runs."""
+    absent = ("ray", "gymnasium", "yfinance", "pyfolio", "skfolio", "scipy", "matplotlib", "index_constitution")
+    code = f"""
+import sys
+for name in {absent!r}:
+    sys.modules[name] = None
+import tempfile, pathlib, finpod
+market = finpod.simulate_market(names=3, days=400, seed=0)
+day = [str(d)[:10] for d in market.dates]
+with tempfile.TemporaryDirectory() as folder:
+    out = pathlib.Path(folder) / "agent"
+    finpod.train("stocks", market=market, train=(day[260], day[330]), validation=(day[331], day[360]), out=out,
+                 agents=1, rounds=1, keep=1, steps=1, num_envs=8, device="cpu")
+    print(finpod.backtest(finpod.load_strategy(out), market, start=day[361]))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Sharpe" in ended.stdout
