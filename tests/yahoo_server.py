@@ -1,0 +1,258 @@
+"""A server on 127.0.0.1 that answers as Yahoo's chart service does, with listings and faults of the test's choosing."""
+
+import json
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo
+
+import pandas as pd
+
+NEW_YORK = ZoneInfo("America/New_York")
+CHART = "/v8/finance/chart/"
+CRUMB = "k3Xz.pL0dQa"
+CONSENT = '<html><form><input name="csrfToken" value="token"><input name="sessionId" value="session"></form></html>'
+RANGES = ["1d", "5d", "1mo", "3mo", "6mo", "1y", "2y", "5y", "10y", "ytd", "max"]
+
+
+def weekdays(first, last):
+    """ISO dates."""
+    return [f"{day:%Y-%m-%d}" for day in pd.bdate_range(first, last)]
+
+
+@dataclass
+class Listing:
+    """What Yahoo has of one symbol. Prices are adjusted for splits, as Yahoo's are; None is a null."""
+
+    days: list
+    close: list
+    open: list | None = None
+    volume: list | None = None
+    adjclose: list | None = None
+    """Left out: closes times the product of 1 - dividend / last close before it, over all later dividends."""
+    dividends: dict = field(default_factory=dict)
+    splits: dict = field(default_factory=dict)
+    """Day -> (numerator, denominator)."""
+    live: bool = False
+    """The last bar is that of a session under way: stamped with the minute of its last trade."""
+    kind: str = "EQUITY"
+
+    def stamps(self):
+        """Seconds since 1970 of the opens; those of a session under way, of its last trade."""
+        opens = [self.stamp(day) for day in self.days]
+        return [*opens[:-1], opens[-1] + 5400] if self.live else opens
+
+    @staticmethod
+    def stamp(day):
+        return int((datetime.fromisoformat(day) + timedelta(hours=9, minutes=30)).replace(tzinfo=NEW_YORK).timestamp())
+
+    def adjusted(self):
+        if self.adjclose is not None:
+            return self.adjclose
+        factor, factors = 1.0, [1.0]
+        for (_, before), (day, _) in reversed(list(pairwise(zip(self.days, self.close, strict=True)))):
+            factor *= 1 - self.dividends.get(day, 0.0) / before if before else 1.0
+            factors.append(factor)
+        return [c if c is None else c * f for c, f in zip(self.close, reversed(factors), strict=True)]
+
+    def chart(self, symbol, first, stop):
+        """The JSON of a chart over [first, stop) seconds; None if there is nothing in the range."""
+        stamps = self.stamps()
+        rows = [row for row, stamp in enumerate(stamps) if first <= stamp < stop]
+        if not rows:
+            return None
+
+        def cut(series):
+            return [series[row] for row in rows]
+
+        opens = self.open or [c if c is None else round(c * 0.99, 4) for c in self.close]
+        pairs = list(zip(opens, self.close, strict=True))
+        result = {
+            "meta": meta(symbol, self.kind, stamps[rows[-1]], self.close[rows[-1]]),
+            "timestamp": cut(stamps),
+            "indicators": {
+                "quote": [
+                    {
+                        "open": cut(opens),
+                        "high": cut([c if c is None else max(o or c, c) + 1 for o, c in pairs]),
+                        "low": cut([c if c is None else min(o or c, c) * 0.98 for o, c in pairs]),
+                        "close": cut(self.close),
+                        "volume": cut(self.volume or [c if c is None else 1000 for c in self.close]),
+                    }
+                ],
+                "adjclose": [{"adjclose": cut(self.adjusted())}],
+            },
+        }
+        if events := self.events(first, stop):
+            result["events"] = events
+        return result
+
+    def events(self, first, stop):
+        paid = {
+            str(self.stamp(day)): {"amount": amount, "date": self.stamp(day)} for day, amount in self.dividends.items()
+        }
+        split = {
+            str(self.stamp(day)): {
+                "date": self.stamp(day),
+                "numerator": float(up),
+                "denominator": float(down),
+                "splitRatio": f"{up}:{down}",
+            }
+            for day, (up, down) in self.splits.items()
+        }
+        events = {
+            kind: {stamp: event for stamp, event in of.items() if first <= int(stamp) < stop}
+            for kind, of in (("dividends", paid), ("splits", split))
+        }
+        return {kind: of for kind, of in events.items() if of}
+
+
+def meta(symbol, kind, stamp, price):
+    period = {"timezone": "EST", "start": stamp, "end": stamp + 23400, "gmtoffset": -18000}
+    return {
+        "currency": "USD",
+        "symbol": symbol,
+        "exchangeName": "NMS",
+        "fullExchangeName": "NasdaqGS",
+        "instrumentType": kind,
+        "firstTradeDate": 345479400,
+        "regularMarketTime": stamp,
+        "hasPrePostMarketData": True,
+        "gmtoffset": -18000,
+        "timezone": "EST",
+        "exchangeTimezoneName": "America/New_York",
+        "regularMarketPrice": price,
+        "chartPreviousClose": price,
+        "priceHint": 2,
+        "currentTradingPeriod": {"pre": period, "regular": period, "post": period},
+        "dataGranularity": "1d",
+        "range": "",
+        "validRanges": RANGES,
+    }
+
+
+class YahooServer(ThreadingHTTPServer):
+    """Serves `listings` (symbol -> Listing, or a function of the symbol), and what `fault` has in their place."""
+
+    daemon_threads = True
+
+    def __init__(self, listings, *, limited=None, broken=None, empty=(), crumbs=True):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.listings = listings if callable(listings) else listings.get
+        self.limited = Counter(limited or {})
+        """Symbol -> how many more of its requests end in 429; yfinance repeats each at once, so two are one attempt."""
+        self.broken = Counter(broken or {})
+        """Symbol -> how many more of its requests end in 503."""
+        self.empty = set(empty)
+        """Symbols that exist and have no bar."""
+        self.crumbs = crumbs
+        """Whether there is a crumb, or a limit for it."""
+        self.asked = []
+        """(symbol, first second, last second) of each request for bars, in order."""
+        self.served = []
+        """Symbols whose bars were sent, in order."""
+        self.paths = []
+        """The path of every request."""
+        self.open = threading.Event()
+        """While it is not set, requests for bars wait, once `before_closing` of them have been answered."""
+        self.before_closing = 0
+        self.open.set()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def names(self):
+        """Symbols in the order of their requests for bars."""
+        return [symbol for symbol, *_ in self.asked]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for the client to acknowledge its head
+
+    def do_GET(self):
+        asked = urlsplit(self.path)
+        self.server.paths.append(asked.path)
+        if asked.path.startswith(CHART):
+            self.chart(asked.path.removeprefix(CHART), parse_qs(asked.query))
+        elif asked.path == "/v1/test/getcrumb":
+            self.answer(*((200, CRUMB) if self.server.crumbs else (429, "Too Many Requests")), kind="text/plain")
+        elif asked.path in ("/consent", "/copyConsent"):
+            self.answer(200, CONSENT, kind="text/html")
+        elif asked.path == "/":  # fc.yahoo.com, which is asked for its cookie only
+            self.answer(404, "", kind="text/html", cookie="A3=d=AQABBK; Max-Age=31557600; Path=/")
+        else:
+            self.answer(404, {"finance": {"result": None, "error": {"code": "Not Found", "description": "no page"}}})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.paths.append(urlsplit(self.path).path)
+        self.answer(200, CONSENT, kind="text/html")
+
+    def chart(self, symbol, query):
+        server = self.server
+        first, stop = (int(query.get(name, [default])[0]) for name, default in (("period1", 0), ("period2", 2**40)))
+        if "period1" in query:
+            server.asked.append((symbol, first, stop))
+            if len(server.asked) > server.before_closing:
+                server.open.wait(60)
+        for faults, status, text in (
+            (server.limited, 429, "Too Many Requests\r\n"),
+            (server.broken, 503, "<html>Service Unavailable</html>"),
+        ):
+            if faults[symbol] > 0:
+                faults[symbol] -= 1
+                return self.answer(status, text, kind="text/html")
+        listing = server.listings(symbol)
+        if listing is None and symbol not in server.empty:
+            return self.error(404, "Not Found", "No data found, symbol may be delisted")
+        if "period1" not in query:  # the range of a day: only its meta is read
+            return self.answer(200, {"chart": {"result": [{"meta": meta(symbol, "EQUITY", 0, 1.0)}], "error": None}})
+        chart = listing and listing.chart(symbol, first, stop)
+        if chart is None:
+            return self.error(400, "Bad Request", f"Data doesn't exist for startDate = {first}, endDate = {stop}")
+        server.served.append(symbol)
+        return self.answer(200, {"chart": {"result": [chart], "error": None}})
+
+    def error(self, status, code, description):
+        self.answer(status, {"chart": {"result": None, "error": {"code": code, "description": description}}})
+
+    def answer(self, status, content, *, kind="application/json", cookie=None):
+        body = (content if isinstance(content, str) else json.dumps(content)).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if cookie:
+            self.send_header("Set-Cookie", cookie)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@contextmanager
+def serving(listings, **faults):
+    """A running `YahooServer`."""
+    with YahooServer(listings, **faults) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.open.set()
+            server.shutdown()
+            thread.join()
+
+
+def use_cache(folder):
+    """Keep what yfinance remembers of time zones and cookies in a folder of the test's own."""
+    import yfinance
+
+    yfinance.set_tz_cache_location(str(folder))
