@@ -1,0 +1,238 @@
+"""Does an agent learn what can be learnt, and nothing where there is nothing? Small sizes here, full ones marked slow."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from made_agents import VALIDATION, tiny_train
+from made_markets import make_market, random_market
+
+import finpod
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.lookahead import audit, audit_features, with_noise_after
+from finpod.market.features import build_panel, compute
+from finpod.market.ledger import Costs
+from finpod.market.tape import build_tape
+from finpod.rl.ppo import PPOConfig
+from finpod.simulator import shuffled, simulate_market
+from finpod.strategy import MarketView
+
+BUDGET = 120.0
+"""Seconds of one CPU core that an agent may take to learn."""
+FREE = Costs(fee_bps=0)
+WARM_UP = 260
+"""Sessions before the training window, so that features of a year are defined in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is trained."""
+
+    days: int = 2500
+    num_envs: int
+    start_groups: int
+    updates: int
+
+
+SMALL = Size(num_envs=128, start_groups=32, updates=60)
+BRIEF = Size(num_envs=128, start_groups=32, updates=20)
+FULL = Size(num_envs=512, start_groups=64, updates=60)
+
+
+def train_on(market, size, seed, out):
+    """One agent on the first four fifths, the last year of them for validation; and the unseen last fifth."""
+    days, unseen = market.dates, len(market.dates) * 4 // 5
+    began = time.process_time()
+    agent = finpod.train(
+        market=market, train=(days[WARM_UP], days[unseen - 201]), validation=(days[unseen - 200], days[unseen - 1]),
+        out=out, agents=1, rounds=1, keep=1, hold=1, seed=seed, num_envs=size.num_envs, start_groups=size.start_groups,
+        steps=size.updates * size.num_envs * 16, config=PPOConfig(num_steps=16, learning_rate=1e-3, gamma=0.9),
+    )  # fmt: skip
+    assert time.process_time() - began < BUDGET
+    return agent, {"start": days[unseen], "end": days[-1]}
+
+
+def excess_returns(result):
+    """[n] daily log returns over those of equal weight."""
+    return np.diff(np.log(result.equity)) - np.diff(np.log(result.equal_weight_equity))
+
+
+def bootstrap_interval(values, *, block=10, draws=4000, seed=0):
+    """95 % interval of the mean of a series whose neighbours depend on each other (moving blocks, Kuensch 1989)."""
+    starts = np.random.default_rng(seed).integers(0, len(values) - block + 1, (draws, -(-len(values) // block)))
+    rows = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, : len(values)]
+    low, high = np.quantile(values[rows].mean(1), [0.025, 0.975])
+    return low, high
+
+
+def alternating(days, *, beside_another):
+    """One name at 100, 110, 100, ... whose opens are the closes before; beside it, if asked for, one that never moves."""
+    close = np.where(np.arange(days) % 2, 110.0, 100.0)[:, None]
+    if beside_another:
+        close = np.hstack([close, np.full_like(close, 100.0)])
+    return make_market(close, open=np.vstack([close[:1], close[:-1]]))
+
+
+def last_move(market):
+    """The return of the session."""
+    return np.vstack([np.full((1, market.shape[1]), np.nan), market.close[1:] / market.close[:-1] - 1])
+
+
+def tomorrow(market):
+    """A leak: the return of the next session."""
+    return np.vstack([market.close[1:] / market.close[:-1] - 1, np.full((1, market.shape[1]), np.nan)])
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+@pytest.mark.parametrize("beside_another", [False, True])
+def test_d23_a_move_that_can_be_seen_coming_is_taken(tmp_path, fill, beside_another):
+    """Best play makes 1.1^5 = 1.61 in ten sessions, buy and hold nothing."""
+    market = alternating(400, beside_another=beside_another)
+    days, began = market.dates, time.process_time()
+    # a name that is alone has nothing to be compared with on its day, so there it is a feature scaled over time
+    feature = last_move if beside_another else "macd"
+    agent = finpod.train(
+        market=market, train=(days[60], days[300]), validation=(days[301], days[340]), out=tmp_path / "agent",
+        features=[feature], agents=1, rounds=1, keep=1, hold=1, action="softmax", fill=fill, costs=FREE, seed=0,
+        num_envs=128, start_groups=16, steps=40_960, config=PPOConfig(learning_rate=1e-2),
+    )  # fmt: skip
+    assert time.process_time() - began < BUDGET
+    result = finpod.backtest(agent, market, start=days[350], end=days[360], costs=FREE, fill=fill)
+    assert 1.4 < result.equity.iloc[-1] / result.equity.iloc[0] < 1.1**5
+    assert market.close[360, 0] == market.close[350, 0]
+
+
+def share_of_the_oracle(seed, size, out):
+    """Excess over equal weight on unseen days, as a share of the oracle's, and the interval of it free of cost."""
+    market = simulate_market(names=20, days=size.days, signal=0.1, seed=seed)
+    agent, unseen = train_on(market, size, seed, out)
+    own, oracle = (finpod.backtest(strategy, market, **unseen) for strategy in (agent, market.oracle))
+    excess = [result.metrics.cagr - result.equal_weight_metrics.cagr for result in (own, oracle)]
+    assert excess[1] > 0.1
+    free = finpod.backtest(agent, market, costs=FREE, **unseen)
+    return excess[0] / excess[1], bootstrap_interval(excess_returns(free))
+
+
+def check_signal(size, tmp_path):
+    shares, intervals = zip(*(share_of_the_oracle(seed, size, tmp_path / str(seed)) for seed in range(3)), strict=True)
+    assert np.median(shares) >= 0.5, shares
+    assert sum(low > 0 for low, _ in intervals) >= 2, intervals  # the yardstick of the negative control does see skill
+
+
+def check_noise(size, tmp_path):
+    covered = []
+    for seed in range(5):
+        market = shuffled(simulate_market(names=20, days=size.days, signal=0.1, seed=seed), seed=seed)
+        agent, unseen = train_on(market, size, seed, tmp_path / str(seed))
+        values = excess_returns(finpod.backtest(agent, market, costs=FREE, **unseen))
+        assert values.std() > 1e-6  # it does differ from equal weight
+        low, high = bootstrap_interval(values)
+        covered.append(low <= 0 <= high)
+    assert sum(covered) >= 4, covered
+
+
+def test_a_planted_signal_is_learnt(tmp_path):
+    check_signal(SMALL, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_planted_signal_is_learnt_at_full_size(tmp_path):
+    check_signal(FULL, tmp_path)
+
+
+def test_nothing_is_learnt_where_there_is_nothing(tmp_path):
+    check_noise(BRIEF, tmp_path)
+
+
+@pytest.mark.slow
+def test_nothing_is_learnt_where_there_is_nothing_at_full_size(tmp_path):
+    check_noise(FULL, tmp_path)
+
+
+def test_the_bootstrap_covers_the_mean_as_often_as_it_says():
+    random = np.random.default_rng(1)
+    hits = []
+    for _ in range(200):
+        shocks = random.normal(0, 1, 502)
+        low, high = bootstrap_interval(0.1 + shocks[2:] + 0.5 * shocks[1:-1], draws=500)
+        hits.append(low <= 0.1 <= high)
+    assert 0.88 < np.mean(hits) < 0.98
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(130, 6, gaps=0.05, seed=8)
+
+
+@pytest.fixture(scope="module")
+def honest(market, tmp_path_factory):
+    return tiny_train(market, tmp_path_factory.mktemp("strategies") / "honest", features=["return_5", last_move])
+
+
+@pytest.fixture(scope="module")
+def peeking(market, tmp_path_factory):
+    return tiny_train(market, tmp_path_factory.mktemp("strategies") / "peeking", features=["return_5", tomorrow])
+
+
+def test_an_honest_agent_passes_the_audit(market, honest):
+    found = audit(honest, market, days=8, start=market.dates[30])
+    assert found.passed, str(found)
+    assert audit_features(market, honest.features, days=8).passed
+
+
+def test_an_agent_that_peeks_one_day_ahead_is_caught_by_the_audit(market, peeking):
+    found = audit(peeking, market, days=8, start=market.dates[30])
+    assert not found.passed
+    assert any(finding.startswith("decisions: first leak") for finding in found.findings)
+    assert any(finding.startswith("feature tomorrow: first leak") for finding in found.findings)
+    assert not any(finding.startswith("feature return_5") for finding in found.findings)
+    assert not audit_features(market, [tomorrow], days=8).passed
+
+
+def seen_at(market, ensemble, row):
+    """Raw features, observations and the decision at `row`, of an account that holds something."""
+    features = list(ensemble.features)
+    scaling = build_panel(market.rows(0, VALIDATION[1] + 1), features, fit=(25, 60)).scaling
+    held = np.where(market.has_bar[row], 0.5 / len(market.tickers), 0.0)
+    view = MarketView(market, row, step=4, cash=0.5, equity=1.0, held=held)
+    return (
+        compute(market, features)[: row + 1].numpy(),
+        build_panel(market, features, scaling=scaling).features[: row + 1].numpy(),
+        ensemble.decide(view),
+    )
+
+
+@pytest.mark.parametrize("row", [70, 95, 110])
+def test_what_comes_after_a_day_leaves_what_is_seen_and_decided_at_it_identical_to_the_bit(market, honest, row):
+    later = with_noise_after(market, row)
+    assert not np.array_equal(later.close[row + 1 :], market.close[row + 1 :], equal_nan=True)
+    for before, after in zip(seen_at(market, honest, row), seen_at(later, honest, row), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("row", [70, 95, 110])
+def test_what_peeks_one_day_ahead_does_not(market, peeking, row):
+    pairs = zip(seen_at(market, peeking, row), seen_at(with_noise_after(market, row), peeking, row), strict=True)
+    (raw, other_raw), (observed, other), (decided, other_decision) = pairs
+    assert not np.array_equal(raw, other_raw, equal_nan=True)
+    np.testing.assert_array_equal(raw[:row], other_raw[:row])
+    assert not np.array_equal(observed, other)
+    assert not np.array_equal(decided, other_decision)
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_what_an_account_sees_does_not_depend_on_what_comes_after(market, fill):
+    row, first = 95, 40
+    config = TradingConfig(num_envs=3, start_groups=1, hold=1, horizon=None, random_start=False)
+    envs = [MarketEnv(build_tape(one, fill), first, 125, config) for one in (market, with_noise_after(market, row))]
+    noise = torch.Generator().manual_seed(0)
+    for _ in range(row - first):
+        action = torch.randn(3, 6, generator=noise)
+        one, other = (env.step(action) for env in envs)
+        assert torch.equal(one.obs.row, other.obs.row)
+        assert torch.equal(one.obs.state, other.obs.state)
+        assert torch.equal(one.reward, other.reward)
+    after = [env.step(action).reward for env in envs]
+    assert not torch.equal(*after)
