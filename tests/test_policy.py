@@ -75,6 +75,28 @@ def test_an_untrained_order_of_shares_trades_nothing(state):
     torch.testing.assert_close(untrained_weights("shares", state[0, 0]), state[0, 0, :-1].double())
 
 
+@pytest.mark.parametrize(
+    ("order", "held", "expected"),
+    [
+        # half of hmax = 50 shares of each: 500 and 1500 of an account of 1000 share its cash; 1000 of no member do not
+        (0.5, [0.0, 0.0, 0.0, 0.0], [0.25, 0.0, 0.75, 0.0]),
+        (0.1, [0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.3, 0.0]),
+        # selling is free for all that have a price, and ends at nothing
+        (-0.1, [0.3, 0.3, 0.2, 0.2], [0.2, 0.1, 0.0, 0.2]),
+    ],
+)
+def test_share_orders_become_the_weights_they_lead_to(order, held, expected):
+    policy = MarketPolicy(PolicySpec(features=FEATURES, action="shares"))
+    with torch.no_grad():
+        policy.out.bias[0] = order  # for every name alike
+    among, price = torch.tensor([True, False, True, False]), torch.tensor([10.0, 20.0, 30.0, 0.0])
+    state = torch.tensor([*held, 1 - sum(held)])
+    weights = greedy_weights(
+        policy, TradingConfig(action="shares"), torch.zeros(4, FEATURES), among, state, price, 1000.0
+    )
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
 def test_names_may_come_in_any_order(action, features, state):
     policy, order = made(action), torch.tensor([3, 0, 5, 1, 4, 2])
