@@ -57,7 +57,7 @@ class Client:
                     interval="1d",
                     auto_adjust=False,
                     actions=True,
-                    group_by="column",
+                    group_by="ticker",
                     multi_level_index=True,
                     progress=False,
                     threads=4,
@@ -67,6 +67,8 @@ class Client:
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(f"yfinance {yfinance.__version__} failed ({reason}); use a file or the sample") from error
+        finally:  # yfinance would go on with this session, its deadline included, wherever else it is used
+            YfData(session=Session(impersonate="chrome"))
         bars = {name: own for name in names if len(own := _bars_of(frame, name))}
         return Answer(bars, {name: _reason(self._session.answers.get(name)) for name in names if name not in bars})
 
@@ -129,16 +131,16 @@ def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:
     """The rows of one name that have a close: `date` and the values of `COLUMNS`, float64."""
     if frame is None or not frame.size:
         return pd.DataFrame()
-    if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.get_level_values(0)):
-        missing = sorted(set(COLUMNS) - set(frame.columns.get_level_values(0)))
+    if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.levels[1]):
+        missing = sorted(set(COLUMNS) - set(frame.columns.get_level_values(-1)))
         raise DataError(
             f"yfinance {yfinance.__version__} gives another table than finpod knows (no {', '.join(missing) or 'ticker'}"
             " in its columns); install the version of constraints.txt"
         )
-    if ("Close", name) not in frame.columns:
+    if (name, "Close") not in frame.columns:
         return pd.DataFrame()
-    own = frame.xs(name, axis=1, level=1).reindex(columns=list(COLUMNS)).rename(columns=COLUMNS)
-    own = own[own["close"].notna()].astype("float64").rename_axis(columns=None)
+    own = frame[name].reindex(columns=list(COLUMNS)).set_axis(list(COLUMNS.values()), axis=1)
+    own = own[own["close"].notna()].astype("float64")
     days = pd.DatetimeIndex(own.index).tz_localize(None).normalize().as_unit("ns")
     return own.set_axis(days.rename("date"), axis=0).reset_index()
 
