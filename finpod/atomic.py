@@ -41,6 +41,16 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
         raise InputError(f"{path} exists already; choose another name or allow --overwrite")
 
 
+def require_free(path: Path, overwrite: bool) -> None:
+    """Raise InputError if `path` exists (unless `overwrite`), or if it and its missing parents could not be made."""
+    refuse_existing(path, overwrite)
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not parent.is_dir():
+        raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {path}: {parent} is read-only; work in a folder you may write to")
+
+
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the name `path` when the block ends well, and vanishes when it does not.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod import runs
+from finpod.atomic import require_free
 from finpod.market.ledger import Costs
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run_demo(*, overwrite: bool = False, progress: Callable[[str, float], None] 
     say = progress or (lambda doing, share: None)
     overwrite = overwrite or _is_own(runs.BACKTESTS / NAME)
     outputs = runs.plan_outputs(NAME, overwrite=overwrite)
-    runs.require_free(STRATEGY, overwrite)
+    require_free(STRATEGY, overwrite)
     market = finpod.sample_market()
     ensemble = finpod.train(
         "stocks",

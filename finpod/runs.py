@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finpod.atomic import refuse_existing
+from finpod.atomic import require_free
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,16 +54,6 @@ def plain_word(name: str) -> str:
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
         raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash")
     return name
-
-
-def require_free(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists (unless `overwrite`), or if it and its missing parents could not be made."""
-    refuse_existing(path, overwrite)
-    parent = next(folder for folder in path.absolute().parents if folder.exists())
-    if not parent.is_dir():
-        raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {path}: {parent} is read-only; work in a folder you may write to")
 
 
 def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> None:

@@ -87,6 +87,8 @@ def assert_one_line(ended, *fragments):
         ("data import nosuch.csv", ["nosuch.csv"]),
         ("data fetch AAPL --start 2020-13-01", ["2020-13-01", "YYYY-MM-DD"]),
         ("data fetch AAPL --start 2020-02-01 --end 2020-01-01", ["2020-01-01", "2020-02-01"]),
+        ("data fetch AAPL --universe nasdaq100", ["'AAPL'", "--universe 'nasdaq100'"]),
+        ("data fetch --universe A;B --name x", ["'A;B'", "not a symbol"]),
         ("report backtests/nosuch", ["backtests/nosuch", "holds no backtest result"]),
         ("train stocks --train 2010 --validation 2011:2012 --out strategies/x", ["--train", "'2010'", "FIRST:LAST"]),
         ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
@@ -322,14 +324,17 @@ def test_fetch_keeps_a_snapshot(work, run, monkeypatch, simulated):
         return simulated
 
     monkeypatch.setattr(finpod, "fetch_market", fetch)
-    ended = run("data fetch AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two")
+    ended = run("data fetch AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two --deadline 60")
     assert ended.out.endswith("data/two\n")
+    assert (asked.pop("patience").deadline, callable(asked.pop("report"))) == (60.0, True)
     assert asked == {
         "universe": ["AAPL", "MSFT"],
         "start": "2020-01-02",
         "end": "2020-02-03",
         "benchmark": "SPY",
         "allow_missing": False,
+        "partial": Path("data/.two.partial"),
+        "base_url": None,
     }
     assert finpod.load_market("data/two").content_hash == simulated.content_hash
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from finpod import runs
+from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.market.ledger import Costs
 
@@ -81,7 +82,7 @@ def report(
     import finpod
 
     target = out or runs.REPORTS / f"{runs.name_of(folder)}.html"
-    runs.require_free(target, overwrite)
+    require_free(target, overwrite)
     with console.progress("drawing"):
         written = finpod.load_result(folder).report(target, overwrite=overwrite)
     print(written)

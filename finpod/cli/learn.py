@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from finpod import runs
+from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
@@ -46,7 +46,7 @@ def train(
     import finpod
 
     windows = options.window(train, "--train"), options.window(validation, "--validation")
-    runs.require_free(out, overwrite)
+    require_free(out, overwrite)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
     prices = options.load(market, members, benchmark)
     _say_device(device)

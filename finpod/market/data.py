@@ -15,6 +15,9 @@ from finpod.errors import DataError, InputError
 Array = NDArray[Any]
 DateLike = str | np.datetime64 | Any
 
+HOLIDAYS = np.timedelta64(10, "D")
+"""A window may name days this far outside the data: weekends and holidays."""
+
 _PRICES = ("open", "high", "low", "close")
 _TABLES = (*_PRICES, "volume", "factor", "member")
 
@@ -169,18 +172,27 @@ class MarketData:
         if side == "right":
             row = int(np.searchsorted(self.dates, day + np.timedelta64(1, "D"), side="left")) - 1
         if not 0 <= row < len(self.dates):
-            raise InputError(
-                f"{day!s:.10} lies outside the data, which run from {self.dates[0]!s:.10} to {self.dates[-1]!s:.10}"
-            )
+            raise self._outside(day)
         return row
+
+    def _outside(self, day: np.datetime64) -> InputError:
+        first, last = self.dates[0], self.dates[-1]
+        return InputError(f"{day!s:.10} lies outside the data, which run from {first!s:.10} to {last!s:.10}")
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """First and last row (both included) of the sessions within [start, end]; None means the data's own end.
 
-        Raises InputError if the window holds no session or ends before it starts.
+        Raises InputError if the window holds no session, ends before it starts, or reaches beyond the data by more than
+        holidays can explain.
         """
         if start is not None and end is not None and as_date(end) < as_date(start):
             raise InputError(f"the window ends on {as_date(end)!s:.10}, before it starts on {as_date(start)!s:.10}")
+        for day, outside in (
+            (start, start is not None and as_date(start) < self.dates[0] - HOLIDAYS),
+            (end, end is not None and as_date(end) > self.dates[-1] + HOLIDAYS),
+        ):
+            if outside:
+                raise self._outside(as_date(day))
         first = 0 if start is None else self.row_of(start)
         last = len(self.dates) - 1 if end is None else self.row_of(end, side="right")
         if last < first:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import finpod
-from finpod.atomic import refuse_existing
+from finpod.atomic import require_free
 from finpod.devices import pick_device
 from finpod.envs.market import TradingConfig
 from finpod.errors import InputError
@@ -114,7 +114,7 @@ def train(
         raise InputError(f"unknown task {task!r}; train knows stocks")
     if learner != "ppo":
         raise InputError(f"unknown learner {learner!r}; train knows ppo")
-    refuse_existing(Path(out), overwrite)
+    require_free(Path(out), overwrite)
     trading = trading_of(hold=hold, action=action, costs=costs or Costs(), **settings)
     arena = make_arena(market, train, validation, trading, fill, features, str(pick_device(device)), threads)
     say = progress or (lambda doing, share: None)
