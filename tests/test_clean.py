@@ -1,26 +1,17 @@
+from datetime import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_bars import DAYS, built, frame, places, repairs
 from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod.errors import DataError, InputError
-from finpod.market.clean import build_market, session_dates, tidy_bars
-
-DAYS = pd.bdate_range("2024-01-02", periods=5)
-
-
-def frame(tickers=("AAA", "BBB", "QQQ"), days=DAYS, **columns):
-    """Tidy bars with a different close for every row: 100, 101, ... going through the names, then the days."""
-    rows = pd.MultiIndex.from_product([days, tickers], names=["date", "ticker"]).to_frame(index=False)
-    close = 100.0 + np.arange(len(rows))
-    return rows.assign(open=close - 0.5, high=close + 1, low=close - 1, close=close, volume=1000.0).assign(**columns)
-
-
-def built(bars, **options):
-    defaults = {"membership": None, "benchmark": "QQQ", "manifest": {"source": "file"}}
-    return build_market(tidy_bars(bars), **{**defaults, **options})
+from finpod.market.data import MarketData
+from finpod.market.sessions import NEW_YORK
+from finpod.market.tape import build_tape
 
 
 def test_bars_land_in_their_row_and_column():
@@ -34,54 +25,27 @@ def test_bars_land_in_their_row_and_column():
     assert market.factor is None
 
 
+def test_b01_a_series_is_never_filled_from_its_future():
+    """NaN, NaN, 10, 11, NaN, 12: no bar before the listing; the mark carries the 11 on, and only bars can be traded."""
+    days = pd.bdate_range("2024-01-02", periods=6)
+    bars = frame(tickers=("AAA", "QQQ"), days=days)[["date", "ticker", "close"]]
+    bars.loc[bars["ticker"] == "AAA", "close"] = [np.nan, np.nan, 10, 11, np.nan, 12]
+    market = built(bars)
+    assert_array_equal(market.close[:, 0], [np.nan, np.nan, 10, 11, np.nan, 12])
+    tape = build_tape(market, "close")
+    assert_array_equal(tape.tradable[:, 0], [False, False, True, True, False, True])
+    assert_array_equal(tape.mark[2:, 0], [10, 11, 11, 12])
+    assert not (tape.mark[:2, 0] == 10).any()
+    assert not (tape.price[:2, 0] == 10).any()
+
+
 def test_b10_ragged_panel():
-    bars = frame(tickers=("AAA", "QQQ"))
-    bars = pd.concat([bars, frame(tickers=("BBB",), days=DAYS[-2:])])
+    bars = pd.concat([frame(tickers=("AAA", "QQQ")), frame(tickers=("BBB",), days=DAYS[-2:])])
     market = built(bars)
     assert market.shape == (5, 2)
     assert_array_equal(market.has_bar[:, market.tickers.index("BBB")], [False, False, False, True, True])
     assert market.has_bar[:, market.tickers.index("AAA")].all()
     assert np.isnan(market.open[:3, 1]).all()
-
-
-FLAT = pd.DataFrame(
-    {
-        "Open": [1.0, 2, 3, 4],
-        "High": [2.0, 3, 4, 5],
-        "Low": [0.5, 1, 2, 3],
-        "Close": [1.5, 2.5, 3.5, 4.5],
-        "Volume": [10.0, 20, 30, 40],
-    },
-    index=pd.DatetimeIndex(DAYS[:4], name="Date"),
-)
-
-
-@pytest.mark.parametrize(
-    "order", [["Open", "High", "Low", "Close", "Volume"], ["Close", "High", "Low", "Open", "Volume"]]
-)
-@pytest.mark.parametrize("shape", ["flat", "field first", "ticker first"])
-def test_b15_layout_of_columns_changes_nothing(order, shape):
-    given_frame, ticker = FLAT[order], None
-    if shape == "flat":
-        ticker = "AAA"
-    else:
-        pairs = [(field, "AAA") if shape == "field first" else ("AAA", field) for field in order]
-        given_frame = given_frame.set_axis(pd.MultiIndex.from_tuples(pairs), axis=1)
-    bars = tidy_bars(given_frame, ticker=ticker)
-    assert list(bars.columns) == ["date", "ticker", "open", "high", "low", "close", "volume"]
-    assert_array_equal(
-        bars[["open", "high", "low", "close", "volume"]].to_numpy(),
-        FLAT[["Open", "High", "Low", "Close", "Volume"]].to_numpy(),
-    )
-    assert set(bars["ticker"]) == {"AAA"}
-    assert_array_equal(bars["date"].to_numpy(), DAYS[:4].to_numpy())
-
-
-def test_two_names_in_a_wide_frame():
-    wide = pd.concat({"AAA": FLAT, "BBB": FLAT * 2}, axis=1)
-    bars = tidy_bars(wide)
-    assert_array_equal(bars["close"].to_numpy(), [1.5, 3, 2.5, 5, 3.5, 7, 4.5, 9])
-    assert list(bars["ticker"][:2]) == ["AAA", "BBB"]
 
 
 def test_b17_adjusted_close_adjusts_every_price():
@@ -97,118 +61,44 @@ def test_b17_adjusted_close_adjusts_every_price():
 
 
 def test_b17_without_adjusted_close_prices_are_left_alone_and_the_reader_told():
-    market = built(frame(open=99.0, close=100.0))
+    market = built(frame(open=99.0, close=100.0, high=101.0, low=98.0))
     assert (market.open == 99).all()
     assert (market.close == 100).all()
     assert market.factor is None
     assert any("no adjusted close" in note for note in market.manifest["notes"])
 
 
-def test_b21_equal_rows_are_dropped_by_date_not_by_value():
-    days = pd.to_datetime(["2023-06-28", "2023-06-29", "2023-06-30", "2023-06-30"])
-    bars = tidy_bars(pd.DataFrame({"date": days, "ticker": "AAA", "close": [60.52, 60.52, 60.19, 60.19]}))
-    assert list(bars["close"]) == [60.52, 60.52, 60.19]
-    with_benchmark = pd.concat([bars, bars.assign(ticker="QQQ"), bars.tail(1)])
-    assert built(with_benchmark).manifest["repairs"] == {"duplicate rows dropped": 1}
-
-
-def test_b21_two_different_bars_for_a_day_are_an_error():
-    bars = pd.concat([frame(), frame().tail(1).assign(close=1.0)])
-    with pytest.raises(DataError, match=r"two different bars for QQQ on 2024-01-08"):
-        tidy_bars(bars)
-
-
-def test_b23_newest_first_is_sorted():
-    bars = frame(tickers=("AAA", "QQQ"), days=DAYS[:3])
+def test_b23_newest_first_is_sorted_and_counted():
+    bars = frame(tickers=("AAA", "QQQ"), days=DAYS[:3])[["date", "ticker", "close"]]
     bars["close"] = [80.0, 80.0, 88.0, 88.0, 96.8, 96.8]
     market = built(bars[::-1])
     assert market.close[-1, 0] / market.close[0, 0] - 1 == pytest.approx(0.21, rel=1e-12)
+    assert repairs(market) == {"rows put in order of date": 4}
+    assert places(market, "rows put in order of date")[0] == ("AAA", "2024-01-03", "row", 4, "in order")
 
 
 def test_b24_missing_price_is_no_bar():
     bars = frame(tickers=("AAA", "QQQ"), days=DAYS[:3])
-    bars["close"] = [100.0, 100, np.nan, 100, 110, 100]
+    bars = bars.assign(close=[100.0, 100, np.nan, 100, 110, 100], open=np.nan, high=np.nan, low=np.nan)
     market = built(bars)
     assert_array_equal(market.has_bar[:, 0], [True, False, True])
     for table in (market.open, market.high, market.low, market.close, market.volume):
         assert np.isnan(table[1, 0])
-    assert market.manifest["repairs"] == {}
+    assert market.manifest["repairs"] == []
+    mark = build_tape(market, "close").mark[:, 0].numpy()
+    assert_array_equal(mark, [100, 100, 110])
+    assert mark[2] / mark[1] - 1 == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_b32_unit_of_dates(unit):
-    days = session_dates(pd.Series(pd.DatetimeIndex(["2024-01-02"]).as_unit(unit)))
-    assert days.dtype == "datetime64[ns]"
-    assert days.astype("datetime64[D]").astype(int)[0] == 19724
-    assert days.astype("datetime64[s]").astype(int)[0] == 1704153600
-
-
-@pytest.mark.parametrize(
-    "stamps",
-    [
-        pd.Series(pd.DatetimeIndex(["2024-01-02", "2024-07-02"]).tz_localize("America/New_York")),
-        pd.Series(pd.DatetimeIndex(["2024-01-02 16:00", "2024-07-02 16:00"])),
-        pd.Series(["2024-01-02 00:00:00-05:00", "2024-07-02 00:00:00-04:00"]),
-        pd.Series([pd.Timestamp("2024-01-02").date(), pd.Timestamp("2024-07-02").date()]),
-    ],
-)
-def test_stamps_become_session_dates(stamps):
-    assert_array_equal(session_dates(stamps), np.array(["2024-01-02", "2024-07-02"], dtype="datetime64[ns]"))
-
-
-@pytest.mark.parametrize(
-    ("dates", "message"),
-    [
-        (pd.Series([20240102]), "20240102 is a number"),
-        (pd.Series(["2024-01-02", "01/03/2024"]), "'01/03/2024' is not a date"),
-        (pd.Series(["2024-01-02", None]), "is not a date"),
-        (pd.Series(pd.DatetimeIndex(["2024-01-02", None])), "'NaT' is not a date"),
-    ],
-)
-def test_unreadable_dates(dates, message):
-    with pytest.raises(DataError, match=message):
-        session_dates(dates)
-
-
-@pytest.mark.parametrize(("column", "value"), [("open", 0.0), ("low", -1.0), ("close", 0.0), ("high", np.inf)])
-def test_b33_impossible_price_masks_the_bar_and_is_counted(column, value):
-    bars = frame()
-    bars.loc[3, column] = value
-    market = built(bars)
-    assert not market.has_bar[1, 0]
-    assert market.has_bar.sum() == 9
-    assert np.isnan([market.open[1, 0], market.high[1, 0], market.low[1, 0], market.volume[1, 0]]).all()
-    assert market.manifest["repairs"] == {"bars masked, a price was not positive": 1}
-
-
-def test_missing_adjusted_close_and_negative_volume_are_counted():
-    bars = frame(adj_close=50.0)
-    bars.loc[0, "adj_close"] = np.nan
-    bars.loc[4, "volume"] = -5.0
-    market = built(bars)
-    assert not market.has_bar[0, 0]
-    assert market.has_bar[1, 1]
-    assert np.isnan(market.volume[1, 1])
-    assert market.manifest["repairs"] == {"bars masked, no adjusted close": 1, "volumes masked, negative": 1}
-
-
-@pytest.mark.parametrize(
-    ("bars", "message"),
-    [
-        (frame().drop(columns="ticker"), "has no column ticker"),
-        (frame().drop(columns="close"), "has no column close"),
-        (frame().drop(columns="date"), "has no column date"),
-        (frame().head(0), "holds no bar"),
-        (frame().assign(Close=1.0), "two columns for close"),
-        (frame().astype({"close": object}).assign(close="$1,000"), r"close '\$1,000' is not a number"),
-        (frame().assign(ticker=None), "row 1 has no ticker"),
-        (frame().assign(ticker=["AAA"] * 14 + [" "]), "row 15 has no ticker"),
-    ],
-)
-def test_unusable_frames(bars, message):
-    with pytest.raises(DataError, match=message) as caught:
-        tidy_bars(bars)
-    assert "\n" not in str(caught.value)
+def test_b26_an_unfinished_session_is_left_out():
+    bars = frame(days=pd.bdate_range("2024-03-26", "2024-03-28"))
+    morning, evening = (datetime(2024, 3, 28, hour, tzinfo=NEW_YORK) for hour in (11, 17))
+    early, late = (built(bars, calendar="XNYS", now=now) for now in (morning, evening))
+    assert str(early.dates[-1])[:10] == "2024-03-27"
+    assert repairs(early) == {"rows dropped, session not over": 3}
+    assert places(early, "rows dropped, session not over")[0] == ("AAA", "2024-03-28", "bar", "a bar", "dropped")
+    assert str(late.dates[-1])[:10] == "2024-03-28"
+    assert late.manifest["repairs"] == []
 
 
 def test_benchmark_must_be_there_and_not_alone():
@@ -218,11 +108,18 @@ def test_benchmark_must_be_there_and_not_alone():
         built(frame(tickers=("QQQ",)))
 
 
+def test_a_market_may_do_without_a_benchmark():
+    market = built(frame(), benchmark=None)
+    assert market.tickers == ("AAA", "BBB", "QQQ")
+    assert market.benchmark == "none"
+    assert np.isnan(market.benchmark_close).all()
+    assert market.manifest["benchmark_kind"] == "none"
+
+
 def test_static_list_is_said_to_be_one():
     market = built(frame())
     assert market.manifest["survivorship"] is True
     assert market.manifest["membership"] == "static list of the 2 names with prices on 2024-01-08"
-    assert market.manifest["membership"].startswith("static list")
     assert market.manifest["coverage"] == {"2024": 1.0}
 
 
@@ -233,3 +130,22 @@ def test_static_list_is_said_to_be_one():
 )
 def test_order_of_rows_and_columns_changes_nothing(rows, columns):
     assert built(frame().iloc[rows][columns]).content_hash == built(frame()).content_hash
+
+
+TABLES = ("open", "high", "low", "close", "volume", "factor", "member")
+
+
+@settings(max_examples=15, deadline=None)
+@given(day=st.integers(5, 58), seed=st.integers(0, 99))
+def test_later_bars_never_change_an_earlier_return(day, seed):
+    """Repairs of single bars look at that bar and at those before it; only listed actions rescale the past."""
+    random = np.random.default_rng(seed)
+    bars = frame(days=pd.bdate_range("2024-01-02", periods=60))
+    later = bars["date"] > bars["date"].unique()[day]
+    changed = bars.copy()
+    numbers = ["open", "high", "low", "close"]
+    changed.loc[later, numbers] = bars.loc[later, numbers].mul(random.lognormal(0, 0.3, later.sum()), axis=0)
+    one, other = built(bars), built(changed)
+    for name in (name for name in TABLES if getattr(one, name) is not None):
+        assert_array_equal(getattr(one, name)[: day + 1], getattr(other, name)[: day + 1])
+    assert isinstance(other, MarketData)

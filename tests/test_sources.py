@@ -41,7 +41,7 @@ def test_parquet_and_csv_are_the_same_market(bars, tmp_path):
 def test_members_without_prices_are_named(bars, members):
     market = load_market(bars, members=members)
     assert market.manifest["missing"] == ["GONE"]
-    assert market.manifest["missing"] == ["GONE"]
+    assert market.manifest["without_prices"] == {"GONE": [["2024-01-02", "2024-01-02"]]}
     assert_array_equal(market.member[:, 1], [False, False, True, True, True, True])
     # 6 sessions of AAA, 4 of BBB, 1 of GONE: 10 of 11 member-days have a bar
     assert market.manifest["coverage"] == {"2024": round(10 / 11, 6)}
@@ -139,7 +139,7 @@ def test_real_bars_and_members(shared):
     market = load_market(shared / "data" / "nasdaq100_daily.parquet", members=shared / "data" / "nasdaq100_members.csv")
     assert time.perf_counter() - begin < 10
     assert market.shape == (3376, 194)
-    assert market.manifest["repairs"] == {}
+    assert market.manifest["repairs"] == []
     members = {
         day: int((market.member & market.has_bar)[market.row_of(day)].sum())
         for day in ("2020-05-26", "2019-05-13", "2016-01-04")

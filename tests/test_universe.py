@@ -5,7 +5,7 @@ from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
 from finpod.market.sources import load_market
-from finpod.market.universe import index_members, read_members, static_members
+from finpod.market.universe import index_members, missing_during, read_members, static_members
 
 
 def written(tmp_path, text):
@@ -26,14 +26,14 @@ def test_b06_universe_is_that_of_the_day(tmp_path):
 
 def test_b06_reaches_the_market_and_no_table_warns(tmp_path):
     path = written(tmp_path, "ticker,from,to_exclusive\nX,2020-01-02,2020-07-01\nY,2020-07-01,\n")
-    dates = pd.bdate_range("2020-06-29", "2020-07-03")
+    dates = pd.bdate_range("2020-06-29", "2020-07-02")
     bars = pd.concat([pd.DataFrame({"date": dates, "ticker": name, "close": 10.0}) for name in ("X", "Y", "QQQ")])
     market = load_market(bars, members=path)
-    assert_array_equal(market.member, [[True, False]] * 2 + [[False, True]] * 3)
+    assert_array_equal(market.member, [[True, False]] * 2 + [[False, True]] * 2)
     assert market.manifest["survivorship"] is False
     static = load_market(bars)
     assert static.manifest["survivorship"] is True
-    assert "2020-07-03" in static.manifest["membership"]
+    assert "2020-07-02" in static.manifest["membership"]
 
 
 def test_spells_may_repeat_overlap_and_lie_outside(tmp_path):
@@ -110,6 +110,30 @@ def test_unknown_index_and_empty_list():
         index_members("sp500")
     with pytest.raises(InputError, match="list of tickers is empty"):
         static_members([], sentence="nothing")
+
+
+def test_members_without_prices_are_named_with_their_days(tmp_path):
+    """GONE has no prices at all, LATE only after it joined, HALF not after its series ended; a short gap does not count."""
+    path = written(
+        tmp_path,
+        "ticker,from,to_exclusive\nAAA,2020-01-01,\nGONE,2024-02-01,2024-02-06\nGONE,2024-03-01,\nLATE,2024-01-02,\n"
+        "HALF,2024-01-02,2024-03-01\n",
+    )
+    dates = pd.bdate_range("2024-02-01", "2024-03-08")
+    dates = dates[dates != "2024-02-19"]
+    spans = {"AAA": dates, "LATE": dates[10:], "HALF": dates[:12], "QQQ": dates}
+    bars = pd.concat([pd.DataFrame({"date": days, "ticker": name, "close": 10.0}) for name, days in spans.items()])
+    bars = bars[(bars["ticker"] != "AAA") | (bars["date"] != "2024-02-20")]
+    manifest = load_market(bars, members=path).manifest
+    assert manifest["missing"] == ["GONE"]
+    assert manifest["without_prices"] == {
+        "GONE": [["2024-02-01", "2024-02-05"], ["2024-03-01", "2024-03-08"]],
+        "HALF": [["2024-02-20", "2024-02-29"]],
+        "LATE": [["2024-02-01", "2024-02-14"]],
+    }
+    assert missing_during(manifest, "2024-02-06", "2024-02-19") == ["LATE"]
+    assert missing_during(manifest, "2024-02-29", "2024-03-04") == ["GONE", "HALF"]
+    assert missing_during({}, "2024-02-29", "2024-03-04") == []
 
 
 @pytest.mark.shared

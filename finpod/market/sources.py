@@ -1,20 +1,25 @@
-"""Where markets come from: `load_market` for files, snapshots and the sample, `sample_market`, `fetch_market`."""
+"""Where markets come from: `load_market` for files, folders, snapshots and the sample, `sample_market`, `fetch_market`."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 
 import pandas as pd
 
-from finpod.errors import DataError, InputError
-from finpod.market.clean import build_market, tidy_bars
+from finpod.errors import InputError
+from finpod.market.clean import NO_BENCHMARK, build_market
 from finpod.market.data import MarketData
+from finpod.market.files import files_of, read_table, ticker_of
 from finpod.market.sample import sample_market
-from finpod.market.store import load_snapshot
+from finpod.market.store import MANIFEST, load_snapshot
+from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
 from finpod.market.universe import Membership, index_members, read_members, static_members
 from finpod.market.yahoo import fetch_market
 
-__all__ = ["fetch_market", "load_market", "sample_market"]
+__all__ = ["fetch_market", "load_market", "read_bars", "sample_market"]
 
 Members = str | PathLike[str] | Sequence[str] | None
 
@@ -26,46 +31,85 @@ def load_market(
     path: str | PathLike[str] | pd.DataFrame,
     *,
     members: Members = None,
-    benchmark: str = "QQQ",
+    benchmark: str | None = "QQQ",
     allow_missing: bool = False,
+    ticker: str | None = None,
+    calendar: str | None = "XNYS",
+    day_first: bool | None = None,
+    decimal: str | None = None,
+    now: datetime | None = None,
 ) -> MarketData:
-    """Bars from a tidy parquet or CSV file (or such a frame), a snapshot folder, or the word "sample".
+    """Bars from a parquet or CSV file (or a frame), a folder of such files, a snapshot folder, or the word "sample".
 
-    A tidy file has the columns date, ticker, close and, where known, open, high, low, adj_close, volume; prices are
-    adjusted by adj_close / close, and taken as already adjusted where there is no adj_close. The rows of the ticker
-    `benchmark` become the benchmark. `members` is a CSV with the columns ticker, from, to_exclusive;
+    Tables may be long, wide or of one name (see `read_bars`); prices are adjusted for splits and dividends once, and
+    repaired or masked where they cannot be right (see `finpod.market.clean.build_market`). The rows of the ticker
+    `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker, from, to_exclusive;
     or "nasdaq100"; or a list of tickers; or None, which takes every name for all time (survivorship!). Members of an
     index without prices are left out and named in `manifest["missing"]`; a name of a list without prices is an error
-    unless `allow_missing`.
+    unless `allow_missing`. Rows that are no session of the exchange `calendar` (a name of exchange_calendars; None: every
+    date counts), or whose session is not over at `now` (aware; None: this moment), are dropped and counted.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
     """
-    if isinstance(path, pd.DataFrame):
-        return _from_bars(path, "the frame", members, benchmark, allow_missing)
-    source = Path(path)
-    if str(path) == SAMPLE or source.is_dir():
+    if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
         return _whole(str(path), members, benchmark)
-    if not source.is_file():
-        raise InputError(f"there is no market {source}; give a parquet or CSV file, a snapshot folder or {SAMPLE!r}")
-    return _from_bars(_read(source), source.name, members, benchmark, allow_missing)
-
-
-def _from_bars(frame: pd.DataFrame, name: str, members: Members, benchmark: str, allow_missing: bool) -> MarketData:
+    if isinstance(path, pd.DataFrame):
+        name, bars = "the frame", tidy_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
+    else:
+        name = Path(path).name
+        bars = read_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
     listed = members is not None and not isinstance(members, str) and isinstance(members, Sequence)
     membership = _membership(members, name)
-    bars = tidy_bars(frame, name=name)
     if listed and membership is not None:
         wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
         bars = bars[bars["ticker"].isin(list(wanted))]
         bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
-    manifest = {"source": "file", "title": name, "path": name}
     return build_market(
         bars,
         membership=membership,
         benchmark=benchmark,
-        manifest=manifest,
+        manifest={"source": "file", "title": name, "path": name},
         name=name,
         allow_missing=allow_missing or not listed,
+        calendar=calendar,
+        now=now,
     )
+
+
+def read_bars(
+    path: str | PathLike[str],
+    *,
+    ticker: str | None = None,
+    day_first: bool | None = None,
+    decimal: str | None = None,
+) -> pd.DataFrame:
+    """The tidy bars of a parquet or CSV file, or of all such files of a folder, as they stand there (see `tidy_bars`).
+
+    A file without tickers holds the name it is called after, or `ticker`. `day_first` and `decimal` decide what the dates
+    and numbers of the files leave open. Raises InputError for what cannot be found and DataError for what cannot be used.
+    """
+    source = Path(path)
+    if source.is_dir():
+        files = files_of(source)
+        if not files:
+            raise InputError(
+                f"{source} holds no snapshot (no {MANIFEST}) and no parquet or CSV file; give a folder that has one"
+            )
+        if ticker is not None:
+            raise InputError(f"ticker={ticker} names one file; the files of the folder {source} are named for theirs")
+        return join_bars([_read(file, None, day_first, decimal) for file in files], source.name)
+    if not source.is_file():
+        raise InputError(f"there is no market {source}; give a parquet or CSV file, a snapshot folder or {SAMPLE!r}")
+    return _read(source, ticker, day_first, decimal)
+
+
+def _read(source: Path, ticker: str | None, day_first: bool | None, decimal: str | None) -> pd.DataFrame:
+    frame = read_table(source)
+    mark = mark_of(frame, decimal, source.name)
+    if mark == ",":  # what was read with a point, such as 1.234 shares, has another meaning
+        frame = read_table(source, decimal=mark)
+    if ticker is None and not has_tickers(frame):
+        ticker = ticker_of(source)
+    return tidy_bars(frame, ticker=ticker, name=source.name, day_first=day_first, decimal=mark)
 
 
 def _membership(members: Members, name: str) -> Membership | None:
@@ -78,33 +122,11 @@ def _membership(members: Members, name: str) -> Membership | None:
     return read_members(members)
 
 
-def _whole(path: str, members: object, benchmark: str) -> MarketData:
+def _whole(path: str, members: object, benchmark: str | None) -> MarketData:
     """The sample or a snapshot: a market that already knows its members and its benchmark."""
     if members is not None:
         raise InputError(f"{path} carries its own members; leave members out")
     market = sample_market() if path == SAMPLE else load_snapshot(path)
-    if benchmark not in ("QQQ", market.benchmark):
+    if (benchmark or NO_BENCHMARK) not in ("QQQ", market.benchmark):
         raise InputError(f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out")
     return market
-
-
-def _read(source: Path) -> pd.DataFrame:
-    kind = source.suffix.lower()
-    if kind not in (".parquet", ".csv"):
-        raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, one row a bar")
-    try:
-        frame = (
-            pd.read_parquet(source)
-            if kind == ".parquet"
-            else pd.read_csv(
-                source,
-                dtype={"ticker": str},
-                keep_default_na=False,
-                na_values=["", "NaN", "nan", "null"],
-                float_precision="round_trip",
-            )
-        )
-    except (OSError, ValueError, UnicodeDecodeError, pd.errors.ParserError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{source.name} cannot be read ({reason}); fetch or export it again") from error
-    return frame

@@ -1,6 +1,6 @@
 """Who was in the universe on a date: spells of membership and the grid they make over sessions and names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from finpod.errors import DataError, InputError
-
-Array = NDArray[Any]
+from finpod.market.data import Array, DateLike, as_date
+from finpod.market.parsing import check_tickers
 
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
@@ -25,6 +24,7 @@ RENAMED = (
     ("SYMC", "NLOK", "GEN"),
     ("RIMM", "BBRY", "BB"),
     ("UAUA", "UAL"),
+    ("NDOI", "ENDP"),  # never its symbol: a known error of lists of the index
 )
 """Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
 
@@ -34,6 +34,9 @@ _GAPS = (
     ("TCOM", "2015-01-01", "2015-12-21"),
 )
 """(ticker, from, to_exclusive) in which index-constitution has a member that was out of the index."""
+
+GAP = 5
+"""Sessions in a row without a bar from which a member counts as one without prices."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
@@ -133,6 +136,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     """A list that holds for all time, and therefore carries survivorship. Raises InputError for an empty one."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; name at least one, or leave members out to take every name")
+    check_tickers(tickers, "the list of tickers")
     names = np.array(list(dict.fromkeys(tickers)), dtype=object)
     return Membership(
         tickers=names,
@@ -141,6 +145,71 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
         sentence=sentence,
         survivorship=True,
     )
+
+
+def membership_facts(
+    membership: Membership | None, dates: Array, names: Sequence[str], has_bar: Array
+) -> tuple[Array, dict[str, Any]]:
+    """[T, N] membership, and what the manifest says of it; None takes every name for all time.
+
+    Raises DataError if no name with prices is ever a member.
+    """
+    if membership is None:
+        member = np.ones((len(dates), len(names)), dtype=bool)
+        return member, {
+            "membership": f"static list of the {len(names)} names with prices on {dates[-1]!s:.10}",
+            "survivorship": True,
+            "missing": [],
+            "without_prices": {},
+            "coverage": _coverage(dates, member.sum(axis=1), has_bar.sum(axis=1)),
+        }
+    member = membership.grid(dates, names)
+    missing = [t for t in membership.during(dates[0], dates[-1]) if t not in set(names)]
+    members = member.sum(axis=1) + membership.grid(dates, missing).sum(axis=1)
+    if not member.any():
+        raise DataError(
+            f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} "
+            f"({membership.sentence}); check that both use the same symbols"
+        )
+    return member, {
+        "membership": membership.sentence,
+        "survivorship": membership.survivorship,
+        "missing": missing,
+        "without_prices": _without_prices(membership, dates, names, missing, has_bar),
+        "coverage": _coverage(dates, members, (member & has_bar).sum(axis=1)),
+    }
+
+
+def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
+    """The members of a market that have no prices on some sessions of [first, last], by its manifest; sorted."""
+    begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
+    spells = manifest.get("without_prices", {})
+    return sorted(name for name, days in spells.items() if any(a <= end and b >= begin for a, b in days))
+
+
+def _without_prices(
+    membership: Membership, dates: Array, names: Sequence[str], missing: Sequence[str], has_bar: Array
+) -> dict[str, list[list[str]]]:
+    """Name -> [first, last session] of each spell as a member without a bar; short gaps in a series are left out."""
+    lacking = np.hstack([membership.grid(dates, names) & ~has_bar, membership.grid(dates, missing)])
+    padded = np.vstack([lacking[:1] & False, lacking, lacking[:1] & False]).astype(np.int8)
+    column, begin = np.nonzero((np.diff(padded, axis=0) > 0).T)
+    _, end = np.nonzero((np.diff(padded, axis=0) < 0).T)
+    spells: dict[str, list[list[str]]] = {}
+    for name, first, stop in zip(column, begin, end, strict=True):
+        if name >= len(names) or stop - first >= GAP:
+            label = (*names, *missing)[name]
+            spells.setdefault(label, []).append([f"{dates[first]!s:.10}", f"{dates[stop - 1]!s:.10}"])
+    return dict(sorted(spells.items()))
+
+
+def _coverage(dates: Array, members: Array, covered: Array) -> dict[str, float]:
+    """Year -> share of the member-days that have a bar."""
+    years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
+    days, have = np.bincount(index, members), np.bincount(index, covered)
+    return {
+        str(year): round(float(part / whole), 6) for year, whole, part in zip(years, days, have, strict=True) if whole
+    }
 
 
 def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
@@ -155,6 +224,7 @@ def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
                 f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; write dates as YYYY-MM-DD"
             )
         days[column] = parsed.to_numpy().astype("datetime64[ns]")
+    check_tickers(table["ticker"].str.strip(), name)
     stop = np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
     if (backward := stop <= days["from"]).any():
         row = int(np.argmax(backward))

@@ -1,0 +1,88 @@
+"""`History`: the bars of all names one name after the other, as the checks and repairs read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from finpod.market.data import Array
+
+ACTIONS = ("dividend", "split")
+"""Columns of events: cash a share, and new shares for one old; 0 or 1 where there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """R bars sorted by name and date, each with a close; a name's bars are adjacent rows, whatever sessions it lacks."""
+
+    tickers: tuple[str, ...]
+    """[N] symbols."""
+    code: Array
+    """[R] int, position of the row's name among `tickers`, never decreasing."""
+    date: Array
+    """[R] datetime64[ns]."""
+    values: dict[str, Array]
+    """Column -> [R] float64. A repair puts a new array in the place of the old."""
+
+    @cached_property
+    def first(self) -> Array:
+        """[R] bool: the first bar of its name."""
+        return np.r_[True, self.code[1:] != self.code[:-1]][: len(self.code)]
+
+    @cached_property
+    def stop(self) -> Array:
+        """[R] int: the row after the last one of the same name."""
+        return np.searchsorted(self.code, np.arange(len(self.tickers)), side="right")[self.code]
+
+    @cached_property
+    def start(self) -> Array:
+        """[R] int: the first row of the same name."""
+        return np.searchsorted(self.code, np.arange(len(self.tickers)), side="left")[self.code]
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def previous(self, column: Array) -> Array:
+        """[R] the column at the name's bar before; NaN at its first."""
+        before = np.empty_like(column, dtype=np.float64)
+        before[1:] = column[:-1]
+        before[self.first] = np.nan
+        return before
+
+    def names(self, rows: Array | slice) -> Array:
+        """[n] symbols of the rows, as str objects."""
+        return np.array(self.tickers, dtype=object)[self.code[rows]]
+
+    def without(self, masked: Array) -> History:
+        """The rows that are not masked; a split or dividend on a row that goes falls on the name's next row."""
+        if not masked.any():
+            return self
+        kept = ~masked
+        values = {name: column[kept] for name, column in self.values.items()}
+        into = np.cumsum(kept)  # position among the kept rows of the first kept row after a masked one
+        for name in ACTIONS:
+            if name not in values:
+                continue
+            column = self.values[name]
+            for row in np.flatnonzero(masked & (np.nan_to_num(column) > 0) & (column != (name == "split"))):
+                at = into[row]
+                if at < kept.sum() and self.code[kept][at] == self.code[row]:
+                    old = values[name][at] if values[name][at] > 0 else float(name == "split")
+                    values[name][at] = old * column[row] if name == "split" else old + column[row]
+        return History(self.tickers, self.code[kept], self.date[kept], values)
+
+
+def history_of(bars: pd.DataFrame, dropped: Array) -> History:
+    """The rows of tidy bars (see `finpod.market.tidy.tidy_bars`) that have a close and are not `dropped` [rows]."""
+    code = bars["ticker"].cat.codes.to_numpy()
+    order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
+    history = History(
+        tickers=tuple(bars["ticker"].cat.categories),
+        code=code[order].astype(np.int64),
+        date=bars["date"].to_numpy()[order],
+        values={str(name): bars[name].to_numpy()[order] for name in bars.columns[2:]},
+    )
+    return history.without(np.isnan(history.values["close"]) | dropped[order])

@@ -1,0 +1,110 @@
+"""The sessions of an exchange, from exchange_calendars: which dates are sessions, and when each is over."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+
+from finpod.errors import DataError, InputError
+from finpod.market.data import Array
+from finpod.market.repairs import RepairLedger
+
+NEW_YORK = ZoneInfo("America/New_York")
+GRACE = np.timedelta64(15, "m")
+"""Time after the close from which a session's bar counts as finished."""
+ODD_DATES = 0.05
+"""Share of dates that are no sessions, above which the file is taken to belong to another exchange."""
+
+
+class Sessions(NamedTuple):
+    """Sessions of an exchange over some years."""
+
+    dates: Array
+    """[S] datetime64[ns], naive, increasing."""
+    closes: Array
+    """[S] datetime64[ns], UTC, half days included."""
+    offsets: frozenset[str]
+    """Distances to UTC that the exchange's clock had in these years, such as -05:00."""
+
+
+def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
+    """The sessions of the exchange `calendar` within [first, last]. Raises InputError for a name that is none."""
+    years = _sessions(calendar, *(str(day.astype("datetime64[Y]")) for day in (first, last)))
+    within = (years.dates >= first) & (years.dates <= last)
+    return Sessions(years.dates[within], years.closes[within], years.offsets)
+
+
+@lru_cache(maxsize=16)
+def _sessions(calendar: str, first: str, last: str) -> Sessions:
+    import exchange_calendars
+
+    try:
+        found = exchange_calendars.get_calendar(calendar, start=f"{first}-01-01", end=f"{last}-12-31")
+    except exchange_calendars.errors.InvalidCalendarName as error:
+        raise InputError(
+            f"unknown calendar {calendar!r}; give a name of exchange_calendars such as XNYS, XTKS or XLON, or None"
+        ) from error
+    except (ValueError, exchange_calendars.errors.CalendarError) as error:
+        raise InputError(
+            f"the calendar {calendar} does not cover {first} to {last} ({str(error).splitlines()[0]})"
+        ) from error
+    closes = found.closes
+    local = pd.DatetimeIndex(closes).tz_convert(found.tz)
+    distances = np.unique(local.tz_localize(None).to_numpy() - pd.DatetimeIndex(closes).tz_localize(None).to_numpy())
+    return Sessions(
+        found.sessions.to_numpy().astype("datetime64[ns]"),
+        pd.DatetimeIndex(closes).tz_localize(None).to_numpy().astype("datetime64[ns]"),
+        frozenset(offset_text(distance) for distance in distances),
+    )
+
+
+def offset_text(distance: np.timedelta64) -> str:
+    """A distance to UTC as +HH:MM."""
+    minutes = int(distance.astype("timedelta64[m]").astype(int))
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+def rows_to_drop(
+    bars: pd.DataFrame, calendar: str | None, ledger: RepairLedger, name: str, now: datetime | None = None
+) -> Array:
+    """[rows] bool: the tidy bars of no session, or of one that is not over at `now` (aware; None: this moment); counted.
+
+    With no calendar every date before today in New York is a session. Raises DataError where the stamps show another
+    clock than the exchange's, where more than a twentieth of the dates are no sessions, and where nothing is left.
+    """
+    moment = datetime.now(NEW_YORK) if now is None else now
+    utc = np.datetime64(moment.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
+    dates, row = np.unique(bars["date"].to_numpy(), return_inverse=True)
+    if calendar is None:
+        today = np.datetime64(moment.astimezone(NEW_YORK).date(), "ns")
+        is_session, over = np.full(len(dates), True), dates < today
+    else:
+        found = sessions_of(calendar, dates[0], dates[-1])
+        is_session = np.isin(dates, found.dates)
+        _check_exchange(dates, is_session, found, bars.attrs.get("offsets", ()), calendar, name)
+        ended = found.closes + GRACE <= utc
+        over = ~is_session | np.isin(dates, found.dates[ended])  # of what is no session there is nothing to wait for
+    for kind, gone in (("rows dropped, not a session", ~is_session), ("rows dropped, session not over", ~over)):
+        rows = np.flatnonzero(gone[row])
+        ledger.repair(kind, bars["ticker"].to_numpy()[rows], dates[row[rows]], "bar", "a bar", "dropped")
+    dropped = ~(is_session & over)[row]
+    if dropped.all():
+        raise DataError(f"{name} holds no bar of a session of {calendar} that is over; check its dates")
+    return dropped
+
+
+def _check_exchange(dates: Array, is_session: Array, found: Sessions, offsets: Any, calendar: str, name: str) -> None:
+    way_out = "name the exchange with calendar=, such as XTKS or XLON (None: every date counts)"
+    foreign = sorted(set(offsets) - found.offsets - {"+00:00"})
+    if foreign:
+        raise DataError(f"{name}: its stamps are at UTC{foreign[0]}, not on the clock of {calendar}; {way_out}")
+    odd = dates[~is_session]
+    if len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
+        raise DataError(
+            f"{name}: {len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}; {way_out}"
+        )

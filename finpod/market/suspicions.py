@@ -1,0 +1,123 @@
+"""What looks wrong in the bars and is left alone: listed for whoever decides whether to trust them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from finpod.market.data import Array
+from finpod.market.history import History
+from finpod.market.repairs import RepairLedger
+from finpod.market.sessions import sessions_of
+
+LARGE_STEP = 0.03
+"""Step of adj_close against close from which a distribution is large, if it is also `UNUSUAL` times the name's usual one."""
+UNUSUAL = 5.0
+ALWAYS_LARGE = 0.08
+"""Step from which it is large whatever is usual."""
+USUAL_DAYS = np.timedelta64(731, "D")
+"""Time around a distribution whose other distributions are the usual ones."""
+SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50])
+"""Whole ratios for which a jump may be a split that is not listed."""
+EXACT = 0.015
+"""How near, in log return, a jump must come to a ratio."""
+
+
+def look_for_suspicions(
+    history: History, dates: Array, listed: Array, ledger: RepairLedger, calendar: str | None
+) -> None:
+    """Put down sessions without a bar, bars without volume, large distributions, jumps and series that end early.
+
+    Sessions are those of `calendar`, or the dates of the file if it is None. Distributions and jumps on the rows `listed`
+    [R] are explained by a split or dividend of the file. A crash is no suspicion.
+    """
+    sessions = dates if calendar is None else sessions_of(calendar, dates[0], dates[-1]).dates
+    _missing_sessions(history, sessions, ledger)
+    _zero_volumes(history, ledger)
+    _large_distributions(history, listed, ledger)
+    _jumps(history, listed, ledger)
+    last = np.flatnonzero(np.r_[history.first[1:], True])
+    early = last[history.date[last] < dates[-1]]
+    ledger.suspect(
+        "series that end early",
+        history.names(early),
+        history.date[early],
+        (f"the last bar; the data go on to {dates[-1]!s:.10}" for _ in early),
+    )
+
+
+def _missing_sessions(history: History, sessions: Array, ledger: RepairLedger) -> None:
+    """Sessions between a name's first and last bar on which it has none."""
+    at = np.searchsorted(sessions, history.date)
+    gap = np.where(history.first, 1, np.diff(at, prepend=0)) - 1
+    rows = np.flatnonzero(gap > 0)
+    gone = np.repeat(rows, gap[rows])
+    nth = np.arange(len(gone)) - np.repeat(np.cumsum(gap[rows]) - gap[rows], gap[rows])
+    missing = sessions[at[gone] - gap[gone] + nth]
+    ledger.suspect("sessions without a bar", history.names(gone), missing, ("no bar on a session" for _ in gone))
+
+
+def _zero_volumes(history: History, ledger: RepairLedger) -> None:
+    if "volume" not in history.values:
+        return
+    rows = np.flatnonzero(history.values["volume"] == 0)
+    close = history.values["close"][rows]
+    ledger.suspect(
+        "bars without volume",
+        history.names(rows),
+        history.date[rows],
+        (f"volume 0, one price of {price:g} all day" for price in close),
+    )
+
+
+def _large_distributions(history: History, listed: Array, ledger: RepairLedger) -> None:
+    """Days on which close and adj_close part by far more than the name's dividends do."""
+    if "adj_close" not in history.values:
+        return
+    close, adjusted = history.values["close"], history.values["adj_close"]
+    factor = adjusted / close
+    step = np.nan_to_num(factor / history.previous(factor) - 1)
+    paid = np.flatnonzero(step > 1e-3)
+    large = paid[(step[paid] >= LARGE_STEP) & ~listed[paid]]
+    rows = np.array([row for row in large if _is_unusual(history, row, paid, step)], dtype=int)
+    ledger.suspect(
+        "days on which close and adj_close part", history.names(rows), history.date[rows], _told(history, rows, step)
+    )
+
+
+def _is_unusual(history: History, row: int, paid: Array, step: Array) -> bool:
+    own = paid[np.searchsorted(paid, history.start[row]) : np.searchsorted(paid, history.stop[row])]
+    near = own[(own != row) & (np.abs(history.date[own] - history.date[row]) <= USUAL_DAYS)]
+    return not len(near) or bool(step[row] >= min(ALWAYS_LARGE, UNUSUAL * np.median(step[near])))
+
+
+def _told(history: History, rows: Array, step: Array) -> Iterator[str]:
+    close, adjusted = history.values["close"], history.values["adj_close"]
+    for row in rows:
+        before = close[row - 1]
+        cash = before * (1 - 1 / (1 + step[row]))
+        yield (
+            f"close {close[row] / before - 1:+.2%}, adj_close {adjusted[row] / adjusted[row - 1] - 1:+.2%}: a spin-off or "
+            f"special dividend of {cash:.2f} on {before:.2f}; reinvested at the day's close {(close[row] + cash) / before - 1:+.2%}"
+        )
+
+
+def _jumps(history: History, listed: Array, ledger: RepairLedger) -> None:
+    """Returns that equal a split which is not in the prices."""
+    close = history.values.get("adj_close", history.values["close"])
+    with np.errstate(invalid="ignore"):
+        move = np.nan_to_num(np.log(close / history.previous(close)))
+    rows = np.flatnonzero((np.abs(move) > np.log(SPLIT_SIZES[0]) - EXACT) & ~listed)
+    off = np.abs(np.abs(move[rows, None]) - np.log(SPLIT_SIZES))
+    size, near = SPLIT_SIZES[off.argmin(axis=1)], off.min(axis=1) < EXACT
+    ledger.suspect(
+        "jumps of the size of a split",
+        history.names(rows[near]),
+        history.date[rows[near]],
+        (
+            f"a return of {np.expm1(move[row]):+.2%} is near a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
+            "that is not in the prices; left alone, as it may be real"
+            for row, n in zip(rows[near], size[near], strict=True)
+        ),
+    )

@@ -1,0 +1,53 @@
+"""Tables of bars made by hand for the tests of what reads and cleans them."""
+
+import numpy as np
+import pandas as pd
+
+from finpod.market.clean import build_market
+from finpod.market.tidy import tidy_bars
+
+DAYS = pd.bdate_range("2024-01-02", periods=5)
+"""Five sessions in a row."""
+
+
+def frame(tickers=("AAA", "BBB", "QQQ"), days=DAYS, **columns):
+    """Tidy bars with a different close for every row: 100, 101, ... going through the names, then the days."""
+    rows = pd.MultiIndex.from_product([days, tickers], names=["date", "ticker"]).to_frame(index=False)
+    close = 100.0 + np.arange(len(rows))
+    return rows.assign(open=close - 0.5, high=close + 1, low=close - 1, close=close, volume=1000.0).assign(**columns)
+
+
+def one_name(close, *, start="2024-01-02", **columns):
+    """Bars of the name AAA on sessions in a row, with what else is given."""
+    days = pd.bdate_range(start, periods=len(close))
+    return pd.DataFrame({"date": days, "ticker": "AAA", "close": np.asarray(close, dtype=float), **columns})
+
+
+def built(bars, **options):
+    """The market of some bars, every date a session unless told otherwise."""
+    defaults = {"membership": None, "benchmark": "QQQ", "manifest": {"source": "file"}, "calendar": None}
+    return build_market(tidy_bars(bars), **{**defaults, **options})
+
+
+def alone(bars, **options):
+    """The market of bars without a benchmark."""
+    return built(bars, benchmark=None, **options)
+
+
+def repairs(market):
+    """Kind -> count."""
+    return {entry["kind"]: entry["count"] for entry in market.manifest["repairs"]}
+
+
+def places(market, kind):
+    """The places of one kind of repair as (ticker, date, column, was, became)."""
+    found = [entry["places"] for entry in market.manifest["repairs"] if entry["kind"] == kind]
+    return [tuple(place.values()) for place in (found[0] if found else [])]
+
+
+def suspicions(market):
+    """Kind -> [(ticker, date), ...]."""
+    found = {}
+    for entry in market.manifest["suspicions"]:
+        found.setdefault(entry["kind"], []).append((entry["ticker"], entry["date"]))
+    return found

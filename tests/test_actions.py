@@ -1,0 +1,203 @@
+import numpy as np
+import pandas as pd
+import pytest
+from made_bars import alone, one_name, places, repairs, suspicions
+from numpy.testing import assert_allclose, assert_array_equal
+
+LACKING = "splits applied to prices as traded"
+RAW_DIVIDENDS = "dividends applied to prices as traded"
+PUT_IN = "dividends put into the adjusted close"
+HALF = "bars brought to the scale of a split that was applied to a part"
+RETURNS = np.array([0.01, -0.02, 0.015, 0.0, -0.01, 0.02, 0.005, -0.015, 0.01, 0.01])
+
+
+def closes(first=100.0, returns=RETURNS):
+    """Closes in whole cents."""
+    return np.round(first * np.cumprod(np.r_[1.0, 1 + returns]), 2)
+
+
+def returns(market):
+    return market.close[1:, 0] / market.close[:-1, 0] - 1
+
+
+def test_b18_a_split_is_applied_to_prices_and_volumes():
+    bars = one_name([400, 404, 101, 102], volume=[1000.0, 1100, 4400, 4000], split=[1.0, 1, 4, 1])
+    market = alone(bars)
+    assert_array_equal(market.close[:, 0], [100, 101, 101, 102])
+    assert_array_equal(market.volume[:, 0], [4000, 4400, 4400, 4000])
+    assert returns(market)[1] == 0
+    assert places(market, LACKING) == [("AAA", "2024-01-04", "split", 4.0, "in adj_close once")]
+    assert any("lists splits but no dividends" in note for note in market.manifest["notes"])
+
+
+@pytest.mark.parametrize("split", [2.0, 7.0, 0.1, 1.5])
+@pytest.mark.parametrize(
+    ("prices", "adjusted"),
+    [
+        ("as traded", "none"),
+        ("as traded", "once"),
+        ("as traded", "lacking"),
+        ("adjusted", "none"),
+        ("adjusted", "once"),
+        ("adjusted", "twice"),
+    ],
+)
+def test_a_split_counts_once_whatever_the_file_has_done_with_it(split, adjusted, prices):
+    """Closes as traded or adjusted, beside an adjusted close that holds the split not, once or once too often."""
+    right = np.cumprod(np.r_[100.0, 1 + RETURNS])
+    past = np.arange(11) < 6
+    close = np.where(past & (prices == "as traded"), right * split, right)
+    bars = one_name(close, volume=1000.0, split=np.where(np.arange(11) == 6, split, 1.0))
+    if adjusted != "none":
+        bars["adj_close"] = {"once": right, "lacking": close, "twice": np.where(past, right / split, right)}[adjusted]
+    market = alone(bars)
+    assert_allclose(market.close[:, 0], right, rtol=1e-12)
+    assert_allclose(market.close * market.volume, close[:, None] * 1000.0, rtol=1e-12)
+    changed = repairs(market)
+    assert (LACKING in changed) == (prices == "as traded" and adjusted in ("none", "lacking"))
+    assert ("splits taken back, applied twice" in changed) == (adjusted == "twice")
+
+
+def test_a_split_applied_to_a_part_of_the_history_is_applied_to_the_rest():
+    right = np.cumprod(np.r_[50.0, 1 + RETURNS])
+    wrong = np.where(np.arange(11) < 5, right * 5, right)
+    event = np.where(np.arange(11) == 6, 5.0, 0.0)
+    volume = np.where(np.arange(11) < 5, 200.0, 1000.0)
+    market = alone(one_name(wrong, adj_close=wrong, volume=volume, open=wrong, split=event))
+    assert_allclose(market.close[:, 0], right, rtol=1e-12)
+    assert_allclose(market.open[:, 0], right, rtol=1e-12)
+    assert_allclose(market.volume[:, 0], 1000.0, rtol=1e-12)
+    assert repairs(market) == {HALF: 5}
+    block = np.where((np.arange(11) >= 2) & (np.arange(11) < 5), right * 5, right)
+    market = alone(one_name(block, adj_close=block, split=event))
+    assert_allclose(market.close[:, 0], right, rtol=1e-12)
+    assert repairs(market) == {HALF: 3}
+
+
+def test_a_crash_is_no_split():
+    """Down 60 %, and the same with a split years later that the prices contain: left alone."""
+    crash = np.r_[closes(), closes(40.0)]
+    market = alone(one_name(crash))
+    assert_array_equal(market.close[:, 0], crash)
+    assert market.manifest["repairs"] == []
+    assert market.manifest["suspicions"] == []
+    long = np.r_[np.full(50, 100.0), np.full(200, 50.0)]
+    market = alone(one_name(long, split=np.where(np.arange(250) == 200, 2.0, 0.0)))
+    assert_array_equal(market.close[:, 0], long)
+    assert market.manifest["repairs"] == []
+    assert suspicions(market) == {"jumps of the size of a split": [("AAA", "2024-03-12")]}
+
+
+def test_a_split_too_small_to_see_is_suspected():
+    market = alone(one_name(closes(), split=np.where(np.arange(11) == 4, 1.05, 1.0)))
+    assert_array_equal(market.close[:, 0], closes())
+    assert suspicions(market) == {"splits too small to see": [("AAA", "2024-01-08")]}
+
+
+def traded(dividend, at=5, first=100.0):
+    """(closes as traded in cents, the total-return prices that end at the same close)."""
+    close = np.cumprod(np.r_[first, 1 + RETURNS])
+    close[at:] *= 1 - dividend / close[at - 1]
+    close = np.round(close, 2)
+    factor = np.where(np.arange(11) < at, close[at] / (close[at] + dividend), 1.0)
+    return close, close * factor
+
+
+def paid(dividend, at=5):
+    return np.where(np.arange(11) == at, dividend, 0.0)
+
+
+@pytest.mark.parametrize("dividend", [0.35, 2.0, 60.0])
+def test_dividends_of_prices_as_traded_are_reinvested_at_the_close_of_their_day(dividend):
+    close, total = traded(dividend)
+    market = alone(one_name(close, dividend=paid(dividend)))
+    assert_allclose(market.close[:, 0], total, rtol=1e-12)
+    assert returns(market)[4] == pytest.approx((close[5] + dividend) / close[4] - 1, rel=1e-12)
+    assert places(market, RAW_DIVIDENDS) == [("AAA", "2024-01-09", "dividend", dividend, "in adj_close once")]
+    assert any("adjusted here" in note for note in market.manifest["notes"])
+
+
+def test_a_split_and_a_dividend_on_one_day():
+    close, total = traded(0.35)
+    past = np.arange(11) < 5
+    bars = one_name(np.where(past, close * 4, close), dividend=paid(0.35), split=np.where(np.arange(11) == 5, 4.0, 0.0))
+    assert_allclose(alone(bars).close[:, 0], total, rtol=1e-12)
+    vendor = bars.assign(adj_close=total)
+    assert_allclose(alone(vendor).close[:, 0], total, rtol=1e-12)
+    assert alone(vendor).manifest["repairs"] == []
+
+
+def test_prices_without_whole_cents_have_their_dividends_already():
+    close, total = traded(0.35)
+    market = alone(one_name(total, dividend=paid(0.35)))
+    assert_array_equal(market.close[:, 0], total)
+    assert market.manifest["repairs"] == []
+    assert any("taken as adjusted" in note for note in market.manifest["notes"])
+    split = np.where(np.arange(11) == 8, 4.0, 0.0)
+    scaled = np.where(np.arange(11) < 8, close / 4, close / 4)
+    market = alone(
+        one_name(scaled, dividend=paid(0.35 / 4), split=split)
+    )  # adjusted for the split, not for the dividend
+    assert_allclose(market.close[:, 0], total / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize("formula", ["vendors", "reinvested"])
+def test_an_adjusted_close_by_either_formula_is_left_alone(formula):
+    close, _ = traded(0.9)
+    factor = 1 - 0.9 / close[4] if formula == "vendors" else close[5] / (close[5] + 0.9)
+    adjusted = np.where(np.arange(11) < 5, close * factor, close)
+    market = alone(one_name(close, adj_close=adjusted, dividend=paid(0.9)))
+    assert_array_equal(market.close[:, 0], adjusted)
+    assert market.manifest["repairs"] == []
+    assert market.manifest["suspicions"] == []
+
+
+def test_a_dividend_missing_from_the_adjusted_close_is_put_in():
+    close, _ = traded(0.9)
+    market = alone(one_name(close, adj_close=close, dividend=paid(0.9)))
+    assert_allclose(market.close[:5, 0], close[:5] * (1 - 0.9 / close[4]), rtol=1e-12)
+    assert_array_equal(market.close[5:, 0], close[5:])
+    assert places(market, PUT_IN) == [("AAA", "2024-01-09", "dividend", 0.9, "in adj_close once")]
+
+
+def test_a_dividend_applied_twice_is_taken_out_once():
+    close, _ = traded(0.9)
+    factor = 1 - 0.9 / close[4]
+    market = alone(one_name(close, adj_close=np.where(np.arange(11) < 5, close * factor**2, close), dividend=paid(0.9)))
+    assert_allclose(market.close[:5, 0], close[:5] * factor, rtol=1e-12)
+    assert repairs(market) == {"dividends applied twice, taken out once": 1}
+
+
+def test_the_vendors_formula_fails_for_a_special_dividend():
+    close, total = traded(60.0)
+    adjusted = np.where(np.arange(11) < 5, close * (1 - 60 / close[4]), close)
+    market = alone(one_name(close, adj_close=adjusted, dividend=paid(60.0)))
+    assert_allclose(market.close[:, 0], total, rtol=1e-12)
+    assert repairs(market) == {"special dividends reinvested at the close of their day": 1}
+
+
+def test_an_adjusted_close_that_disagrees_is_kept_and_suspected():
+    close, _ = traded(2.0)
+    adjusted = np.where(np.arange(11) < 5, close * (1 - 1.2 / close[4]), close)
+    market = alone(one_name(close, adj_close=adjusted, dividend=paid(2.0)))
+    assert_array_equal(market.close[:, 0], adjusted)
+    assert market.manifest["repairs"] == []
+    assert suspicions(market) == {"adj_close and the listed dividend part": [("AAA", "2024-01-09")]}
+
+
+def test_names_do_not_touch_each_other():
+    close, total = traded(0.9)
+    other = one_name(closes(30.0), dividend=0.0, adj_close=closes(30.0)).assign(ticker="BBB")
+    market = alone(pd.concat([one_name(close, adj_close=close, dividend=paid(0.9)), other]))
+    assert_array_equal(market.close[:, 1], closes(30.0))
+    assert_array_equal(market.factor[:, 1], np.ones(11))
+    assert market.close[0, 0] == pytest.approx(total[0], rel=1e-3)
+
+
+def test_actions_on_the_first_bar_or_a_masked_one():
+    first = alone(one_name(closes(), split=np.where(np.arange(11) == 0, 4.0, 0.0), dividend=paid(1.0, at=0)))
+    assert_array_equal(first.close[:, 0], closes())
+    close, total = traded(0.9)
+    bars = one_name(np.r_[close[:5], 0.0, close[5:]], dividend=np.r_[paid(0.9)[:5], 0.9, np.zeros(6)])
+    market = alone(bars)  # the dividend is listed for a bar without a price
+    assert_allclose(market.close[[0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11], 0], total, rtol=1e-12)

@@ -1,0 +1,147 @@
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from finpod.errors import DataError, InputError
+from finpod.market.parsing import decimal_mark, parse_dates, parse_numbers, parse_tickers
+from finpod.market.universe import static_members
+
+JULY = np.array(["2024-01-02", "2024-07-02"], dtype="datetime64[ns]")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_b32_unit_of_dates(unit):
+    days = parse_dates(pd.Series(pd.DatetimeIndex(["2024-01-02"]).as_unit(unit))).days
+    assert days.dtype == "datetime64[ns]"
+    assert days.astype("datetime64[D]").astype(int)[0] == 19724
+    assert days.astype("datetime64[s]").astype(int)[0] == 1704153600
+
+
+@pytest.mark.parametrize(
+    ("stamps", "offsets"),
+    [
+        (pd.Series(pd.DatetimeIndex(JULY).tz_localize("America/New_York")), ("-04:00", "-05:00")),
+        (pd.Series(pd.DatetimeIndex(["2024-01-02 16:00", "2024-07-02 16:00"])), ()),
+        (pd.Series(["2024-01-02 00:00:00-05:00", "2024-07-02 00:00:00-04:00"]), ("-04:00", "-05:00")),
+        (pd.Series(["2024-01-02T23:30:00+09:00", "2024-07-02T00:00:00+0900"]), ("+09:00",)),
+        (pd.Series([pd.Timestamp("2024-01-02").date(), pd.Timestamp("2024-07-02").date()]), ()),
+        (pd.Series(["2024/01/02", "2024/7/2"]), ()),
+        (pd.Series(["2-Jan-24", "2-Jul-24"]), ()),
+        (pd.Series(["Jan 02, 2024", "July 2, 2024"]), ()),
+        (pd.Series(["2 Jan 2024", "02 July 2024"]), ()),
+        (pd.Series(["2024-01-02", "2024-07-02"], dtype="category"), ()),
+    ],
+)
+def test_stamps_become_the_day_of_their_own_clock(stamps, offsets):
+    found = parse_dates(stamps)
+    assert_array_equal(found.days, JULY)
+    assert (found.offsets, found.reading) == (offsets, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "day_first", "expected"),
+    [
+        (["03/04/2024", "03/13/2024"], None, ["2024-03-04", "2024-03-13"]),
+        (["03/04/2024", "13/04/2024"], None, ["2024-04-03", "2024-04-13"]),
+        (["03.04.24", "13.04.24"], None, ["2024-04-03", "2024-04-13"]),
+        (["12/8/2017 16:00:00", "12/11/2017 16:00:00"], False, ["2017-12-08", "2017-12-11"]),
+        (["03/04/2024"], True, ["2024-04-03"]),
+        (["03/04/1999", "13/04/1999"], True, ["1999-04-03", "1999-04-13"]),
+    ],
+)
+def test_day_or_month_first_is_decided_by_the_whole_column(text, day_first, expected):
+    found = parse_dates(pd.Series(text), day_first=day_first)
+    assert_array_equal(found.days, np.array(expected, dtype="datetime64[ns]"))
+    day = "day" if found.days[0].astype("datetime64[D]").item().day == int(text[0].replace(".", "/")[:2]) else "month"
+    assert found.reading == f"dates read {day} first, such as {text[0]}"
+
+
+@pytest.mark.parametrize(
+    ("dates", "day_first", "message"),
+    [
+        (pd.Series([20240102]), None, "20240102 is a number"),
+        (pd.Series(["2024-01-02", "01/03/2024"]), None, "'01/03/2024' is not a date"),
+        (pd.Series(["2024-01-02", "2024-02-30"]), None, "'2024-02-30' is not a date"),
+        (pd.Series(["2024-01-02", None]), None, "is not a date"),
+        (pd.Series(pd.DatetimeIndex(["2024-01-02", None])), None, "'NaT' is not a date"),
+        (pd.Series(["soon"]), None, "'soon' is not a date"),
+        (
+            pd.Series(["03/04/2024", "05/06/2024"]),
+            None,
+            "'03/04/2024' and all its other dates may be day first or month",
+        ),
+        (pd.Series(["13/04/2024", "05/16/2024"]), None, "'05/16/2024' cannot be read day first like '13/04/2024'"),
+        (pd.Series(["03/04/2024", "03/13/2024"]), True, "'03/13/2024' cannot be read day first as was asked for"),
+        (pd.Series(["03/04/2024", "13/03/2024"]), False, "'13/03/2024' cannot be read month first as was asked for"),
+    ],
+)
+def test_unreadable_dates_end_in_one_line(dates, day_first, message):
+    with pytest.raises(DataError, match=message) as caught:
+        parse_dates(dates, day_first=day_first)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "decimal", "expected"),
+    [
+        (["$70.91", "$1,070.125", "-$3"], ".", [70.91, 1070.125, -3]),
+        (["4,272,703", "12"], ".", [4272703, 12]),
+        (["1.234,56", "0,5", "1.234.567"], ",", [1234.56, 0.5, 1234567]),
+        (["1 234.5", "N/A", "", "-", "null"], ".", [1234.5, np.nan, np.nan, np.nan, np.nan]),
+        (["1.5e-3", "+2"], ".", [0.0015, 2]),
+        (["1", None], ".", [1, np.nan]),
+    ],
+)
+def test_numbers_as_people_write_them(text, decimal, expected):
+    assert_array_equal(parse_numbers(pd.Series(text), "close", "a file", decimal), expected)
+
+
+@pytest.mark.parametrize("text", ["1,23", "12,34,567", "1.2.3", "$", "abc", "1,234.5.6", "--1", "0x1F"])
+def test_what_is_no_number_is_named(text):
+    with pytest.raises(DataError, match=r"is not a number; write it as 1234\.56"):
+        parse_numbers(pd.Series(["1.5", text]), "close", "a file")
+
+
+@pytest.mark.parametrize(
+    ("prices", "volumes", "mark"),
+    [
+        (["12,34", "1.234,50"], ["1.234.567"], ","),
+        (["$1,234.50"], ["4,272,703"], "."),
+        (["1.234"], ["12,345"], "."),
+        (["1,5"], ["100"], ","),
+        (["12.345", "13"], ["100"], "."),
+    ],
+)
+def test_the_decimal_mark_is_what_all_numbers_show(prices, volumes, mark):
+    assert decimal_mark([pd.Series(prices), pd.Series(volumes)], [False, True], None, "a file") == mark
+
+
+def test_a_decimal_mark_that_stays_open_must_be_said():
+    columns = [pd.Series(["1,234", "2,345"])]
+    with pytest.raises(DataError, match=r"'1,234' may be a thousand with a comma or .*--decimal"):
+        decimal_mark(columns, [False], None, "a file")
+    assert decimal_mark(columns, [False], ",", "a file") == ","
+
+
+@pytest.mark.parametrize(
+    "label", ["../etc/passwd", "A/B", "A\\B", "$(reboot)", "A;B", "A B", "A|B", "`A`", "A&B", "-A", ".A", "Ä"]
+)
+def test_a_ticker_with_a_path_separator_or_a_shell_character_is_refused(label):
+    with pytest.raises(DataError, match="cannot be a ticker") as caught:
+        parse_tickers(pd.Series(["AAA", label]), "a file")
+    assert repr(label) in str(caught.value)
+    with pytest.raises(DataError, match="cannot be a ticker"):
+        static_members([label], sentence="a list")
+
+
+def test_tickers_of_the_world():
+    labels = ["BRK-B", "BF.B", "^GSPC", "GC=F", "005930.KS", "BTC-USD", "BRK_B", "NA", "nan", "A"]
+    assert list(parse_tickers(pd.Series([f" {label} " for label in labels]), "a file")) == labels
+
+
+def test_an_unknown_calendar_is_named():
+    from finpod.market.sessions import sessions_of
+
+    with pytest.raises(InputError, match="unknown calendar 'MARS'"):
+        sessions_of("MARS", *JULY)
