@@ -1,4 +1,6 @@
 import json
+import multiprocessing
+import sys
 from datetime import UTC, datetime
 
 import numpy as np
@@ -130,3 +132,55 @@ def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault):
 def test_a_folder_without_a_snapshot(tmp_path):
     with pytest.raises(InputError, match="holds no snapshot"):
         load_snapshot(tmp_path)
+
+
+def test_the_same_content_again_changes_nothing(market, tmp_path):
+    folder = save_snapshot(market, tmp_path / "three", created=datetime(2024, 5, 6, tzinfo=UTC))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert save_snapshot(market, tmp_path / "three", overwrite=True) == folder
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "bars.parquet").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="exists already"):
+        save_snapshot(market, tmp_path / "three")
+    save_snapshot(market, tmp_path / "three", overwrite=True)
+    assert load_snapshot(folder).content_hash == market.content_hash
+
+
+def writes(folder, days, start, results):
+    """Write a snapshot again and again, reading it each time; report the hashes that were found."""
+    market = sample_market().rows(0, days)
+    start.wait()
+    found = set()
+    try:
+        for _ in range(6):
+            save_snapshot(market, folder, overwrite=True)
+            found.add(load_snapshot(folder).content_hash)
+        results.put(found)
+    except Exception as error:  # told to the parent, which fails
+        results.put(f"{type(error).__name__}: {error}")
+
+
+def test_four_processes_write_the_same_snapshot_at_once(tmp_path):
+    """Two pairs of different content: each reader finds a whole snapshot of one of the writers."""
+    days = (250, 250, 251, 251)
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Event(), context.Queue()
+    folder = tmp_path / "data" / "same"
+    workers = [context.Process(target=writes, args=(folder, count, start, results)) for count in days]
+    for worker in workers:
+        worker.start()
+    start.set()
+    found = [results.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join(timeout=60)
+    expected = {sample_market().rows(0, count).content_hash for count in days}
+    assert all(isinstance(hashes, set) and hashes <= expected for hashes in found), found
+    assert load_snapshot(folder).content_hash in expected
+    assert [path.name for path in folder.parent.iterdir()] == ["same"]
+    assert sorted(path.name for path in folder.iterdir()) == ["bars.parquet", "manifest.json"]
+
+
+def test_without_locks_writing_is_still_all_or_nothing(market, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    folder = save_snapshot(market, tmp_path / "three")
+    assert load_snapshot(folder).content_hash == market.content_hash

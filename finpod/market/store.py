@@ -1,7 +1,10 @@
 """Snapshots: a market in a folder, as parquet and a manifest, addressed by the hash of its content."""
 
+import contextlib
 import io
 import json
+import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,8 @@ def save_snapshot(
     """Write the market to `folder` (all or nothing) and return it; `created` is the time to record, by default now.
 
     `bars.parquet` has one row a session and name, sorted by both, NaN where there is no bar; the benchmark stands beside
-    every row of its session. Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
+    every row of its session. Processes that write at once take turns, and a folder that already holds this very content is
+    left as it is. Raises InputError if the folder holds anything else (unless `overwrite`) or cannot be written.
     """
     days, names = market.shape
     columns: dict[str, Any] = {
@@ -50,20 +54,66 @@ def save_snapshot(
         "versions": package_versions(),
     }
     target = Path(folder)
+    with _turn(target, exclusive=True):
+        if _holds(target, content):
+            return target
+        _write(target, columns, content, overwrite)
+    return target
+
+
+def _write(target: Path, columns: dict[str, Any], content: dict[str, Any], overwrite: bool) -> None:
     with new_folder(target, overwrite=overwrite) as fresh:
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, compression="zstd")
         write_bytes(fresh / BARS, buffer.getvalue())
         write_text(fresh / MANIFEST, to_json(content))
-    return target
+
+
+def _holds(target: Path, content: dict[str, Any]) -> bool:
+    """Whether the folder has this content, whenever it was written, and whole."""
+    try:
+        there = json.loads((target / MANIFEST).read_text())
+        same = json.loads(to_json({**content, "created": there["created"]})) == there
+        return same and _load(target).content_hash == content["hash"]
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return False
+
+
+@contextlib.contextmanager
+def _turn(target: Path, *, exclusive: bool) -> Iterator[None]:
+    """Hold the lock on the snapshot's parent folder, so that no process reads or replaces what another is replacing.
+
+    Without such locks (Windows, some network drives) writing is still all or nothing; a reader may then find a snapshot
+    missing for the moment in which it is replaced.
+    """
+    try:
+        import fcntl
+
+        if exclusive:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(target.parent, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
 
 
 def load_snapshot(folder: str | Path) -> MarketData:
-    """Read back what `save_snapshot` wrote, to the last bit, its hash checked.
+    """Read back what `save_snapshot` wrote, to the last bit, its hash checked; a process that is writing it is waited for.
 
     Raises InputError for a folder that holds no snapshot, DataError for one that is damaged or of another format.
     """
     source = Path(folder)
+    with _turn(source, exclusive=False):
+        return _load(source)
+
+
+def _load(source: Path) -> MarketData:
     if not (source / MANIFEST).is_file():
         raise InputError(
             f"{source} holds no snapshot (no {MANIFEST}); give a folder under data/, or a parquet or CSV file"
