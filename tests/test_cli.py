@@ -295,27 +295,6 @@ def test_report_draws_a_saved_run_again(work, run):
     assert (work / "own" / "page.html").read_bytes() == first
 
 
-def test_import_check_and_show(work, run):
-    days = np.arange("2020-01-01", "2020-01-31", dtype="datetime64[D]")
-    rows = [f"{day},{name},{10 + i}" for i, day in enumerate(days) for name in ("AAA", "BBB", "IDX")]
-    (work / "bars.csv").write_text("date,ticker,close\n" + "\n".join(rows))
-    ended = run("data import bars.csv --benchmark IDX --json")
-    facts = json.loads(ended.out)
-    assert (ended.code, facts["sessions"], facts["names"], facts["path"]) == (0, 30, 2, "data/bars")
-    assert_one_line(run("data import bars.csv --benchmark IDX"), "data/bars exists already")
-    assert run("data import bars.csv --benchmark IDX --name other").out.endswith("data/other\n")
-    checked = run("data check bars").out
-    assert facts["hash"] in checked
-    assert "coverage" in checked
-    assert "Survivorship" in checked
-    shown = run("data show bars --tickers BBB").out
-    assert shown.splitlines()[-1].split() == ["BBB", "2020-01-01", "2020-01-30", "30", "30"]
-    assert "AAA" not in shown
-    rows = json.loads(run("data show bars --json").out)["rows"]
-    assert [row["ticker"] for row in rows] == ["AAA", "BBB"]
-    assert json.loads(run("data check sim --json").out)["source"] == "simulated"
-
-
 def test_fetch_keeps_a_snapshot(work, run, monkeypatch, simulated):
     asked = {}
 

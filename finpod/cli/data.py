@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finpod.cli import console, options
+from finpod.errors import InputError
 from finpod.runs import plain_word, require_free
 
 if TYPE_CHECKING:
@@ -18,49 +19,113 @@ app = typer.Typer(rich_markup_mode=None)
 Name = Annotated[
     str | None, typer.Option("--name", help="Name of the snapshot under data/; the source's own name if left out.")
 ]
-Source = Annotated[str, typer.Argument(help="A parquet or CSV file, a snapshot in data/ by its name, or 'sample'.")]
+Source = Annotated[
+    str, typer.Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
+]
+Benchmark = Annotated[str, typer.Option(help="Ticker of the benchmark among the bars; 'none' to go without.")]
+Ticker = Annotated[
+    str | None, typer.Option(help="The name whose bars a file without tickers holds; else its own name.")
+]
+Calendar = Annotated[
+    str, typer.Option(help="Exchange whose sessions count, as exchange_calendars names it; 'none' for every date.")
+]
+DayFirst = Annotated[
+    bool | None, typer.Option("--day-first/--month-first", help="How to read 03/04/2024 where no date of a file tells.")
+]
+Decimal = Annotated[str | None, typer.Option(help="The decimal mark, '.' or ',', where no number of a file tells.")]
 
 
 @app.command()
 def fetch(
-    universe: Annotated[str, typer.Argument(help="'nasdaq100', or tickers separated by commas.")] = "nasdaq100",
+    tickers: Annotated[
+        str | None, typer.Argument(help="What --universe takes, without the option.", show_default=False)
+    ] = None,
+    universe: Annotated[
+        str | None,
+        typer.Option(
+            help="'nasdaq100' or a membership CSV, point in time; or tickers separated by commas.  [default: nasdaq100]"
+        ),
+    ] = None,
     start: Annotated[str, typer.Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
     end: Annotated[str | None, typer.Option(help="Last day; today if left out.")] = None,
     benchmark: options.Benchmark = "QQQ",
     name: Name = None,
     allow_missing: options.AllowMissing = False,
     overwrite: options.Overwrite = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; doubles while it goes on.")] = 5.0,
+    deadline: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 1800.0,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask this server, which speaks as Yahoo does, and no other.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Fetch daily bars from Yahoo Finance and keep them as a snapshot in data/."""
-    import finpod
+    """Fetch daily bars from Yahoo Finance and keep them as a snapshot in data/.
 
-    target = _target(name or ("nasdaq100" if universe == "nasdaq100" else "yahoo"), overwrite)
-    with console.progress(f"fetching {universe} from Yahoo Finance"):
+    An unfinished fetch leaves what has come in beside the snapshot; the same command goes on from there.
+    """
+    import finpod
+    from finpod.market.yahoo_harvest import Patience, discard
+
+    if tickers is not None and universe is not None:
+        raise InputError(f"both {tickers!r} and --universe {universe!r} are given; leave one of them out")
+    asked = universe or tickers or "nasdaq100"
+    whole = asked == "nasdaq100" or asked.lower().endswith(".csv")
+    target = _target(name or (Path(asked).stem if whole else "yahoo"), overwrite)
+    partial = target.with_name(f".{target.name}.partial")
+    with console.progress(f"fetching {asked} from Yahoo Finance", log=True) as report:
         market = finpod.fetch_market(
-            universe if universe == "nasdaq100" else options.words(universe),
+            asked if whole else options.words(asked),
             start,
             end,
             benchmark=benchmark,
             allow_missing=allow_missing,
+            partial=partial,
+            base_url=base_url,
+            patience=Patience(wait=wait, deadline=deadline),
+            report=report,
         )
-    _keep(market, target, overwrite, as_json)
+    if failed := market.manifest.get("failed"):
+        console.remark(
+            f"{market.manifest['fetch']['fetched']} of {market.manifest['fetch']['asked']} names; "
+            f"missing {', '.join(failed)}"
+        )
+    _keep(market, target, overwrite, as_json, **_fetched(market))
+    discard(partial)
 
 
 @app.command("import")
 def import_file(
-    file: Annotated[str, typer.Argument(help="A tidy parquet or CSV file, one row a bar.")],
+    source: Annotated[str, typer.Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     members: options.Members = None,
-    benchmark: options.Benchmark = "QQQ",
+    benchmark: Benchmark = "QQQ",
+    ticker: Ticker = None,
+    calendar: Calendar = "XNYS",
+    day_first: DayFirst = None,
+    decimal: Decimal = None,
     name: Name = None,
     allow_missing: options.AllowMissing = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a file of bars and keep it as a snapshot in data/."""
-    target = _target(name or Path(file).stem, overwrite)
-    with console.progress(f"reading {file}"):
-        market = options.load(file, members, benchmark, allow_missing=allow_missing)
+    """Clean a file of bars, say what was repaired, and keep it as a snapshot in data/.
+
+    Takes long tables (a row a bar), wide ones (a column of closes for each name) and files of one name each, as Yahoo,
+    Nasdaq.com, Alpha Vantage and Google give them.
+    """
+    import finpod
+
+    target = _target(name or Path(source).stem, overwrite)
+    with console.progress(f"reading {source}"):
+        market = finpod.load_market(
+            source,
+            members=members,
+            benchmark=_or_none(benchmark),
+            allow_missing=allow_missing,
+            ticker=ticker,
+            calendar=_or_none(calendar),
+            day_first=day_first,
+            decimal=decimal,
+        )
     _keep(market, target, overwrite, as_json)
 
 
@@ -68,28 +133,38 @@ def import_file(
 def check(
     market: Source = "sample",
     members: options.Members = None,
-    benchmark: options.Benchmark = "QQQ",
+    benchmark: Benchmark = "QQQ",
+    calendar: Calendar = "XNYS",
+    everything: Annotated[bool, typer.Option("--all", help="List every place that was recorded.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Load a market and print its provenance: coverage, repairs, names without prices, warnings."""
-    loaded = options.load(market, members, benchmark)
+    """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
+    from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
+
+    loaded = _load(market, members, benchmark, calendar)
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
-    else:
-        console.show_facts({name: _lines(fact) for name, fact in facts.items()})
+        return
+    told = ("repairs", "suspicions", "suspicion_counts")
+    console.show_facts({name: _lines(fact) for name, fact in facts.items() if name not in told})
+    repairs = repair_lines(loaded.manifest, places=PLACES if everything else 5)
+    for title, lines in (("repairs", repairs), ("suspicions, left alone", suspicion_lines(loaded.manifest))):
+        print(f"\n{title}: {'' if lines else 'none'}".rstrip())
+        print("".join(f"  {line}\n" for line in lines), end="")
 
 
 @app.command()
 def show(
     market: Source = "sample",
     members: options.Members = None,
-    benchmark: options.Benchmark = "QQQ",
+    benchmark: Benchmark = "QQQ",
+    calendar: Calendar = "XNYS",
     tickers: Annotated[str | None, typer.Option(help="Only these names, separated by commas.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a market holds: sessions, columns, and each name's bars and days as a member."""
-    loaded = options.load(market, members, benchmark)
+    loaded = _load(market, members, benchmark, calendar)
     if tickers is not None:
         loaded = loaded.select(options.words(tickers))
     rows = _rows(loaded)
@@ -101,6 +176,17 @@ def show(
     console.show_table(rows)
 
 
+def _load(market: str, members: str | None, benchmark: str, calendar: str) -> MarketData:
+    import finpod
+
+    path = options.market_path(market)
+    return finpod.load_market(path, members=members, benchmark=_or_none(benchmark), calendar=_or_none(calendar))
+
+
+def _or_none(word: str) -> str | None:
+    return None if word == "none" else word
+
+
 def _target(name: str, overwrite: bool) -> Path:
     """Where the snapshot goes, refused before any work if it may not."""
     target = options.DATA / plain_word(name)
@@ -108,13 +194,26 @@ def _target(name: str, overwrite: bool) -> Path:
     return target
 
 
-def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool) -> None:
-    """Save a snapshot and say what it holds and where it lies."""
+def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **more: Any) -> None:
+    """Save a snapshot and say what it holds, what `more` there is to say, how much was repaired, and where it lies."""
     from finpod.market.store import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
-    facts = {**_summary(market), "missing": list(market.manifest.get("missing", ())), "path": str(target)}
+    said = market.manifest
+    facts = {
+        **_summary(market),
+        **more,
+        "missing": list(said.get("missing", ())),
+        "repairs": {entry["kind"]: entry["count"] for entry in said.get("repairs") or ()},
+        "suspicions": said.get("suspicion_counts", {}),
+        "path": str(target),
+    }
     console.show_json(facts) if as_json else console.show_facts({k: _lines(v) for k, v in facts.items()})
+
+
+def _fetched(market: MarketData) -> dict[str, Any]:
+    """What became of the names that were asked for."""
+    return {**market.manifest.get("fetch", {}), "failed": market.manifest.get("failed", {})}
 
 
 def _summary(market: MarketData) -> dict[str, Any]:
@@ -150,8 +249,15 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 def _lines(fact: Any) -> Any:
     """A fact of a manifest as text: numbers by name and lists of names as one line, other tables one line an entry."""
     if isinstance(fact, dict):
-        entries = [f"{key}: {value}" for key, value in fact.items()]
+        entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries
     if isinstance(fact, (list, tuple)) and all(isinstance(item, str) and " " not in item for item in fact):
         return ", ".join(fact)
     return fact
+
+
+def _spells(value: Any) -> Any:
+    """Pairs of days as text; anything else as it is."""
+    if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
+        return ", ".join(" .. ".join(pair) for pair in value)
+    return value
