@@ -58,6 +58,22 @@ def test_a_split_counts_once_whatever_the_file_has_done_with_it(split, adjusted,
     assert ("splits taken back, applied twice" in changed) == (adjusted == "twice")
 
 
+def test_the_factor_knows_the_price_as_traded():
+    """Closes adjusted for a split of 4 that the file lists: a share of 25 was one of 100, whatever its dividends."""
+    right = np.cumprod(np.r_[25.0, 1 + RETURNS])
+    event = np.where(np.arange(11) == 6, 4.0, 0.0)
+    past = np.arange(11) < 6
+    for adjusted in (right, right * 0.9):
+        market = alone(one_name(right, adj_close=adjusted, volume=400.0, split=event))
+        traded = market.close[:, 0] / market.factor[:, 0]
+        assert_allclose(traded, np.where(past, right * 4, right), rtol=1e-12)
+        assert_allclose(market.volume[:, 0] * market.factor[:, 0], np.where(past, 100, 400), rtol=1e-12)
+    market = alone(one_name(right, split=event))
+    assert_array_equal(market.factor[:, 0], np.where(past, 0.25, 1.0))
+    raw = alone(one_name(np.where(past, right * 4, right), split=event))
+    assert_allclose(raw.close[:, 0] / raw.factor[:, 0], np.where(past, right * 4, right), rtol=1e-12)
+
+
 def test_a_split_applied_to_a_part_of_the_history_is_applied_to_the_rest():
     right = np.cumprod(np.r_[50.0, 1 + RETURNS])
     wrong = np.where(np.arange(11) < 5, right * 5, right)

@@ -48,7 +48,8 @@ class _Splits(NamedTuple):
 def adjust(history: History, ledger: RepairLedger, name: str) -> tuple[list[str], Array]:
     """Make `adj_close` agree with the `split` and `dividend` columns, which are used up.
 
-    Returns notes for the reader, and the rows [R] bool for which an action is listed.
+    Returns notes for the reader, and the rows [R] bool for which an action is listed. Where the closes are adjusted for
+    splits, a column `traded` has them as traded.
 
     A split counts as applied if the return of its day, adjusted, is near 0 and not near the split's size. A split that
     was applied to a part of the history is applied to the rest. The dividend d of a day t must part the adjusted close from
@@ -69,6 +70,8 @@ def adjust(history: History, ledger: RepairLedger, name: str) -> tuple[list[str]
     if vendors is not None or steps.any():
         adjusted = history.values.get("adj_close", history.values["close"])
         history.values["adj_close"] = adjusted * np.exp(-_later(history, steps))
+    if found.in_closes.any():
+        history.values["traded"] = history.values["close"] * np.exp(_later(history, found.in_closes))
     listed = (found.as_traded + found.in_closes != 0) | (False if dividend is None else dividend > 0)
     return _notes(history, given, steps, name, dividend is not None), listed
 

@@ -118,15 +118,17 @@ def _tidying(bars: pd.DataFrame) -> RepairLedger:
 def _pivot(history: History, dates: Array) -> dict[str, Array]:
     """[T, N] adjusted tables, NaN where there is no bar."""
     values = dict(history.values)
-    if "adj_close" in values:
-        adjusted = values.pop("adj_close")
-        factor = adjusted / values["close"]
+    close = values["close"]
+    adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)
+    if adjusted is not None:
         for field in ("open", "high", "low"):
             if field in values:
-                values[field] = values[field] * adjusted / values["close"]
-        values["close"], values["factor"] = adjusted, factor
+                values[field] = values[field] * adjusted / close
+        values["close"] = adjusted
         if "volume" in values:
-            values["volume"] = values["volume"] / factor
+            values["volume"] = values["volume"] / (adjusted / close)
+    if adjusted is not None or traded is not close:
+        values["factor"] = values["close"] / traded
     row = np.searchsorted(dates, history.date)
     tables = {}
     for field, series in values.items():

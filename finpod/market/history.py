@@ -61,18 +61,20 @@ class History:
         if not masked.any():
             return self
         kept = ~masked
+        code, date = self.code[kept], self.date[kept]
         values = {name: column[kept] for name, column in self.values.items()}
         into = np.cumsum(kept)  # position among the kept rows of the first kept row after a masked one
         for name in ACTIONS:
             if name not in values:
                 continue
-            column = self.values[name]
-            for row in np.flatnonzero(masked & (np.nan_to_num(column) > 0) & (column != (name == "split"))):
+            column, none = self.values[name], float(name == "split")
+            events = np.flatnonzero(masked & (np.nan_to_num(column) > 0) & (column != none))
+            for row in events[into[events] < len(code)]:
                 at = into[row]
-                if at < kept.sum() and self.code[kept][at] == self.code[row]:
-                    old = values[name][at] if values[name][at] > 0 else float(name == "split")
-                    values[name][at] = old * column[row] if name == "split" else old + column[row]
-        return History(self.tickers, self.code[kept], self.date[kept], values)
+                if code[at] == self.code[row]:
+                    there = values[name][at] if values[name][at] > 0 else none
+                    values[name][at] = there * column[row] if name == "split" else there + column[row]
+        return History(self.tickers, code, date, values)
 
 
 def history_of(bars: pd.DataFrame, dropped: Array) -> History:

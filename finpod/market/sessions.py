@@ -99,7 +99,7 @@ def rows_to_drop(
 
 
 def _check_exchange(dates: Array, is_session: Array, found: Sessions, offsets: Any, calendar: str, name: str) -> None:
-    way_out = "name the exchange with calendar=, such as XTKS or XLON (None: every date counts)"
+    way_out = "name the exchange with calendar= (--calendar), such as XTKS or XLON (none: every date counts)"
     foreign = sorted(set(offsets) - found.offsets - {"+00:00"})
     if foreign:
         raise DataError(f"{name}: its stamps are at UTC{foreign[0]}, not on the clock of {calendar}; {way_out}")
