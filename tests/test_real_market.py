@@ -122,6 +122,9 @@ def test_the_members_of_a_day_are_those_with_prices_and_the_rest_is_named(shared
 def test_members_of_a_window_without_prices(market):
     assert missing_during(market.manifest, "2020-01-02", "2021-05-28") == []
     assert missing_during(market.manifest, "2019-05-13", "2021-05-26") == ["CELG"]
+    never = set(market.manifest["missing"]) & set(missing_during(market.manifest, "2009-01-01", "2016-12-31"))
+    assert len(never) == 21  # of 2009 to 2016 without any price at all
+    assert market.member[market.row_of("2012-01-03"), market.tickers.index("ENDP")]  # the list has NDOI for it
     years = market.manifest["coverage"]
     assert years["2020"] == 1.0
     assert years["2019"] == pytest.approx(0.9877, abs=1e-4)
