@@ -1,160 +1,399 @@
-import logging
+"""`fetch_market` through the real yfinance, against the local server of `yahoo_server.py`; no traffic leaves 127.0.0.1."""
+
+import json
 import socket
-import threading
+import time
 from datetime import datetime
 
-import numpy as np
 import pandas as pd
 import pytest
+import yahoo_server
+from yahoo_server import Listing, serving, weekdays
 
+import finpod
 from finpod.errors import DataError, InputError
-from finpod.market import yahoo
-from finpod.market.yahoo import NEW_YORK, Answer, download_yahoo, fetch_market
+from finpod.market import yahoo_harvest
+from finpod.market.store import save_snapshot
+from finpod.market.yahoo import NEW_YORK, fetch_market
+from finpod.market.yahoo_harvest import Answer, Failure, Harvest, Patience, Reason, gather
 
-LIMIT = "YFRateLimitError('Too Many Requests. Rate limited. Try after a while.')"
 EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)
+MARCH = weekdays("2024-03-01", "2024-03-28")
 
 
-def bars_of(names, first, stop):
-    """Weekday bars in [first, stop) as yfinance lays them out, with a close of 100 and an adjusted close of 98."""
-    days = pd.bdate_range(first, pd.Timestamp(stop) - pd.Timedelta(days=1), name="Date").as_unit("s")
-    values = {
-        "Adj Close": 98.0,
-        "Close": 100.0,
-        "Dividends": 0.0,
-        "High": 101.0,
-        "Low": 97.0,
-        "Open": 99.0,
-        "Stock Splits": 0.0,
-        "Volume": 1000.0,
-    }
-    columns = pd.MultiIndex.from_product([values, names], names=["Price", "Ticker"])
-    return pd.DataFrame(
-        np.tile(np.repeat(list(values.values()), len(names)), (len(days), 1)), index=days, columns=columns
-    )
+@pytest.fixture(scope="module", autouse=True)
+def private_cache(tmp_path_factory):
+    yahoo_server.use_cache(tmp_path_factory.mktemp("yfinance"))
 
 
-class FakeYahoo:
-    """Answers every name but those that `errors(name, how often it was asked)` gives a reason for."""
-
-    def __init__(self, errors=lambda name, asked: None):
-        self.errors, self.requests = errors, []
-
-    def __call__(self, names, first, stop):
-        self.requests.append((list(names), first, stop))
-        asked = {name: sum(name in request[0] for request in self.requests) for name in names}
-        reasons = {name: reason for name in names if (reason := self.errors(name, asked[name]))}
-        return Answer(bars_of([name for name in names if name not in reasons], first, stop), reasons)
+def flat(days=MARCH, close=100.0, **more):
+    return Listing(days, [close] * len(days), **more)
 
 
-def fetched(source, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
+def only(*names, **listings):
+    """The named symbols with flat prices, and the given listings."""
+    return {name: flat() for name in ("QQQ", *names)} | listings
+
+
+def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
+    """A market from the server, and the waits that it took."""
     waits = []
-    defaults = {"now": lambda: EVENING, "sleep": waits.append, "wait": 3.0}
-    return fetch_market(universe, start, end, download=source, **{**defaults, **options}), waits
+    patience = {"wait": 3.0, "attempts": 4, "sleep": waits.append, "random": lambda: 0.0}
+    patience |= {name: options.pop(name) for name in list(options) if name in Patience.__dataclass_fields__}
+    options = {"now": lambda: EVENING, "base_url": server.url, **options}
+    return fetch_market(universe, start, end, patience=Patience(**patience), **options), waits
 
 
-def test_prices_are_adjusted_and_the_choice_is_recorded():
-    market, waits = fetched(FakeYahoo())
-    assert market.tickers == ("AAA", "BBB", "CCC", "DDD")
-    assert market.close == pytest.approx(98.0)
+def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
+    adjusted = flat(open=[99.0] * len(MARCH), adjclose=[98.0] * len(MARCH))
+    with serving(only(AAA=adjusted)) as server:
+        market, waits = fetched(server, ["aaa"])
+    assert market.tickers == ("AAA",)
     assert market.open == pytest.approx(97.02)
-    assert market.manifest["source"] == "yahoo"
-    assert "auto_adjust=False" in market.manifest["download"]
-    assert market.manifest["survivorship"] is True
-    assert market.manifest["versions"]["yfinance"]
-    assert market.manifest["failed"] == {}
+    assert market.close == pytest.approx(98.0)
+    assert market.factor == pytest.approx(0.98)
+    assert market.close * market.volume == pytest.approx(100.0 * 1000)
+    manifest = market.manifest
+    assert manifest["source"] == "yahoo"
+    assert "auto_adjust=False" in manifest["download"]
+    assert manifest["request"] == {
+        "universe": ["AAA"],
+        "server": server.url,
+        "start": "2024-03-25",
+        "stop": "2024-03-29",
+        "finished": "2024-03-28",
+        "interval": "1d",
+        "auto_adjust": False,
+        "actions": True,
+    }
+    assert manifest["fetch"] == {"asked": 2, "fetched": 2, "resumed": 0, "limited": []}
+    assert manifest["survivorship"] is True
+    assert manifest["versions"]["yfinance"]
+    assert manifest["failed"] == {}
+    assert manifest["suspicions"] == []
     assert waits == []
 
 
+def test_dividends_count_once_and_splits_not_again():
+    days, closes = MARCH[:4], [400.0, 402.0, 399.0, 404.0]
+    with serving(
+        only(
+            AAA=Listing(days, closes, dividends={days[2]: 2.0}),
+            BBB=Listing(days, [100.0, 101.0, 101.0, 102.0], splits={days[2]: (4, 1)}),
+        )
+    ) as server:
+        market, _ = fetched(server, ["AAA", "BBB"], days[0], days[3])
+    total = market.close[-1] / market.close[0] - 1
+    assert total[0] == pytest.approx(404 * 402 / 400**2 - 1)  # 1.505 %, the dividend reinvested as Yahoo does
+    assert market.close[:, 1].tolist() == [100.0, 101.0, 101.0, 102.0]
+    assert market.volume[:, 1].tolist() == [1000.0] * 4
+    assert market.manifest["suspicions"] == []
+
+
 def test_b13_rate_limited_names_are_asked_again_and_only_they():
-    source = FakeYahoo(lambda name, asked: LIMIT if name in ("AAA", "BBB", "CCC") and asked == 1 else None)
-    market, waits = fetched(source)
+    with serving(only("AAA", "BBB", "CCC", "DDD"), limited={"AAA": 2, "BBB": 2, "CCC": 2}) as server:
+        market, waits = fetched(server)
+        asked = server.names()
     assert market.tickers == ("AAA", "BBB", "CCC", "DDD")
-    assert [request[0] for request in source.requests] == [["QQQ", "AAA", "BBB", "CCC", "DDD"], ["AAA", "BBB", "CCC"]]
     assert waits == [3.0]
+    assert sorted(server.served) == ["AAA", "BBB", "CCC", "DDD", "QQQ"]
+    assert (asked.count("QQQ"), asked.count("DDD")) == (1, 1)
+    assert market.manifest["fetch"]["limited"] == ["AAA", "BBB", "CCC"]
     assert market.manifest["failed"] == {}
     assert market.manifest["missing"] == []
 
 
 def test_b13_waits_grow_and_the_budget_ends_in_an_error():
-    source = FakeYahoo(lambda name, asked: LIMIT if name == "CCC" else None)
-    waits = []
-    with pytest.raises(InputError, match=r"did not answer for CCC \(1 of 5 names: .*Rate limited"):
-        fetched(source, sleep=waits.append)
-    assert waits == [3.0, 6.0, 12.0]
-    market, _ = fetched(FakeYahoo(source.errors), allow_missing=True)
+    with serving(only("AAA", "BBB", "CCC", "DDD"), limited={"CCC": 10**6}) as server:
+        waits = []
+        with pytest.raises(InputError, match=r"did not answer for CCC \(1 of 5 names; rate limited: HTTP 429\)"):
+            fetched(server, sleep=waits.append)
+        assert waits == [3.0, 6.0, 12.0]
+        market, jittered = fetched(server, allow_missing=True, random=iter([0.9, 0.0, 0.4]).__next__)
+        assert jittered == pytest.approx([3 * 1.45, 6.0, 12 * 1.2])
     assert market.manifest["missing"] == ["CCC"]
-    assert "Rate limited" in market.manifest["failed"]["CCC"]
+    assert market.manifest["failed"] == {"CCC": "rate limited: HTTP 429"}
     assert "delisted" not in str(dict(market.manifest))
 
 
-def test_names_without_data_stop_a_list_and_are_named_for_an_index():
-    gone = FakeYahoo(lambda name, asked: "possibly delisted; no price data found" if name == "CCC" else None)
-    with pytest.raises(InputError, match=r"no prices for CCC \(1 of 4 names\)"):
-        fetched(gone)
-    without = FakeYahoo(lambda name, asked: "possibly delisted; no price data found" if name == "SPLK" else None)
-    market, waits = fetched(without, universe="nasdaq100", start="2024-03-14", end="2024-03-20")
-    assert market.manifest["missing"] == ["SPLK"]
-    assert market.manifest["failed"] == {"SPLK": "possibly delisted; no price data found"}
-    assert "META" in market.tickers
-    assert "FB" not in market.tickers
-    assert market.manifest["survivorship"] is False
-    assert not market.member.all()
-    assert len(without.requests) == 5  # 102 names and the benchmark in batches of 25
+def test_b11_a_name_of_a_list_without_data_stops_unless_allowed():
+    with serving(only("AAA", "BBB")) as server:
+        with pytest.raises(InputError, match=r"no prices for CCC \(1 of 3 names\)"):
+            fetched(server, ["AAA", "BBB", "CCC"])
+        market, waits = fetched(server, ["AAA", "BBB", "CCC"], allow_missing=True)
+    assert market.tickers == ("AAA", "BBB")
+    assert market.manifest["missing"] == ["CCC"]
+    assert market.manifest["fetch"]["fetched"] == 3
     assert waits == []
 
 
+def test_each_failure_has_its_reason():
+    names = ["GONE", "NIL", "SICK", "WELL", "LATE"]
+    late = flat(weekdays("2024-04-01", "2024-04-05"))
+    with serving(only("SICK", "WELL", LATE=late), empty={"NIL"}, broken={"SICK": 10**6, "WELL": 2}) as server:
+        market, waits = fetched(server, names, allow_missing=True)
+    assert market.tickers == ("WELL",)  # a 503 that yfinance would have repeated from its cache
+    assert market.manifest["failed"] == {
+        "GONE": "unknown symbol: HTTP 404",
+        "LATE": "no data in the range: HTTP 400",
+        "NIL": "no data in the range: HTTP 400",
+        "SICK": "no answer: HTTP 503 without a chart",
+    }
+    assert market.manifest["missing"] == ["GONE", "LATE", "NIL", "SICK"]
+    assert waits == [3.0, 6.0, 12.0]
+
+
+def test_a_limited_crumb_does_not_matter():
+    with serving(only("AAA"), crumbs=False) as server:
+        market, waits = fetched(server, ["AAA"])
+    assert (market.shape, waits) == ((4, 1), [])
+
+
+def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
+    """Also: a symbol that has gone to another company since is not the member."""
+    members = tmp_path / "members.csv"
+    spells = "FB,2020-01-01,\nOLD,2020-01-01,2024-03-12\nCAME,2024-03-18,\nWENT,2020-01-01,2024-03-13\nGONE,2019-01-01,2020-01-01"
+    members.write_text(f"ticker,from,to_exclusive\n{spells}\n")
+    with serving(only("META", "CAME", "WENT", OLD=flat(weekdays("2024-03-18", "2024-03-28")))) as server:
+        market, _ = fetched(server, str(members), "2024-03-04", "2024-03-28")
+        assert sorted(server.served) == ["CAME", "META", "OLD", "QQQ", "WENT"]
+        assert server.names().count("GONE") == 0
+    assert market.tickers == ("CAME", "META", "WENT")
+    assert market.member.sum(axis=0).tolist() == [9, 19, 7]
+    assert market.manifest["missing"] == ["OLD"]
+    assert "no bar on a day as a member" in market.manifest["failed"]["OLD"]
+    assert market.manifest["fetch"]["fetched"] == 4
+    assert market.manifest["request"]["universe"] == "members.csv"
+    assert market.manifest["survivorship"] is False
+
+
+def kinds(market):
+    """Kind -> count of the repairs and of the suspicions."""
+    repairs = {entry["kind"]: entry["count"] for entry in market.manifest["repairs"]}
+    return repairs, market.manifest["suspicion_counts"]
+
+
 def test_b26_the_bar_of_an_unfinished_session_is_left_out():
-    morning, evening = (datetime(2024, 3, 28, hour, tzinfo=NEW_YORK) for hour in (11, 17))
-    market, _ = fetched(FakeYahoo(), now=lambda: morning)
-    assert str(market.dates[-1])[:10] == "2024-03-27"
-    assert any("unfinished session" in note for note in market.manifest["notes"])
-    market, _ = fetched(FakeYahoo(), now=lambda: evening)
-    assert str(market.dates[-1])[:10] == "2024-03-28"
-    assert not any("unfinished session" in note for note in market.manifest["notes"])
+    at = {hour: datetime(2024, 3, 28, hour, tzinfo=NEW_YORK) for hour in (11, 17)}
+    listings = {name: flat(live=True) for name in ("QQQ", "AAA")}
+    with serving(listings) as server:
+        early, _ = fetched(server, ["AAA"], end=None, now=lambda: at[11])
+        late, _ = fetched(server, ["AAA"], end=None, now=lambda: at[17])
+        with pytest.raises(InputError, match="no session from 2024-03-28 to 2024-03-28 is over"):
+            fetched(server, ["AAA"], start="2024-03-28", end=None, now=lambda: at[11])
+    assert str(early.dates[-1])[:10] == "2024-03-27"
+    assert early.manifest["request"]["finished"] == "2024-03-27"
+    assert kinds(early)[0] == {"rows dropped, session not over": 2}
+    assert str(late.dates[-1])[:10] == "2024-03-28"
+    assert kinds(late)[0] == {}
+
+
+def test_b26_a_half_day_is_over_early():
+    listings = {name: flat(weekdays("2024-07-01", "2024-07-03")) for name in ("QQQ", "AAA")}
+    with serving(listings) as server:
+        for minute, last in ((10, "2024-07-02"), (20, "2024-07-03")):
+            moment = datetime(2024, 7, 3, 13, minute, tzinfo=NEW_YORK)
+            market, _ = fetched(server, ["AAA"], start="2024-07-01", end=None, now=lambda moment=moment: moment)
+            assert str(market.dates[-1])[:10] == last
 
 
 def test_b27_both_ends_are_included():
-    source = FakeYahoo()
-    market, _ = fetched(source, start="2024-03-25", end="2024-03-28")
+    with serving(only("AAA")) as server:
+        market, _ = fetched(server, ["AAA"], start="2024-03-25", end="2024-03-28")
+        _, first, stop = server.asked[0]
     assert [str(day)[:10] for day in market.dates] == ["2024-03-25", "2024-03-26", "2024-03-27", "2024-03-28"]
-    assert source.requests[0][1:] == ("2024-03-25", "2024-03-29")
+    days = [datetime.fromtimestamp(second, NEW_YORK) for second in (first, stop)]
+    assert [f"{day:%Y-%m-%d %H:%M}" for day in days] == ["2024-03-25 00:00", "2024-03-29 00:00"]
 
 
-def test_the_end_defaults_to_today_in_new_york():
-    market, _ = fetched(FakeYahoo(), start="2024-04-25", end=None)
-    assert str(market.dates[-1])[:10] == "2024-04-30"
+def test_the_end_defaults_to_today_in_new_york_and_on_a_sunday_to_friday():
+    listings = {name: flat(weekdays("2024-04-22", "2024-04-30")) for name in ("QQQ", "AAA")}
+    with serving(listings) as server:
+        market, _ = fetched(server, ["AAA"], start="2024-04-25", end=None)
+        assert str(market.dates[-1])[:10] == "2024-04-30"
+        sunday = datetime(2024, 4, 28, 12, tzinfo=NEW_YORK)
+        market, _ = fetched(server, ["AAA"], start="2024-04-25", end=None, now=lambda: sunday)
+    assert (str(market.dates[-1])[:10], market.manifest["request"]["stop"]) == ("2024-04-26", "2024-04-27")
 
 
-def test_impossible_requests():
-    with pytest.raises(InputError, match="ends on 2024-01-01, before it starts on 2024-02-01"):
-        fetched(FakeYahoo(), start="2024-02-01", end="2024-01-01")
-    with pytest.raises(InputError, match="unknown universe 'sp500'"):
-        fetched(FakeYahoo(), universe="sp500")
-    with pytest.raises(DataError, match="no bar for any of 5 names"):
-        fetched(FakeYahoo(lambda name, asked: "no price data found"))
-    with pytest.raises(InputError, match="no rows for the benchmark QQQ"):
-        fetched(FakeYahoo(lambda name, asked: "no price data found" if name == "QQQ" else None))
+def test_nulls_are_no_bars():
+    closes = [100.0, None, 102.0, 103.0]
+    with serving(only("BBB", AAA=Listing(MARCH[:4], closes))) as server:
+        market, _ = fetched(server, ["AAA", "BBB"], MARCH[0], MARCH[3])
+    assert market.has_bar[:, 0].tolist() == [True, False, True, True]
+    assert market.has_bar[:, 1].all()
+    assert market.close[[0, 2, 3], 0].tolist() == [100.0, 102.0, 103.0]
 
 
-def test_a_network_that_swallows_packets_ends_at_the_deadline():
-    released = threading.Event()
+def test_an_adjustment_for_which_nothing_is_listed_is_suspected_and_left_alone():
+    days = MARCH[:5]
+    odd = Listing(days, [20.0] * 5, adjclose=[19.6, 19.6, 19.6, 20.0, 20.0])
+    with serving(only(AAA=odd, BBB=flat(days, dividends={days[3]: 2.0}))) as server:
+        market, _ = fetched(server, ["AAA", "BBB"], days[0], days[4])
+    assert market.manifest["suspicions"] == [
+        {
+            "kind": "adj_close moves without a listed dividend",
+            "ticker": "AAA",
+            "date": days[3],
+            "sentence": "adj_close moves by 2.00% of the price against the close; nothing is listed",
+        }
+    ]
+    assert kinds(market) == ({}, {"adj_close moves without a listed dividend": 1})
+    assert market.close[:, 0].tolist() == [19.6, 19.6, 19.6, 20.0, 20.0]
 
-    def silent(names, first, stop):
-        released.wait(30)
-        return Answer(pd.DataFrame(), {})
 
-    with pytest.raises(DataError, match="within the deadline"):
-        fetched(silent, deadline=0.05)
-    released.set()
+def listing_of(path):
+    """A file of Yahoo's in the form in which the server has it."""
+    frame = pd.read_csv(path).sort_values("Date")
+    days = frame["Date"].str[:10]
+    events = {name: dict(zip(days, frame[name], strict=True)) for name in ("Dividends", "Stock Splits")}
+    return Listing(
+        days.tolist(),
+        frame["Close"].tolist(),
+        frame["Open"].tolist(),
+        frame["Volume"].tolist(),
+        frame["Adj Close"].tolist(),
+        {day: cash for day, cash in events["Dividends"].items() if cash},
+        {day: (ratio, 1) for day, ratio in events["Stock Splits"].items() if ratio},
+    )
 
 
-def test_an_exception_of_the_source_is_one_line():
-    def broken(names, first, stop):
-        raise ValueError("first line\nsecond line")
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "repair", "start", "end"),
+    [
+        ("yahoo_missing_dividend", "dividends put into the adjusted close", "2023-05-30", "2023-06-06"),
+        ("yahoo_bad_split", "bars brought to the scale of a split", "2023-03-15", "2023-04-14"),
+    ],
+)
+def test_the_known_faults_of_yahoo_are_mended(shared, name, repair, start, end):
+    dirty = shared / "data" / "dirty"
+    faulty, mended = (listing_of(dirty / f"{name}{ending}.csv") for ending in ("", "_fixed"))
+    right = pd.Series(mended.adjclose, pd.DatetimeIndex(mended.days))
+    with serving(only(AAA=faulty, QQQ=flat(weekdays(start, end)))) as server:
+        market, _ = fetched(server, ["AAA"], start, end)
+    has_bar = market.has_bar[:, 0]
+    assert market.close[has_bar, 0] == pytest.approx(right[market.dates[has_bar]].to_numpy(), rel=1e-4)
+    assert any(kind.startswith(repair) for kind in kinds(market)[0])
 
-    with pytest.raises(DataError, match=r"failed \(first line\)"):
-        fetched(broken)
+
+def test_an_interrupted_fetch_goes_on_where_it_stopped(tmp_path):
+    names = ["AAA", "BBB", "CCC", "DDD"]
+    partial = tmp_path / "partial"
+    with serving(only(*names), limited={"DDD": 6}) as server:
+        whole, _ = fetched(server, names)
+        server.limited["DDD"] = 6
+        with pytest.raises(InputError, match=r"did not answer for DDD.*4 names are kept, go on by trying again"):
+            fetched(server, names, attempts=2, partial=partial)
+        server.asked.clear()
+        market, _ = fetched(server, names, attempts=2, partial=partial)
+        assert set(server.names()) == {"DDD"}
+        assert market.content_hash == whole.content_hash
+        assert market.manifest["fetch"] == {"asked": 5, "fetched": 5, "resumed": 4, "limited": ["DDD"]}
+        server.asked.clear()
+        market, _ = fetched(server, names, partial=partial, base_url=server.url)
+        assert server.asked == []
+        assert market.content_hash == whole.content_hash
+    yahoo_harvest.discard(partial)
+    assert not partial.exists()
+
+
+def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_path):
+    partial = tmp_path / "partial"
+    with serving(only("AAA", "BBB")) as server:
+        fetched(server, ["AAA", "BBB"], partial=partial)
+        assert len(list(partial.glob("bars_*.parquet"))) == 3
+        damaged = next(partial.glob("bars_AAA_*.parquet"))
+        damaged.write_bytes(damaged.read_bytes()[:-10])
+        (partial / ".bars_CCC_0.parquet.x1").write_bytes(b"half")  # of a process that was killed while writing
+        server.asked.clear()
+        market, _ = fetched(server, ["AAA", "BBB"], partial=partial)
+        assert server.names() == ["AAA"]
+        assert market.manifest["fetch"]["resumed"] == 2
+        server.asked.clear()
+        market, _ = fetched(server, ["AAA", "BBB"], start="2024-03-20", partial=partial)
+        assert sorted(server.names()) == ["AAA", "BBB", "QQQ"]
+        assert market.shape == (7, 2)
+        (partial / "request.json").write_text("{")
+        server.asked.clear()
+        fetched(server, ["AAA", "BBB"], start="2024-03-20", partial=partial)
+        assert sorted(server.names()) == ["AAA", "BBB", "QQQ"]
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "notes.txt").write_text("keep me")
+        with pytest.raises(InputError, match="mine is not the folder of an unfinished fetch"):
+            fetched(server, ["AAA"], partial=tmp_path / "mine")
+    yahoo_harvest.discard(tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
+
+
+def test_names_leave_no_trace_on_disk_before_anything_has_come_in(tmp_path):
+    with serving({}) as server, pytest.raises(DataError, match="no bar for any of 2 names"):
+        fetched(server, ["AAA"], partial=tmp_path / "partial")
+    assert not (tmp_path / "partial").exists()
+
+
+def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
+    limit = Reason(Failure.LIMITED, "HTTP 429")
+    requests, waits = [], []
+
+    def ask(names):
+        requests.append(list(names))
+        refused = {"B": limit} if len(requests) < 4 and "B" in names else {}
+        return Answer({name: pd.DataFrame({"close": [1.0]}) for name in names if name not in refused}, refused)
+
+    patience = Patience(batch=2, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    harvest = Harvest(None, {})
+    assert gather("ABCDE", ask, harvest, patience, ends=float("inf")) == {}
+    assert requests == [["A", "B"], ["C", "D"], ["E", "B"], ["B"]]
+    assert waits == [1.0, 1.0]  # the second batch came in full, so the third begins anew
+    assert sorted(harvest.bars) == ["A", "B", "C", "D", "E"]
+    assert harvest.limited == {"B"}
+
+
+def test_a_fetch_that_is_refused_altogether_is_given_up():
+    limit, waits = Reason(Failure.LIMITED, "HTTP 429"), []
+    patience = Patience(batch=2, attempts=3, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    harvest = Harvest(None, {})
+    failed = gather("ABCDEFGH", lambda names: Answer({}, dict.fromkeys(names, limit)), harvest, patience, ends=1e18)
+    assert waits == [1.0, 2.0]
+    assert [str(failed[name]) for name in "AF"] == ["rate limited: HTTP 429"] * 2
+    assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests in vain"] * 2
+
+
+def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path):
+    with serving(only("AAA", "BBB")) as server:
+        server.open.clear()
+        with pytest.raises(DataError, match=r"answered for none of 2 names \(no answer: .*tim"):
+            fetched(server, ["AAA"], deadline=0.4)
+        server.open.set()
+
+        def dawdle(doing, share):
+            time.sleep(0.4)
+
+        with pytest.raises(InputError, match=r"AAA, BBB .*not asked before the deadline of 0.3 s"):
+            fetched(server, ["AAA", "BBB"], deadline=0.3, batch=1, partial=tmp_path / "partial", report=dawdle)
+    assert len(list((tmp_path / "partial").glob("bars_QQQ_*"))) == 1
+
+
+def test_impossible_requests(tmp_path):
+    with serving(only("AAA")) as server:
+        for options, message in (
+            ({"start": "2024-02-01", "end": "2024-01-01"}, "ends on 2024-01-01, before it starts on 2024-02-01"),
+            ({"start": "2030-01-01", "end": "2031-01-01"}, "ends on 2024-04-30, before it starts on 2030-01-01"),
+            ({"universe": "sp500"}, "unknown universe 'sp500'"),
+            ({"universe": []}, "the list of tickers is empty"),
+            ({"universe": ["AAA", "../../ETC"]}, r"'../../ETC' is not a symbol"),
+            ({"universe": ["A;B"]}, "'A;B' is not a symbol"),
+            ({"benchmark": "Q Q"}, "'Q Q' is not a symbol"),
+            ({"universe": ["AAA"], "benchmark": "BBB"}, "no rows for the benchmark BBB"),
+            ({"base_url": "ftp://here"}, "'ftp://here' is not the address of a server"),
+            ({"attempts": 0}, "attempts is 0; give at least 1"),
+        ):
+            with pytest.raises(InputError, match=message):
+                fetched(server, **{"universe": ["AAA"], **options})
+        url = server.url
+    with pytest.raises(DataError, match=r"cannot reach 127.0.0.1 .*sample"):
+        fetch_market(["AAA"], "2024-01-02", "2024-01-05", base_url=url)
 
 
 def test_no_network_is_one_clear_line(monkeypatch):
@@ -162,38 +401,42 @@ def test_no_network_is_one_clear_line(monkeypatch):
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(socket, "create_connection", refuse)
-    with pytest.raises(DataError, match=r"cannot reach .*Network is unreachable.*sample"):
+    with pytest.raises(DataError, match=r"cannot reach query2.finance.yahoo.com .*Network is unreachable.*sample"):
         fetch_market(["AAA"], "2024-01-02", "2024-01-05")
 
 
 def test_the_connection_test_goes_to_the_proxy_where_there_is_one(monkeypatch):
     reached = []
 
-    class Connection:
-        def close(self):
-            pass
+    def connect(address, timeout):
+        reached.append((address, timeout))
+        raise OSError("enough")
 
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    monkeypatch.setattr(socket, "create_connection", lambda address, timeout: reached.append(address) or Connection())
-    monkeypatch.setattr(yahoo, "download_yahoo", FakeYahoo())
-    fetch_market(["AAA"], "2024-01-02", "2024-01-05", now=lambda: EVENING)
-    assert reached == [("proxy.example", 3128)]
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(DataError, match="enough"):
+        fetch_market(["AAA"], "2024-01-02", "2024-01-05", now=lambda: EVENING)
+    assert reached == [(("proxy.example", 3128), 5.0)]
 
 
-def test_yfinance_is_asked_explicitly_and_its_log_is_read(monkeypatch):
-    import yfinance
+def test_b31_stored_data_need_no_network(tmp_path, monkeypatch):
+    with serving(only("AAA", "BBB")) as server:
+        market, _ = fetched(server, ["AAA", "BBB"], MARCH[0], MARCH[-1])
+    save_snapshot(market, tmp_path / "stored")
 
-    seen = {}
+    def blocked(*args, **options):
+        raise AssertionError("the network is blocked")
 
-    def download(tickers, **options):
-        seen.update(options)
-        logging.getLogger("yfinance").error("\n2 Failed downloads:")
-        logging.getLogger("yfinance").error(f"['AAA', 'BBB']: {LIMIT}")
-        return bars_of(["CCC"], "2024-01-02", "2024-01-05")
-
-    monkeypatch.setattr(yfinance, "download", download)
-    answer = download_yahoo(["AAA", "BBB", "CCC"], "2024-01-02", "2024-01-05")
-    assert answer.errors == {"AAA": LIMIT, "BBB": LIMIT}
-    assert seen["auto_adjust"] is False
-    assert seen["actions"] is True
-    assert (seen["start"], seen["end"]) == ("2024-01-02", "2024-01-05")
+    monkeypatch.setattr(socket.socket, "connect", blocked)
+    monkeypatch.setattr(socket, "create_connection", blocked)
+    monkeypatch.setattr("finpod.market.sources.fetch_market", blocked)
+    stored = finpod.load_market(tmp_path / "stored")
+    assert stored.content_hash == market.content_hash
+    results = [finpod.backtest(finpod.load_strategy("equal-weight"), stored) for _ in range(2)]
+    assert [result.data_hash for result in results] == [market.content_hash] * 2
+    for number, result in enumerate(results):
+        result.save(tmp_path / str(number))
+    texts = [(tmp_path / str(number) / "result.json").read_bytes() for number in range(2)]
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["manifest"]["source"] == "yahoo"

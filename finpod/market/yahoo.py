@@ -1,63 +1,46 @@
-"""`fetch_market`: daily bars from Yahoo Finance through yfinance, batch by batch, each failure named."""
+"""`fetch_market`: daily bars from Yahoo Finance, name by name accounted for, resumable, adjusted once."""
 
-import logging
 import re
 import socket
-import threading
 import time
-import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.clean import build_market, package_versions, tidy_bars
+from finpod.market.clean import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
-from finpod.market.universe import index_members, static_members
+from finpod.market.repairs import RepairLedger
+from finpod.market.sessions import GRACE, NEW_YORK, sessions_of
+from finpod.market.tidy import tidy_bars
+from finpod.market.universe import Membership, index_members, read_members, static_members
+from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, Report, gather
 
-HOST = "query2.finance.yahoo.com"
-NEW_YORK = ZoneInfo("America/New_York")
-CLOSED = np.timedelta64(16 * 60 + 15, "m")
-"""Time of day in New York from which a session's bar counts as finished: the close and a quarter of an hour."""
-_TRANSIENT = (
-    "rate limit",
-    "too many requests",
-    "429",
-    "timed out",
-    "timeout",
-    "connection",
-    "resolve",
-    "currently down",
-)
-"""What a reason contains when the name was not answered for, as against answered with no data."""
+YAHOO = "https://query2.finance.yahoo.com"
+CALENDAR = "XNYS"
+UNLISTED = 1e-3
+"""Smallest step of the adjusted close, as a share of the price, that needs a dividend; Yahoo rounds to 1e-6."""
+LISTED = 12
+"""Names that an error lists."""
+STRANGE = Reason(Failure.EMPTY, "no bar on a day as a member; is the symbol another's now?")
+_SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 
 
-class Answer(NamedTuple):
-    """What a source says to one request."""
+class _Span(NamedTuple):
+    """The days that are asked for."""
 
-    bars: pd.DataFrame
-    """Dates as index, columns (field, ticker) as yfinance gives them; may lack names."""
-    errors: Mapping[str, str]
-    """Name -> reason, for names that failed."""
-
-
-Download = Callable[[Sequence[str], str, str], Answer]
-"""(tickers, first day, first day after the last) -> Answer."""
-
-
-@dataclass
-class _Harvest:
-    """What has come in so far."""
-
-    bars: list[pd.DataFrame] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    unanswered: dict[str, str] = field(default_factory=dict)
+    first: np.datetime64
+    last: np.datetime64
+    """Last session that is asked for."""
+    over: np.datetime64
+    """Last session that is over; <= last."""
 
 
 def fetch_market(
@@ -67,196 +50,183 @@ def fetch_market(
     *,
     benchmark: str = "QQQ",
     allow_missing: bool = False,
-    batch: int = 25,
-    attempts: int = 4,
-    wait: float = 5.0,
-    deadline: float = 900.0,
-    download: Download | None = None,
+    partial: str | Path | None = None,
+    base_url: str | None = None,
+    patience: Patience | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
-    sleep: Callable[[float], None] = time.sleep,
+    report: Report = lambda doing, share: None,
 ) -> MarketData:
-    """Daily bars of a universe ("nasdaq100", point in time, or a list of tickers) over [start, end], both days included.
+    """Daily bars of a universe over [start, end], both days included, today if there is no end.
 
-    Prices come unadjusted with their adjusted close (auto_adjust=False, actions=True) and are adjusted here. A name that
-    is rate limited is asked again, after waits that double from `wait` seconds, `attempts` times in all; names already
-    fetched are not. Members of an index that Yahoo no longer has are named in `manifest["missing"]`; a name of a list
-    without data, and any name still unanswered at the end, is an error unless `allow_missing`. `deadline` seconds end
-    the whole job. The bar of a session that is not over yet is left out. `download`, `now` (aware) and `sleep` exist
-    to be replaced in tests. Raises InputError for the arguments and missing names, DataError for what the network does.
+    `universe` is "nasdaq100" or a membership CSV (every name that was a member on some day of the range is fetched, under
+    its newest symbol), or a list of tickers. Prices come unadjusted with their adjusted close (auto_adjust=False,
+    actions=True), dividends and splits, are adjusted here, and mended or suspected where these contradict each other
+    (`manifest["repairs"]`, `manifest["suspicions"]`). The bar of a session that is not over yet is left out.
+
+    Names that are rate limited or not answered for are asked again, as `patience` has it; if some remain, that is an
+    error unless `allow_missing`. Names that Yahoo does not have are named in `manifest["failed"]` with the reason; for
+    a list of tickers they are an error unless `allow_missing`. With `partial`, a folder, what has come in is kept
+    there; the same request goes on from it, and the caller removes it (`yahoo_harvest.discard`) once the market is stored.
+
+    `base_url` sends every request to another server that speaks as Yahoo does. `now` (aware) exists to be replaced.
+    Raises InputError for the arguments and missing names, DataError for what the network does.
     """
-    today = now().astimezone(NEW_YORK)
-    first, last = as_date(start), as_date(today.date() if end is None else end)
-    if last < first:
-        raise InputError(f"the range ends on {last!s:.10}, before it starts on {first!s:.10}")
-    if isinstance(universe, str):
-        membership = index_members(universe).renamed_to_newest()
-    else:
-        membership = static_members(universe, sentence=f"static list of {len(set(universe))} names asked for")
-    names = list(dict.fromkeys([benchmark, *membership.during(first, last)]))
-    if download is None:
-        _check_connection()
-        download = download_yahoo
-    ends = time.monotonic() + deadline
-    harvest = _collect(names, first, last, _Budget(download, batch, attempts, wait, ends, sleep))
-    _check_answers(harvest, len(names), allow_missing)
-    bars, unfinished = _finished(tidy_bars(pd.concat(harvest.bars, ignore_index=True), name="Yahoo"), today)
-    return build_market(
+    moment = now()
+    span = _span(start, end, moment)
+    membership = _membership(universe)
+    names = _symbols([benchmark, *membership.during(span.first, span.last)])
+    request = _request(span, base_url)
+    harvest = Harvest(None if partial is None else Path(partial), request)
+    failed = _collect(names, request, harvest, patience or Patience(), base_url, report)
+    _check_answers(failed, len(names), allow_missing, partial)
+    kept = [harvest.bars[name].assign(ticker=name) for name in names if name in harvest.bars]
+    bars = pd.concat(kept, ignore_index=True)
+    strange = _without_member_day(bars[bars["date"] <= span.over], set(harvest.bars), membership, span)
+    failed |= dict.fromkeys(strange, STRANGE)
+    bars = tidy_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo")
+    market = build_market(
         bars,
         membership=membership,
-        benchmark=benchmark,
+        benchmark=names[0],
         name="Yahoo",
         allow_missing=allow_missing or isinstance(universe, str),
-        manifest=_manifest(f"{len(names) - 1} names, {first!s:.10} to {last!s:.10}", harvest, unfinished),
+        calendar=CALENDAR,
+        now=moment,
+        manifest={
+            "source": "yahoo",
+            "title": f"Yahoo Finance, {len(names) - 1} names, {span.first!s:.10} to {span.over!s:.10}",
+            "path": "yahoo",
+            "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
+            "request": {"universe": Path(universe).name if isinstance(universe, str) else names[1:], **request},
+            "fetch": harvest.facts(names, failed),
+            "failed": {name: str(reason) for name, reason in sorted(failed.items())},
+            "versions": package_versions("yfinance", "index-constitution"),
+        },
     )
+    return replace(market, manifest=_with_unlisted(market.manifest, bars))
 
 
-def _manifest(extent: str, harvest: _Harvest, unfinished: int) -> dict[str, Any]:
+def _collect(
+    names: Sequence[str],
+    request: Mapping[str, Any],
+    harvest: Harvest,
+    patience: Patience,
+    base_url: str | None,
+    report: Report,
+) -> dict[str, Reason]:
+    """Bring in what is not in the harvest yet; the reasons of the names that did not come."""
+    if harvest.bars.keys() >= set(names):
+        return {}
+    ends = time.monotonic() + patience.deadline
+    _check_connection(base_url or YAHOO, min(5.0, patience.deadline))
+    from finpod.market.yahoo_client import Client  # loads yfinance
+
+    client = Client(request["start"], request["stop"], ends=ends, base_url=base_url)
+    return gather(names, client.ask, harvest, patience, ends=ends, report=report)
+
+
+def _span(start: DateLike, end: DateLike | None, now: datetime) -> _Span:
+    today = as_date(now.astimezone(NEW_YORK).date())
+    first, until = as_date(start), today if end is None else min(as_date(end), today)
+    if until < first:
+        raise InputError(f"the range ends on {until!s:.10}, before it starts on {first!s:.10}")
+    found = sessions_of(CALENDAR, until - np.timedelta64(14, "D"), until)
+    over = found.dates[found.closes + GRACE <= np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")][-1]
+    if over < first:
+        raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}")
+    return _Span(first, found.dates[-1], over)
+
+
+def _membership(universe: str | Sequence[str]) -> Membership:
+    if not isinstance(universe, str):
+        names = _symbols(universe)
+        return static_members(names, sentence=f"static list of {len(names)} names asked for")
+    members = read_members(universe) if universe.lower().endswith(".csv") else index_members(universe)
+    return members.renamed_to_newest()
+
+
+def _symbols(names: Sequence[str]) -> list[str]:
+    """The names in Yahoo's capitals, each once. Raises InputError for what cannot be a symbol (or a file's name)."""
+    symbols = list(dict.fromkeys(name.strip().upper() for name in names))
+    if wrong := [name for name in symbols if not _SYMBOL.fullmatch(name)]:
+        raise InputError(f"{wrong[0]!r} is not a symbol; Yahoo's have letters, digits and . - = ^ only, such as BRK-B")
+    return symbols
+
+
+def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
+    """What is asked of every name. A fetch goes on from what an earlier one kept only if this is the same."""
     return {
-        "source": "yahoo",
-        "title": f"Yahoo Finance, {extent}",
-        "path": "yahoo",
-        "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-        "failed": dict(sorted((harvest.failed | harvest.unanswered).items())),
-        "notes": [f"{unfinished} bars of the unfinished session are left out."] if unfinished else [],
-        "versions": package_versions("yfinance", "index-constitution"),
+        "server": base_url or "Yahoo",
+        "start": f"{span.first!s:.10}",
+        "stop": f"{span.last + np.timedelta64(1, 'D')!s:.10}",  # Yahoo's end is exclusive
+        "finished": f"{span.over!s:.10}",
+        "interval": "1d",
+        "auto_adjust": False,
+        "actions": True,
     }
 
 
-def download_yahoo(tickers: Sequence[str], first: str, stop: str) -> Answer:
-    """One request through yfinance; the reasons of failures are read from its log, since it never raises."""
-    import yfinance
-
-    log = _Reasons()
-    logger = logging.getLogger("yfinance")
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(log)
-    try:
-        bars = yfinance.download(
-            list(tickers),
-            start=first,
-            end=stop,
-            interval="1d",
-            auto_adjust=False,
-            actions=True,
-            group_by="column",
-            multi_level_index=True,
-            progress=False,
-            threads=4,
-        )
-    finally:
-        logger.removeHandler(log)
-        logger.propagate = propagate
-    return Answer(pd.DataFrame() if bars is None else bars, log.reasons)
-
-
-class _Reasons(logging.Handler):
-    """Collects `['AAA', 'BBB']: reason` lines of yfinance's log."""
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.ERROR)
-        self.reasons: dict[str, str] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        found = re.match(r"\s*\[(.+?)\]: (.*)", record.getMessage())
-        if found:
-            reason = found.group(2).strip().splitlines()[0]
-            self.reasons |= dict.fromkeys(re.findall(r"'([^']+)'", found.group(1)), reason)
-
-
-class _Budget(NamedTuple):
-    """How patiently to ask."""
-
-    download: Download
-    batch: int
-    attempts: int
-    wait: float
-    ends: float
-    sleep: Callable[[float], None]
-
-
-def _collect(names: Sequence[str], first: np.datetime64, last: np.datetime64, budget: _Budget) -> _Harvest:
-    """Ask for all names in batches, and again for those that were not answered for."""
-    harvest = _Harvest()
-    pending, stop = list(names), str(last + np.timedelta64(1, "D"))[:10]  # Yahoo's end is exclusive
-    for attempt in range(budget.attempts):
-        if attempt:
-            pause = budget.wait * 2 ** (attempt - 1)
-            if time.monotonic() + pause > budget.ends:
-                break
-            budget.sleep(pause)
-        harvest.unanswered = {}
-        for chunk in (pending[at : at + budget.batch] for at in range(0, len(pending), budget.batch)):
-            answer = _within(budget.ends, budget.download, chunk, str(first)[:10], stop)
-            _sort_in(harvest, chunk, answer)
-        if not harvest.unanswered:
-            break
-        pending = list(harvest.unanswered)
-    return harvest
-
-
-def _sort_in(harvest: _Harvest, chunk: Iterable[str], answer: Answer) -> None:
-    bars = tidy_bars(answer.bars, name="Yahoo") if answer.bars.size else None
-    found = set() if bars is None else set(bars["ticker"].astype(object)[bars["close"].notna()])
-    for name in chunk:
-        reason = answer.errors.get(name, "no data")
-        if name in found:
-            continue
-        transient = any(word in reason.lower() for word in _TRANSIENT)
-        (harvest.unanswered if transient else harvest.failed)[name] = reason
-    if bars is not None and found:
-        kept = bars[bars["ticker"].isin(list(found)) & bars["close"].notna()]
-        harvest.bars.append(kept.assign(ticker=kept["ticker"].astype(object)))
-
-
-def _check_answers(harvest: _Harvest, asked: int, allow_missing: bool) -> None:
-    if harvest.unanswered and not allow_missing:
-        raise InputError(
-            f"Yahoo did not answer for {', '.join(sorted(harvest.unanswered))} ({len(harvest.unanswered)} of "
-            f"{asked} names: {next(iter(harvest.unanswered.values()))}); try again later, or allow missing "
-            "names"
-        )
-    if not harvest.bars:
-        raise DataError(f"Yahoo gave no bar for any of {asked} names; check the symbols and the dates")
-
-
-def _within(ends: float, download: Download, *request: Any) -> Answer:
-    """The answer, or a DataError at the deadline: a network that swallows packets must not hang the job."""
-    outcome: list[Answer | Exception] = []
-
-    def ask() -> None:
-        try:
-            outcome.append(download(*request))
-        except Exception as error:  # handed over to the caller's thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(max(ends - time.monotonic(), 0))
-    if not outcome:
-        raise DataError(
-            f"Yahoo did not answer within the deadline (asked for {', '.join(request[0][:3])} ...); "
-            "try again later, or use a file, a snapshot or the sample"
-        )
-    if isinstance(outcome[0], Exception):
-        reason = (str(outcome[0]).strip() or type(outcome[0]).__name__).splitlines()[0]
-        raise DataError(f"the download from Yahoo failed ({reason}); try again later, or use a file") from outcome[0]
-    return outcome[0]
-
-
-def _check_connection(seconds: float = 5.0) -> None:
-    """Raise DataError at once where there is no way to Yahoo (or to the proxy that leads there)."""
-    proxy = urllib.parse.urlsplit(urllib.request.getproxies().get("https", ""))
-    host, port = (proxy.hostname, proxy.port or 8080) if proxy.hostname else (HOST, 443)
+def _check_connection(url: str, seconds: float) -> None:
+    """Raise DataError at once where there is no way to the server (or to the proxy that leads there)."""
+    asked = urlsplit(url)
+    if asked.scheme not in ("http", "https") or not asked.hostname:
+        raise InputError(f"{url!r} is not the address of a server; write it as http://127.0.0.1:8000")
+    host, port = asked.hostname, asked.port or (443 if asked.scheme == "https" else 80)
+    proxy = urlsplit(urllib.request.getproxies().get(asked.scheme, ""))
+    if proxy.hostname and not urllib.request.proxy_bypass(host):
+        host, port = proxy.hostname, proxy.port or 8080
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError as error:
         raise DataError(
-            f"cannot reach {host} ({error}); check the network, or use a file, a snapshot or the sample"
+            f"cannot reach {asked.hostname} ({error}); check the network, or use a file, a snapshot or the sample"
         ) from error
 
 
-def _finished(bars: pd.DataFrame, now: datetime) -> tuple[pd.DataFrame, int]:
-    """The bars of sessions that are over at `now` (New York time), and how many were left out."""
-    wall = np.datetime64(now.replace(tzinfo=None), "ns")
-    over = bars["date"].to_numpy() + CLOSED <= wall
-    return bars[over].reset_index(drop=True), int((~over).sum())
+def _check_answers(failed: Mapping[str, Reason], asked: int, allow_missing: bool, partial: str | Path | None) -> None:
+    """Raise for names of which nothing is known, and for a fetch that brought nothing."""
+    passing = {name: reason for name, reason in sorted(failed.items()) if reason.kind.passes}
+    if len(passing) == asked:
+        raise DataError(f"Yahoo answered for none of {asked} names ({next(iter(passing.values()))}); try again later")
+    if passing and not allow_missing:
+        again = "try again later" if partial is None else f"{asked - len(failed)} names are kept, go on by trying again"
+        more = f" and {len(passing) - LISTED} more" if len(passing) > LISTED else ""
+        reasons = ", ".join(sorted({str(reason) for reason in passing.values()}))
+        raise InputError(
+            f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {asked} names; "
+            f"{reasons}); {again}, or allow missing names"
+        )
+    if len(failed) == asked:
+        raise DataError(f"Yahoo gave no bar for any of {asked} names; check the symbols and the dates")
+
+
+def _without_member_day(bars: pd.DataFrame, fetched: set[str], membership: Membership, span: _Span) -> list[str]:
+    """Members without a bar on a day on which they were members: their symbol went to another company."""
+    names = [name for name in membership.during(span.first, span.last) if name in fetched]
+    dates, row = np.unique(bars["date"].to_numpy(), return_inverse=True)
+    column = pd.Index(names).get_indexer(pd.Index(bars["ticker"]))
+    has_bar = np.zeros((len(dates), len(names)), dtype=bool)
+    has_bar[row[column >= 0], column[column >= 0]] = True
+    met = np.any(has_bar & membership.grid(dates, names), axis=0)
+    return [names[int(number)] for number in np.flatnonzero(~met)]
+
+
+def _with_unlisted(manifest: Mapping[str, Any], bars: pd.DataFrame) -> dict[str, Any]:
+    """The manifest, with a suspicion for each day on which Yahoo adjusts and lists neither a dividend nor a split."""
+    rows = bars.sort_values(["ticker", "date"], ignore_index=True)
+    factor = rows["adj_close"] / rows["close"]
+    step = 1 - factor.groupby(rows["ticker"], observed=True).shift() / factor
+    rows = rows.assign(step=step)[(step.abs() > UNLISTED) & (rows["dividend"] == 0) & rows["split"].isin((0, 1))]
+    ledger = RepairLedger()
+    ledger.suspect(
+        "adj_close moves without a listed dividend",
+        rows["ticker"].tolist(),
+        rows["date"].to_numpy(),
+        (f"adj_close moves by {moved:.2%} of the price against the close; nothing is listed" for moved in rows["step"]),
+    )
+    found = ledger.content()
+    return {
+        **manifest,
+        "suspicions": [*manifest["suspicions"], *found["suspicions"]],
+        "suspicion_counts": {**manifest["suspicion_counts"], **found["suspicion_counts"]},
+    }
