@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finpod.market.universe import missing_during
 from finpod.result import BacktestResult
 from finpod.strategy import Strategy
 
@@ -35,8 +36,12 @@ def _selection(result: BacktestResult) -> list[str]:
 def _data(result: BacktestResult) -> list[str]:
     manifest = result.manifest
     missing = list(manifest.get("missing", ()))
+    if "without_prices" in manifest:
+        missing = missing_during(manifest, result.equity.index[0], result.equity.index[-1])
     return [
-        f"the benchmark {result.benchmark} has no two bars in the window; nothing can be set against it"
+        "there is no benchmark to set it against"
+        if manifest.get("benchmark_kind") == "none"
+        else f"the benchmark {result.benchmark} has no two bars in the window; nothing can be set against it"
         if result.benchmark_equity.count() < 2
         else "",
         f"simulated prices ({manifest.get('title', 'no title')}): the figures say nothing about real markets"

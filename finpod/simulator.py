@@ -163,7 +163,7 @@ def _manifest(names: int, days: int, signal: float, seed: int) -> dict[str, obje
         "survivorship": False,
         "missing": [],
         "coverage": {},
-        "repairs": {},
+        "repairs": [],
         "notes": [],
         "versions": package_versions(),
     }

@@ -7,9 +7,11 @@ import pytest
 from finpod.backtester import backtest
 from finpod.errors import InputError
 from finpod.market.data import MarketData
+from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
 from finpod.report import render
 from finpod.strategy import EqualWeight
+from finpod.tournament.training import train
 
 BARS = 6
 
@@ -85,3 +87,99 @@ def test_the_report_draws_one_point_a_session():
     assert drawn.periods_per_year == 252
     assert backtest(EqualWeight(), minutes(sessions=60).rows(0, 1 + BARS)).by_session() is not None
     assert len(render(result)) < 1_000_000
+
+
+def written(market, path, stamp="date"):
+    """The names of a market as a tidy CSV."""
+    rows = [
+        {stamp: date, "ticker": ticker, "open": market.open[t, n], "close": market.close[t, n]}
+        for t, date in enumerate(pd.DatetimeIndex(market.dates))
+        for n, ticker in enumerate(market.tickers)
+    ]
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_intraday_files_keep_their_times(tmp_path):
+    market = minutes(sessions=12)
+    loaded = load_market(written(market, tmp_path / "bars.csv", "timestamp"), benchmark=None)
+    holidays = {np.datetime64("2024-01-01"), np.datetime64("2024-01-15")}
+    kept = ~np.isin(market.sessions, list(holidays))
+    np.testing.assert_array_equal(loaded.dates, market.dates[kept])
+    np.testing.assert_allclose(loaded.close, market.close[kept])
+    assert loaded.manifest["reading"] == ["intraday bars, their times as in New York"]
+    (dropped,) = loaded.manifest["repairs"]
+    assert dropped["kind"] == "rows dropped, not a session"
+    assert dropped["count"] == 2 * BARS * 3
+
+
+def test_intraday_stamps_with_an_offset_are_read_in_new_york(tmp_path):
+    market = minutes(sessions=4).rows(BARS, 4 * BARS)
+    naive = pd.read_csv(written(market, tmp_path / "naive.csv"), parse_dates=["date"])
+    aware = naive.assign(date=naive["date"].dt.tz_localize("America/New_York").dt.tz_convert("UTC"))
+    text = aware.assign(date=aware["date"].astype(str))
+    for frame in (aware, text):
+        np.testing.assert_array_equal(load_market(frame, benchmark=None).dates, market.dates)
+
+
+def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
+    """The day after Thanksgiving 2018 closed at 13:00."""
+    stamps = pd.DatetimeIndex(
+        [f"2018-11-{day} {time}" for day in (21, 23) for time in ("09:00", "09:30", "12:59", "13:00", "13:01", "15:59")]
+    )
+    frame = pd.DataFrame({"date": stamps, "ticker": "A", "close": np.arange(1.0, 13.0)})
+    market = load_market(frame, benchmark=None)
+    assert [f"{d!s:.16}" for d in market.dates] == [
+        *(f"2018-11-21T{time}" for time in ("09:30", "12:59", "13:00", "13:01", "15:59")),
+        *(f"2018-11-23T{time}" for time in ("09:30", "12:59", "13:00")),
+    ]
+    (dropped,) = market.manifest["repairs"]
+    assert dropped["kind"] == "rows dropped, outside the hours of their session"
+    assert dropped["count"] == 4
+
+
+def test_a_late_gap_or_a_missing_session_is_told_by_sessions():
+    frame = pd.DataFrame(
+        {"date": np.repeat(minutes(sessions=5).dates[BARS:], 2), "ticker": ["A", "B"] * (4 * BARS), "close": 5.0}
+    )
+    gone = (frame["ticker"] == "B") & (
+        (frame["date"].dt.normalize() == "2024-01-03") | (frame["date"] >= "2024-01-05 10:10")
+    )
+    market = load_market(frame[~gone], benchmark=None)
+    assert market.manifest["suspicion_counts"] == {"sessions without a bar": 1}
+    assert market.manifest["suspicions"][0]["date"] == "2024-01-03"
+
+
+def test_minute_bars_run_from_the_file_to_the_backtest(shared, tmp_path):
+    market = load_market(
+        shared / "data" / "nasdaq100_minute_2018.parquet",
+        benchmark=None,
+        members=shared / "data" / "nasdaq100_members.csv",
+    )
+    assert market.shape == (44 * 391, 56)
+    assert market.bars_per_session == 391
+    assert market.periods_per_year == 252 * 391
+    nights = np.flatnonzero(np.diff(market.sessions) > np.timedelta64(0))
+    gaps = market.open[nights + 1, 0] / market.close[nights, 0] - 1
+    assert np.nanstd(gaps) > 0.002  # nights move prices more than minutes do
+    few = market.select(market.tickers[:8]).rows(0, 391 * 8)
+    ensemble = train(
+        "stocks",
+        market=few,
+        train=("2018-02-20", "2018-02-23"),
+        validation=("2018-02-26", "2018-02-26"),
+        out=tmp_path / "minute",
+        features=["return_5", "volatility_21"],
+        agents=1,
+        rounds=1,
+        keep=1,
+        steps=1,
+        num_envs=32,
+        hold=30,
+        device="cpu",
+    )
+    result = backtest(ensemble, few, start="2018-02-27", end="2018-02-28")
+    assert len(result.returns) == 2 * 391 - 1
+    assert result.equity.notna().all()
+    assert result.turnover[result.turnover > 0].size <= 2 * 391 / 30 + 1
+    assert "there is no benchmark to set it against" in result.warnings

@@ -15,6 +15,7 @@ from finpod.market.actions import adjust
 from finpod.market.bad_bars import mask_impossible, mask_volumes
 from finpod.market.data import Array, MarketData
 from finpod.market.history import History, history_of
+from finpod.market.parsing import is_intraday
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import rows_to_drop
 from finpod.market.suspicions import look_for_suspicions
@@ -65,7 +66,8 @@ def build_market(
     dates = np.unique(bars["date"].to_numpy()[~dropped])
     history = mask_impossible(history_of(bars, dropped), ledger)
     notes, listed = adjust(history, ledger, name)
-    mask_volumes(history, ledger)
+    if not is_intraday(dates):  # within a day volumes leap by themselves
+        mask_volumes(history, ledger)
     look_for_suspicions(history, dates, listed, ledger, calendar)
     tables = _pivot(history, dates)
     own = np.array([t == benchmark for t in tickers])

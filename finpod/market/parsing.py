@@ -39,14 +39,20 @@ _FORMS = (
     r"^(?P<word>[A-Za-z]{3})[a-z]*[- ](?P<day>\d{1,2}),? (?P<year>\d{4})(?=$|[T ,])",
 )
 """Year first, two numbers before the year, and the two with the month in letters."""
+_TIME = r"(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)"
 _OFFSET = r"\d{2}:\d{2}.*?([+-]\d{2}:?\d{2})$"
+
+
+INTRADAY = 3
+"""Different stamps a day, on average, from which bars are taken to be intraday."""
+_INTRADAY_READING = "intraday bars, their times as in New York"
 
 
 class Dates(NamedTuple):
     """What a column of stamps says."""
 
     days: Array
-    """[rows] datetime64[ns], midnight of the day that each stamp shows on its own clock."""
+    """[rows] datetime64[ns], midnight of the day that each stamp shows on its own clock; with its time, if intraday."""
     offsets: tuple[str, ...]
     """Distances to UTC that the stamps carry, sorted; empty where they carry none."""
     reading: str
@@ -95,7 +101,7 @@ def parse_tickers(column: pd.Series, name: str) -> pd.Categorical:
 
 
 def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Dates:
-    """The day of each stamp, whatever its unit, spelling or time zone.
+    """The day of each stamp, whatever its unit, spelling or time zone; of intraday bars the stamp itself, in New York.
 
     Whether 03/04/2024 is in March or April is decided by all values of the column; where none of them is above 12 it must
     be said with `day_first`. Raises DataError naming the first value that is no date.
@@ -104,12 +110,16 @@ def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | Non
         stamps = pd.DatetimeIndex(dates.dropna().unique())
         local, utc = (stamps.tz_convert(zone).tz_localize(None).to_numpy() for zone in (stamps.tz, "UTC"))
         offsets = tuple(sorted(offset_text(distance) for distance in np.unique(local - utc)))
+        if is_intraday(local):
+            return Dates(_new_york(dates), (), _INTRADAY_READING)
         dates = dates.dt.tz_localize(None)
     else:
         offsets = ()
     reading = ""
     if dates.dtype.kind == "M":
         parsed = dates.to_numpy()
+        if is_intraday(parsed):
+            return Dates(parsed.astype("datetime64[ns]"), offsets, _INTRADAY_READING)
     elif dates.dtype.kind in "iuf":
         raise DataError(f"{name}: the date {dates.iloc[0]} is a number; write dates as YYYY-MM-DD")
     else:
@@ -119,10 +129,31 @@ def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | Non
         signs = text.str.extract(_OFFSET)[0].dropna().unique()
         offsets = tuple(sorted({f"{sign[:3]}:{sign[-2:]}" for sign in signs}))
         parsed = days[codes]
+        if len(unique) >= INTRADAY * len(np.unique(days)) and not np.isnat(days).any():
+            return Dates(_stamps(text, days, bool(offsets))[codes], (), _INTRADAY_READING)
     if np.isnat(parsed).any():
         wrong = dates.iloc[int(np.argmax(np.isnat(parsed)))]
         raise DataError(f"{name}: {str(wrong)!r} is not a date; write dates as YYYY-MM-DD")
     return Dates(parsed.astype("datetime64[D]").astype("datetime64[ns]"), offsets, reading)
+
+
+def _stamps(text: pd.Series, days: Array, aware: bool) -> Array:
+    """[values] the days with the times that stand behind them, a time left out being midnight; in New York."""
+    if aware:
+        return _new_york(pd.to_datetime(text, utc=True, format="ISO8601"))
+    times = text.str.extract(_TIME)[0].fillna("0:00")
+    times = times.where(times.str.count(":") == 2, times + ":00")
+    return days + pd.to_timedelta(times).to_numpy().astype("timedelta64[ns]")
+
+
+def is_intraday(stamps: Array) -> bool:
+    """Whether stamps are those of bars within the day: several different ones a day."""
+    stamps = np.unique(stamps[~np.isnat(stamps)])
+    return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
+
+
+def _new_york(stamps: pd.Series) -> Array:
+    return stamps.dt.tz_convert("America/New_York").dt.tz_localize(None).to_numpy().astype("datetime64[ns]")
 
 
 def _days(text: pd.Series, name: str, day_first: bool | None) -> tuple[Array, str]:

@@ -28,6 +28,8 @@ class Sessions(NamedTuple):
     """[S] datetime64[ns], naive, increasing."""
     closes: Array
     """[S] datetime64[ns], UTC, half days included."""
+    hours: Array
+    """[S, 2] datetime64[ns], open and close on the exchange's own clock."""
     offsets: frozenset[str]
     """Distances to UTC that the exchange's clock had in these years, such as -05:00."""
 
@@ -35,8 +37,8 @@ class Sessions(NamedTuple):
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
     """The sessions of the exchange `calendar` within [first, last]. Raises InputError for a name that is none."""
     years = _sessions(calendar, *(str(day.astype("datetime64[Y]")) for day in (first, last)))
-    within = (years.dates >= first) & (years.dates <= last)
-    return Sessions(years.dates[within], years.closes[within], years.offsets)
+    within = (years.dates >= first.astype("datetime64[D]")) & (years.dates <= last)
+    return Sessions(years.dates[within], years.closes[within], years.hours[within], years.offsets)
 
 
 @lru_cache(maxsize=16)
@@ -59,8 +61,13 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
     return Sessions(
         found.sessions.to_numpy().astype("datetime64[ns]"),
         pd.DatetimeIndex(closes).tz_localize(None).to_numpy().astype("datetime64[ns]"),
+        np.stack([_clock(found.opens, found.tz), _clock(found.closes, found.tz)], axis=1),
         frozenset(offset_text(distance) for distance in distances),
     )
+
+
+def _clock(moments: Any, zone: Any) -> Array:
+    return pd.DatetimeIndex(moments).tz_convert(zone).tz_localize(None).to_numpy().astype("datetime64[ns]")
 
 
 def offset_text(distance: np.timedelta64) -> str:
@@ -79,7 +86,9 @@ def rows_to_drop(
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     utc = np.datetime64(moment.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
-    dates, row = np.unique(bars["date"].to_numpy(), return_inverse=True)
+    stamps = bars["date"].to_numpy()
+    dates, row = np.unique(stamps.astype("datetime64[D]").astype("datetime64[ns]"), return_inverse=True)
+    outside = np.zeros(len(bars), dtype=bool)
     if calendar is None:
         today = np.datetime64(moment.astimezone(NEW_YORK).date(), "ns")
         is_session, over = np.full(len(dates), True), dates < today
@@ -88,14 +97,26 @@ def rows_to_drop(
         is_session = np.isin(dates, found.dates)
         _check_exchange(dates, is_session, found, bars.attrs.get("offsets", ()), calendar, name)
         ended = found.closes + GRACE <= utc
+        if (stamps != dates[row]).any():
+            outside = _outside_hours(stamps, dates[row], found)
         over = ~is_session | np.isin(dates, found.dates[ended])  # of what is no session there is nothing to wait for
     for kind, gone in (("rows dropped, not a session", ~is_session), ("rows dropped, session not over", ~over)):
         rows = np.flatnonzero(gone[row])
         ledger.repair(kind, bars["ticker"].to_numpy()[rows], dates[row[rows]], "bar", "a bar", "dropped")
-    dropped = ~(is_session & over)[row]
+    rows = np.flatnonzero(outside)
+    kind = "rows dropped, outside the hours of their session"
+    ledger.repair(kind, bars["ticker"].to_numpy()[rows], stamps[rows], "bar", "a bar", "dropped")
+    dropped = ~(is_session & over)[row] | outside
     if dropped.all():
         raise DataError(f"{name} holds no bar of a session of {calendar} that is over; check its dates")
     return dropped
+
+
+def _outside_hours(stamps: Array, days: Array, found: Sessions) -> Array:
+    """[rows] bool: intraday bars that begin before the open or after the close of their session; half days close early."""
+    at = np.searchsorted(found.dates, days).clip(max=len(found.dates) - 1)
+    begin, end = found.hours[at].T
+    return (found.dates[at] == days) & ((stamps < begin) | (stamps > end))
 
 
 def _check_exchange(dates: Array, is_session: Array, found: Sessions, offsets: Any, calendar: str, name: str) -> None:

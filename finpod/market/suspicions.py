@@ -33,12 +33,14 @@ def look_for_suspicions(
     [R] are explained by a split or dividend of the file. A crash is no suspicion.
     """
     sessions = dates if calendar is None else sessions_of(calendar, dates[0], dates[-1]).dates
-    _missing_sessions(history, sessions, ledger)
-    _zero_volumes(history, ledger)
+    days = history.date.astype("datetime64[D]").astype("datetime64[ns]")
+    intraday = bool((days != history.date).any())
+    _missing_sessions(history, days, np.unique(sessions.astype("datetime64[D]").astype("datetime64[ns]")), ledger)
+    _zero_volumes(history, intraday, ledger)
     _large_distributions(history, listed, ledger)
     _jumps(history, listed, ledger)
     last = np.flatnonzero(np.r_[history.first[1:], True])
-    early = last[history.date[last] < dates[-1]]
+    early = last[days[last] < dates[-1].astype("datetime64[D]")]
     ledger.suspect(
         "series that end early",
         history.names(early),
@@ -47,9 +49,9 @@ def look_for_suspicions(
     )
 
 
-def _missing_sessions(history: History, sessions: Array, ledger: RepairLedger) -> None:
+def _missing_sessions(history: History, days: Array, sessions: Array, ledger: RepairLedger) -> None:
     """Sessions between a name's first and last bar on which it has none."""
-    at = np.searchsorted(sessions, history.date)
+    at = np.searchsorted(sessions, days)
     gap = np.where(history.first, 1, np.diff(at, prepend=0)) - 1
     rows = np.flatnonzero(gap > 0)
     gone = np.repeat(rows, gap[rows])
@@ -58,7 +60,7 @@ def _missing_sessions(history: History, sessions: Array, ledger: RepairLedger) -
     ledger.suspect("sessions without a bar", history.names(gone), missing, ("no bar on a session" for _ in gone))
 
 
-def _zero_volumes(history: History, ledger: RepairLedger) -> None:
+def _zero_volumes(history: History, intraday: bool, ledger: RepairLedger) -> None:
     if "volume" not in history.values:
         return
     rows = np.flatnonzero(history.values["volume"] == 0)
@@ -67,7 +69,7 @@ def _zero_volumes(history: History, ledger: RepairLedger) -> None:
         "bars without volume",
         history.names(rows),
         history.date[rows],
-        (f"volume 0, one price of {price:g} all day" for price in close),
+        (f"volume 0, one price of {price:g} all {'bar' if intraday else 'day'}" for price in close),
     )
 
 

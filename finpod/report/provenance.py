@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from finpod.market.repairs import repair_lines, suspicion_lines
 from finpod.table import count, describe_terms, money, percent, ratio
 
 if TYPE_CHECKING:
@@ -72,10 +73,17 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         ("Trials (agents by rounds)", count(result.trials)),
         ("In-sample", "yes" if result.in_sample else "no"),
     ]
+    checks = [
+        ("Repaired or masked", repair_lines(manifest)),
+        ("Looks wrong, left alone", suspicion_lines(manifest)),
+    ]
+    for listed in ("repairs", "suspicions", "suspicion_counts", "without_prices"):
+        manifest.pop(listed, None)
     data = [
         ("Title", str(manifest.pop("title", manifest.get("source", "unnamed")))),
         ("Content hash (SHA-256)", result.data_hash or "none"),
         *_flat(manifest),
+        *((label, "; ".join(line.strip() for line in lines)) for label, lines in checks if lines),
     ]
     versions = [
         (name, _version(name)) for name in ("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")
