@@ -23,6 +23,8 @@ DAYS = 1000
 GROUPS = 64
 """Groups of accounts that share their days; fewer where the accounts do not divide so."""
 
+PANEL_NAMES, PANEL_DAYS = 200, 3400
+"""Size of the market whose features are timed."""
 WARM_UP = 2
 """Calls before the clock runs: the first compiles and lays out memory."""
 
@@ -50,7 +52,7 @@ def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: flo
 
     A step is one decision of one account, on the task's default settings but for the start groups. Each line is measured
     for about `seconds`: the environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO
-    from end to end. Raises InputError for sizes that cannot be and a device that is not there.
+    from end to end. A last line is the time to build a large panel of features. Raises InputError for sizes that cannot be and a device that is not there.
     """
     from finpod.devices import pick_device
     from finpod.envs.market import MarketEnv, TradingConfig
@@ -77,6 +79,7 @@ def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: flo
         lines["env compiled steps/s"] = f"n/a: {str(error).strip().splitlines()[0]}"
     lines |= _lines("env with policy", acting(environment(), panel), envs, seconds, place)
     lines |= _lines("train PPO", training(environment(), panel), envs, seconds, place)
+    lines |= _panel_lines(place)
     return lines | _circumstances(config, place, names)
 
 
@@ -85,12 +88,12 @@ def rate(count: int, seconds: float) -> float:
     return count / seconds
 
 
-def measure(call: Callable[[], object], seconds: float, device: torch.device) -> Timing:
-    """Call until `seconds` have passed, after WARM_UP calls that do not count.
+def measure(call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP) -> Timing:
+    """Call until `seconds` have passed, after `warm_up` calls that do not count.
 
     The device has finished all work before the clock is read, at the start and at the end.
     """
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         call()
     _synchronise(device)
     start, calls = time.perf_counter(), 0
@@ -144,6 +147,19 @@ def _lines(name: str, work: Work, envs: int, seconds: float, device: torch.devic
     return {
         f"{name} steps/s": rate(steps * envs, timing.seconds),
         f"{name} batch": f"{envs:,} accounts x {steps:,} steps in {timing.seconds:.3f} s",
+    }
+
+
+def _panel_lines(device: torch.device) -> dict[str, Any]:
+    """Seconds from a market to the scaled tensor of its default features, turbulence included."""
+    from finpod.market.features import build_panel
+    from finpod.simulator import simulate_market
+
+    market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)
+    timing = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
+    return {
+        "panel seconds": timing.seconds,
+        "panel batch": f"{PANEL_NAMES} names x {PANEL_DAYS:,} days, default features",
     }
 
 

@@ -11,6 +11,12 @@ from finpod import InputError, bench
 
 
 @pytest.fixture(autouse=True)
+def a_small_panel(monkeypatch):
+    monkeypatch.setattr(bench, "PANEL_NAMES", 4)
+    monkeypatch.setattr(bench, "PANEL_DAYS", 300)
+
+
+@pytest.fixture(autouse=True)
 def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)

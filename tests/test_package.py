@@ -192,3 +192,14 @@ with tempfile.TemporaryDirectory() as folder:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "Sharpe" in ended.stdout
+
+
+def test_the_tree_in_the_readme_names_every_module():
+    tree = (PACKAGE.parent / "README.md").read_text().split("## The tree")[1].split("## How it flows")[0]
+    named = {line.split()[0] for line in tree.splitlines() if line.strip()}
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "__init__.py" and path.parent.name not in ("cli", "report"):
+            assert path.name in named, path
+    for name in named:
+        if name.endswith(".py"):
+            assert any(PACKAGE.rglob(name)), name
