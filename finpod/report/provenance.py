@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 400
 """Characters of a text that are shown."""
+_TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
+"""Headings of what an ensemble lists of its agents."""
 _LONG_SERIES = 8
 """Figures by name, such as one a year, that are more than this stand on one line."""
 
@@ -37,7 +39,7 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
     tables = [("Each on its own over this window", _variants(result))] if result.spread else []
     for name, value in sorted(result.agent.items()):
         if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
-            tables.append((_words(name), _spread([dict(item) for item in value])))
+            tables.append((_TITLES.get(name, _words(name)), _spread([dict(item) for item in value])))
         elif (
             isinstance(value, Mapping) and len(value) > 1 and all(isinstance(item, Mapping) for item in value.values())
         ):
@@ -58,7 +60,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     manifest = dict(result.manifest)
     spread = {name for name, _ in members(result)}
-    agent = {key: value for key, value in result.agent.items() if _words(key) not in spread}
+    agent = {key: value for key, value in result.agent.items() if _TITLES.get(key, _words(key)) not in spread}
     run = [
         ("Strategy", result.strategy),
         ("Window", f"{start} to {end}, {len(result.returns):,} returns"),
@@ -93,7 +95,9 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def _spread(rows: list[dict[str, Any]]) -> Table:
-    head = sorted({key for row in rows for key in row}, key=lambda key: (key not in ("", "agent_id", "seed"), key))
+    head = sorted(
+        {key for row in rows for key in row}, key=lambda key: (key not in ("", "agent", "agent_id", "seed"), key)
+    )
     foot = []
     for label, reduce in (
         ("mean", np.mean),
@@ -103,7 +107,7 @@ def _spread(rows: list[dict[str, Any]]) -> Table:
         cells = [label]
         for key in head[1:]:
             values = [row[key] for row in rows if _is_figure(row.get(key)) and np.isfinite(row[key])]
-            scored = len(values) > 1 and key not in ("seed", "generation") and not key.endswith("_id")
+            scored = len(values) > 1 and key.endswith("score")
             cells.append(_text(reduce(values)) if scored else "")
         foot.append(cells)
     return Table(tuple(_words(key) for key in head), [[_text(row.get(key)) for key in head] for row in rows], foot)
@@ -151,7 +155,7 @@ def _is_figure(value: Any) -> bool:
 
 
 def _words(key: str) -> str:
-    text = str(key).replace("_", " ")
+    text = str(key).replace("_", " ").replace("cagr", "CAGR")
     return text[:1].upper() + text[1:]
 
 
