@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.decisions import clean_weights, decisions_of, ready_weights
-from finpod.errors import InputError
+from finpod.errors import InputError, StrategyError
 from finpod.market.data import Array, DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
@@ -80,6 +80,10 @@ def backtest(
     Raises InputError for a window without two sessions, or one that starts on or before `trained_until` (unless
     `allow_in_sample`), and StrategyError, naming strategy and day, for weights that cannot be.
     """
+    if not isinstance(market, MarketData):
+        raise InputError(f"market is {market!r:.60}; give what load_market(...) or sample_market() returns")
+    if not isinstance(costs, (Costs, type(None))):
+        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)")
     terms = Terms(
         costs=costs or Costs(), fill=fill, cash=cash, whole_shares=whole_shares, delisting_return=delisting_return
     )
@@ -89,8 +93,8 @@ def backtest(
     in_sample = _in_sample(who, label, window.dates[0], allow_in_sample)
     if isinstance(strategy, Strategy):
         labels, table = [label], FeatureTable(window.market)
-        alone = {one.name: _run(one, one.name, window, terms, table) for one in strategy.variants}
         paths = [_run(strategy, label, window, terms, table)]
+        alone = {one.name: _run(one, one.name, window, terms, table) for one in strategy.variants}
     else:
         labels, decide = ready_weights(strategy, label, window)
         path = simulate(window.tape, window.first, window.last, decide, terms, (len(labels),))
@@ -142,6 +146,10 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
 
 def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed: bool) -> bool:
     until = strategy.trained_until
+    try:
+        until = None if until is None else f"{as_date(until)!s:.10}"
+    except InputError as error:
+        raise StrategyError(f"strategy {label}: its trained_until {error}") from error
     if until is None or as_date(first_day) > as_date(until):
         return False
     if not allowed:

@@ -52,7 +52,8 @@ def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: flo
 
     A step is one decision of one account, on the task's default settings but for the start groups. Each line is measured
     for about `seconds`: the environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO
-    from end to end. A last line is the time to build a large panel of features. Raises InputError for sizes that cannot be and a device that is not there.
+    from end to end. A last line is the time to build a large panel of features. Raises InputError for sizes that cannot
+    be and a device that is not there.
     """
     from finpod.devices import pick_device
     from finpod.envs.market import MarketEnv, TradingConfig

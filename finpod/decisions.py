@@ -19,6 +19,8 @@ from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
 if TYPE_CHECKING:
     import pandas as pd
 
+LAST_BITS = 1e-12
+"""What rounding adds to a sum."""
 TOLERANCE = 1e-6
 """Weights may lie this far below zero, and their sum this far above one, before it is an error."""
 
@@ -29,7 +31,7 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = str(error).strip().splitlines()
         reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
         raise StrategyError(
@@ -67,6 +69,9 @@ def ready_weights(weights: Any, label: str, window: Window) -> tuple[list[str], 
         raise InputError(
             "the columns of the ready weights are not the market's tickers in the market's order; reindex them"
         )
+    index = weights.index if hasattr(weights, "columns") else None
+    if index is not None and not np.array_equal(np.asarray(index).astype("datetime64[ns]"), window.market.dates):
+        raise InputError("the index of the ready weights is not the market's dates; reindex them to market.dates")
     try:
         many = np.array(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -126,6 +131,10 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
         if hasattr(decision, "keys"):  # a Series or a dict; a Series iterates over values, so ask for its keys
             by_ticker: Mapping[str, float] | pd.Series = decision
             unknown = [str(ticker) for ticker in by_ticker.keys() if ticker not in tickers]  # noqa: SIM118
+            keys = list(by_ticker.keys())
+            if len(set(keys)) < len(keys):
+                twice = next(key for key in keys if keys.count(key) > 1)
+                raise StrategyError(f"{where} gives {twice} twice; give each ticker one weight")
             if unknown:
                 raise StrategyError(f"{where} names {', '.join(unknown[:3])}, which the market does not have")
             decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
@@ -145,6 +154,10 @@ def _unusable(weights: Array) -> Array:
 
 
 def _normalised(weights: Array) -> Array:
-    """Weights [..., N] without the negative dust, and scaled to a sum of 1 where that passes it by rounding."""
+    """Weights [..., N] without the negative dust, and scaled to a sum of 1 where that passes it.
+
+    A sum that is 1 but for its last bits is left alone, as the environment leaves it.
+    """
     weights = weights.clip(min=0)
-    return weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1.0)
+    total = weights.sum(axis=-1, keepdims=True)
+    return weights / np.where(total > 1 + LAST_BITS, total, 1.0)

@@ -17,6 +17,7 @@ numpy, lists, pandas Series or torch tensors; results of [T, E] are arrays [E].
 """
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,8 @@ def _array(values: Any) -> Array:
 
 def _curve(equity: Any) -> Array:
     """A checked curve, ruin applied; leading NaN stays."""
+    if not getattr(getattr(equity, "index", None), "is_monotonic_increasing", True):
+        raise InputError("the dates of the equity curve do not increase; sort it, oldest first")
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -354,6 +357,8 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array]:
 
 
 def _check_rates(risk_free: float, periods_per_year: float) -> None:
+    if not (isinstance(risk_free, Real) and isinstance(periods_per_year, Real)):
+        raise InputError(f"risk_free {risk_free!r} and periods_per_year {periods_per_year!r} must be numbers")
     if not (np.isfinite(risk_free) and risk_free > -1):
         raise InputError(f"risk_free is {risk_free}; give a yearly rate above -1, such as 0.05")
     if not (np.isfinite(periods_per_year) and periods_per_year > 0):

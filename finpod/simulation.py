@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +36,8 @@ class Terms:
     """What a position earns, once, when its name leaves the exchange; -1 loses it."""
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.cash) and self.cash > 0):
-            raise InputError(f"cash is {self.cash}; start with a positive amount")
+        if not (isinstance(self.cash, Real) and np.isfinite(self.cash) and self.cash > 0):
+            raise InputError(f"cash is {self.cash!r}; start with a positive amount")
         if not -1 <= self.delisting_return < np.inf:
             raise InputError(f"delisting_return is {self.delisting_return}; it must be -1 (all is lost) or more")
 

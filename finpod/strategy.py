@@ -155,7 +155,10 @@ class MarketView:
 
 
 class Strategy:
-    """Something that decides. Subclass it and write `decide`."""
+    """Something that decides. Subclass it and write `decide`.
+
+    One that remembers things between decisions begins anew when `view.step` is 0: the same object may be run again.
+    """
 
     name: str = "Strategy"
     """As tables and reports call it; the class name unless the class says otherwise."""

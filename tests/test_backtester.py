@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from made_markets import NAN, make_market, random_market
 
 from finpod.backtester import Terms, backtest, clean_weights, equal_weight_equity, simulate
+from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
 from finpod.market.ledger import Costs
 from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
+from finpod.simulator import simulate_market
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Strategy
 
 FREE = Costs(fee_bps=0)
@@ -564,3 +566,67 @@ def test_a_window_within_training_is_refused_or_marked(until, refused):
 def test_terms_that_cannot_be(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
         backtest(EqualWeight(), make_market([10] * 5), **wrong)
+
+
+def test_the_environment_and_the_public_backtest_agree_to_the_last_bit():
+    """Weights as the environment makes them, whose sums are 1 but for the last bits, given to `backtest` as they are."""
+    market = simulate_market(names=20, days=120, seed=3)
+    env = MarketEnv(build_tape(market), 0, 119, TradingConfig(num_envs=2, hold=1, horizon=None, random_start=False))
+    generator = torch.Generator().manual_seed(0)
+    weights, equity = np.full((2, *market.shape), np.nan), [env.equity[:, 0].numpy()]
+    for row in range(119):
+        action = torch.randn(2, 20, generator=generator)
+        weights[:, row] = env.weights(action).numpy()
+        ended = env.step(action).truncated
+        equity.append(np.zeros(2) if ended.all() else env.equity[:, 0].numpy())
+    assert (weights[:, :119].sum(-1) > 1).any()
+    results = backtest(weights, market)
+    for s in range(2):
+        np.testing.assert_array_equal(results[s].equity.to_numpy()[:119], np.array(equity)[:119, s])
+
+
+def test_ready_weights_in_a_frame_must_have_the_dates_of_the_market():
+    market = random_market()
+    frame = pd.DataFrame(0.2, index=pd.DatetimeIndex(market.dates), columns=list(market.tickers))
+    np.testing.assert_array_equal(backtest(frame, market).equity, backtest(frame.to_numpy(), market).equity)
+    for wrong in (frame[::-1], frame.shift(365, freq="D"), frame.reset_index(drop=True)):
+        with pytest.raises(InputError, match="index of the ready weights is not the market's dates"):
+            backtest(wrong, market)
+
+
+@pytest.mark.parametrize("until", ["20181231", "2018", 2018, "soon"])
+def test_a_training_end_that_is_no_day_is_refused(until):
+    class Vague(EqualWeight):
+        trained_until = until
+
+    with pytest.raises(StrategyError, match=r"strategy Vague: its trained_until .* is not a date"):
+        backtest(Vague(), random_market())
+
+
+def test_a_strategy_cannot_leave_the_program():
+    class Leaves(Strategy):
+        def decide(self, view):
+            raise SystemExit(0)
+
+    with pytest.raises(StrategyError, match=r"strategy Leaves failed on .*: SystemExit"):
+        backtest(Leaves(), random_market())
+
+
+def test_a_ticker_given_twice_is_named():
+    class Twice(Strategy):
+        def decide(self, view):
+            return pd.Series([0.1, 0.2], index=[view.tickers[0]] * 2)
+
+    with pytest.raises(StrategyError, match=r"gives .* twice; give each ticker one weight"):
+        backtest(Twice(), random_market())
+
+
+def test_wrong_kinds_of_arguments_are_named():
+    with pytest.raises(InputError, match="costs is 10; give finpod"):
+        backtest(EqualWeight(), random_market(), costs=10)
+    with pytest.raises(InputError, match="market is 'sample'; give what load_market"):
+        backtest(EqualWeight(), "sample")
+    with pytest.raises(InputError, match="cash is '1e6'"):
+        backtest(EqualWeight(), random_market(), cash="1e6")
+    with pytest.raises(InputError, match="fee_bps is 10"):
+        Costs(fee_bps="10")

@@ -13,6 +13,7 @@ from finpod.errors import CheckpointError, DataError, InputError
 from finpod.market.data import MarketData
 from finpod.market.features import FEATURES, SETS, Scaling, build_panel, compute, resolve
 from finpod.market.rolling import exponential_mean, forward_fill, rolling_max, rolling_mean, rolling_moments
+from finpod.simulator import simulate_market
 
 DAYS, NAMES = 300, 6
 EVERYTHING = ("default", "published")
@@ -507,3 +508,11 @@ def test_training_rows_are_required(market):
         build_panel(market, fit=(0, 400))
     with pytest.raises(InputError, match="warm up"):
         build_panel(market, "beta_252", fit=(0, 100))
+
+
+def test_a_function_that_fails_is_named():
+    def mine(market):
+        raise ValueError("boom")
+
+    with pytest.raises(InputError, match="feature mine failed: ValueError: boom"):
+        compute(simulate_market(names=3, days=30), mine)

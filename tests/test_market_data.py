@@ -1,3 +1,5 @@
+from datetime import date, datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -127,3 +129,24 @@ def test_dates_in_any_form(given):
 def test_what_is_no_date(given):
     with pytest.raises(InputError, match="is not a date; write it as YYYY-MM-DD"):
         as_date(given)
+
+
+@pytest.mark.parametrize(
+    "text", ["20200102", "2020", "2020-07", "today", "now", 20200102, True, "2020-13-01", "9999-01-01"]
+)
+def test_only_whole_days_are_dates(text):
+    """numpy takes 20200102 for a year, and counts it past what nanoseconds hold."""
+    with pytest.raises(InputError, match="is not a date; write it as YYYY-MM-DD"):
+        as_date(text)
+
+
+@pytest.mark.parametrize("day", ["2020-01-02", " 2020-01-02 ", "2020-01-02T15:59", "2020-01-02 10:00:00+00:00",
+                                 np.datetime64("2020-01-02T23:59"), date(2020, 1, 2), datetime(2020, 1, 2, 9)])  # fmt: skip
+def test_days_are_read_in_every_usual_form(day):
+    assert as_date(day) == np.datetime64("2020-01-02", "ns")
+
+
+def test_a_market_without_a_price_is_refused():
+    with pytest.raises(DataError, match="there is no price at all in 1 names and 2 sessions"):
+        MarketData(dates=np.array(["2024-01-02", "2024-01-03"], dtype="datetime64[ns]"), tickers=("A",),
+                   close=np.full((2, 1), np.nan), benchmark_close=np.ones(2))  # fmt: skip

@@ -259,3 +259,11 @@ def test_scale_changes_nothing_and_nothing_is_infinite(returns, scale):
     assert found.max_drawdown == pytest.approx(unscaled.max_drawdown, abs=1e-9)
     assert -1 <= found.max_drawdown <= 0
     assert found.total_return == pytest.approx(unscaled.total_return, rel=1e-6, abs=1e-9)
+
+
+def test_b23_a_curve_with_falling_dates_is_refused():
+    newest_first = pd.Series([96.8, 88.0, 80.0], index=pd.date_range("2024-01-04", periods=3, freq="-1D"))
+    with pytest.raises(InputError, match="dates of the equity curve do not increase"):
+        metrics(newest_first)
+    with pytest.raises(InputError, match="must be numbers"):
+        metrics([1, 2], risk_free="5%")

@@ -154,7 +154,7 @@ def test_d14_the_device_is_told_and_a_missing_one_refused(market, trained, tmp_p
 def test_d24_mean_spread_and_count_over_the_agents_are_told(market, trained):
     result = finpod.backtest(trained, market, start=market.dates[VALIDATION[1] + 1])
     tables = dict(members(result))
-    board = tables["Board"]
+    board = tables["All trials, ranked on validation"]
     assert len(board.rows) == 8
     assert [row[0] for row in board.foot] == ["mean", "standard deviation", "count"]
     scores = [line["score"] for line in trained.provenance["board"]]

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +17,9 @@ from finpod.errors import DataError, InputError
 Array = NDArray[Any]
 DateLike = str | np.datetime64 | Any
 
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+_FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
+"""Between these, nanoseconds count every day."""
 HOLIDAYS = np.timedelta64(10, "D")
 """A window may name days this far outside the data: weekends and holidays."""
 
@@ -93,6 +98,8 @@ class MarketData:
                     f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10} is {table[row, column]:g}; "
                     "a price must be positive, or NaN for no bar"
                 )
+        if not np.isfinite(self.close).any():
+            raise DataError(f"there is no price at all in {names} names and {days} sessions; every close is missing")
         for name in ("benchmark_close", "benchmark_open"):
             series = getattr(self, name)
             if series is not None:
@@ -177,7 +184,9 @@ class MarketData:
 
     def _outside(self, day: np.datetime64) -> InputError:
         first, last = self.dates[0], self.dates[-1]
-        return InputError(f"{day!s:.10} lies outside the data, which run from {first!s:.10} to {last!s:.10}")
+        return InputError(
+            f"{day!s:.10} lies outside the data, which run from {first!s:.10} to {last!s:.10}; choose within"
+        )
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """First and last row (both included) of the sessions within [start, end]; None means the data's own end.
@@ -196,7 +205,9 @@ class MarketData:
         first = 0 if start is None else self.row_of(start)
         last = len(self.dates) - 1 if end is None else self.row_of(end, side="right")
         if last < first:
-            raise InputError(f"there is no session between {as_date(start)!s:.10} and {as_date(end)!s:.10}")
+            raise InputError(
+                f"there is no session between {as_date(start)!s:.10} and {as_date(end)!s:.10}; take a longer window"
+            )
         return first, last
 
     def rows(self, first: int, stop: int) -> "MarketData":
@@ -244,14 +255,21 @@ class MarketData:
 
 
 def as_date(value: DateLike) -> np.datetime64:
-    """Midnight of a date given as ISO text, datetime64, datetime or Timestamp. Raises InputError for anything else."""
+    """Midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
+
+    Raises InputError for anything else: numpy would take 20200102 for a year.
+    """
     given: Any = getattr(value, "to_datetime64", lambda: value)()
+    wrong = InputError(f"{value!r} is not a date; write it as YYYY-MM-DD")
+    if not isinstance(given, (date, np.datetime64)) and not (isinstance(given, str) and _ISO.fullmatch(given.strip())):
+        raise wrong
     try:
-        day = np.datetime64(given, "D")
+        text: Any = given.strip()[:10] if isinstance(given, str) else given
+        day: np.datetime64 = np.datetime64(text, "D")
     except (ValueError, TypeError) as error:
-        raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD") from error
-    if np.isnat(day):
-        raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD")
+        raise wrong from error
+    if np.isnat(day) or not _FIRST_DAY < day < _LAST_DAY:
+        raise wrong
     return day.astype("datetime64[ns]")
 
 

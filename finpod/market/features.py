@@ -185,7 +185,10 @@ def _kind_of(feature: Feature) -> Kind:
 
 def _own(market: MarketData, feature: Callable[[MarketData], Array | Tensor], device: torch.device) -> Tensor:
     """[T, N] float64 values of a user's function."""
-    values = feature(market)
+    try:
+        values = feature(market)
+    except Exception as error:
+        raise InputError(f"feature {name_of(feature)} failed: {type(error).__name__}: {error}") from error
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:

@@ -34,7 +34,7 @@ class Costs:
     def __post_init__(self) -> None:
         for name in ("fee_bps", "slippage_bps", "per_share"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and 0 <= value < 10_000):
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value < 10_000):
                 raise InputError(f"{name} is {value}; it must be a number from 0 to below 10000")
         if self.rate >= 1:
             raise InputError(
