@@ -7,6 +7,7 @@ import numpy as np
 from finpod.market.universe import missing_during
 from finpod.result import BacktestResult
 from finpod.strategy import Strategy
+from finpod.table import benchmark_cover
 
 ALMOST_ALL = 0.95
 """Share of the account above which a policy counts as all cash, or as one name."""
@@ -43,7 +44,7 @@ def _data(result: BacktestResult) -> list[str]:
         if manifest.get("benchmark_kind") == "none"
         else f"the benchmark {result.benchmark} has no two bars in the window; nothing can be set against it"
         if result.benchmark_equity.count() < 2
-        else "",
+        else benchmark_cover(result),
         f"simulated prices ({manifest.get('title', 'no title')}): the figures say nothing about real markets"
         if manifest.get("source") == "simulated"
         else "",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -13,8 +15,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["percent", "ratio", "times", "money", "count"]
 
+TURNOVER = "turnover: traded notional / equity at the fill, both sides"
+"""What turnover means, printed beside it."""
+
 _SHOWN_EVENTS = 5
-_NAME_WIDTH = 28
+_NAME_WIDTH = 20
+"""Letters in a line of a column's heading."""
 
 
 class Row(NamedTuple):
@@ -125,6 +131,37 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
     return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
 
 
+def benchmark_cover(result: BacktestResult) -> str:
+    """Which part of the window the benchmark covers and what follows; empty if all of it, or too little for a figure."""
+    bars = result.benchmark_equity.dropna()
+    if not 1 < len(bars) < len(result.benchmark_equity):
+        return ""
+    first, last = (f"{bars.index[i]:%Y-%m-%d}" for i in (0, -1))
+    whole = result.benchmark_equity.index[[0, -1]].equals(bars.index[[0, -1]])
+    return (
+        f"the benchmark {result.benchmark} has {len(bars):,} of the window's {len(result.benchmark_equity):,} bars, from "
+        f"{first} to {last}; excess, beta and the other relative figures are on the days the benchmark has"
+        + ("" if whole else ", so the excess is not the difference of the two total returns")
+    )
+
+
+def who_varies(result: BacktestResult) -> str:
+    """What the variants are: 'each of 3 seeds', of members of one seed, or of variants; empty without variants."""
+    names = list(result.variants)
+    if not names:
+        return ""
+    kinds = {"seed ": "seeds", "member ": "members of one seed"}
+    kind = next((kind for start, kind in kinds.items() if all(name.startswith(start) for name in names)), "variants")
+    return f"each of {len(names)} {kind}"
+
+
+def spread_note(result: BacktestResult) -> str:
+    """Why the members of one tournament say too little about luck; empty for other variants."""
+    if not who_varies(result).endswith("of one seed"):
+        return ""
+    return "members of one tournament are alike: their deviation understates luck, which only more seeds show"
+
+
 def spread_line(result: BacktestResult) -> str:
     """Mean and standard deviation over the variants in one line; empty without variants."""
     if not result.spread:
@@ -139,21 +176,26 @@ def spread_line(result: BacktestResult) -> str:
             ("excess over equal weight", "excess_over_equal_weight", percent),
         )
     ]
-    return f"each of {len(result.variants)} on its own, mean (standard deviation): {'; '.join(figures)}"
+    note = f" ({note})" if (note := spread_note(result)) else ""
+    return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
 
 
 def format_result(result: BacktestResult) -> str:
     """The headline table with its warnings and events, as plain text without a newline at the end."""
-    names = [_clip(name) for name in columns(result).values()]
+    names = [textwrap.wrap(_plain(name), _NAME_WIDTH) or [""] for name in columns(result).values()]
     rows = headline(result)
     label_width = max(len(label) for label, _ in rows)
-    widths = [max(len(name), *(len(cells[i]) for _, cells in rows)) for i, name in enumerate(names)]
+    widths = [max(map(len, [*name, *(cells[i] for _, cells in rows)])) for i, name in enumerate(names)]
+    upside_down = zip_longest(*(reversed(name) for name in names), fillvalue="")  # headings end beside the figures
+    head = [("", list(line)) for line in upside_down][::-1]
     start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
-    lines = [f"{names[0]}, {start} .. {end}", describe_terms(result.costs, result.fill, result.whole_shares), ""]
-    for label, cells in [("", names), *rows]:
+    title = f"{_plain(result.strategy)}, {start} .. {end}"
+    lines = [title, describe_terms(result.costs, result.fill, result.whole_shares), ""]
+    for label, cells in [*head, *rows]:
         lines.append("  ".join([label.ljust(label_width), *map(str.rjust, cells, widths)]).rstrip())
     if result.is_short:
         lines.append(short_note(result))
+    lines.append(TURNOVER)
     if said := spread_line(result):
         lines += ["", said]
     if ruined := ruin_date(result):
@@ -172,11 +214,6 @@ def _number(value: float | None, digits: int, scale: float, unit: str) -> str:
         return "n/a"
     scaled = np.round(float(value) * scale, digits) + 0.0  # turns -0.0 into 0.0
     return f"{scaled:.3g}{unit}" if abs(scaled) >= 1e15 else f"{scaled:,.{digits}f}{unit}"
-
-
-def _clip(name: str) -> str:
-    plain = _plain(name)
-    return plain if len(plain) <= _NAME_WIDTH else plain[: _NAME_WIDTH - 1] + "…"
 
 
 def _plain(text: str) -> str:

@@ -14,8 +14,9 @@ from made_results import make_result, trained
 
 from finpod.errors import InputError
 from finpod.report import render, write_report
+from finpod.report.charts import draw
 from finpod.report.provenance import provenance
-from finpod.report.sections import notes
+from finpod.report.sections import notes, timeline
 from finpod.result import load_result
 from finpod.table import headline, percent, ratio
 
@@ -202,6 +203,51 @@ def test_windows_are_marked(html):
     assert "in-sample" not in text.lower().replace("in-sample no", "")
 
 
+def test_windows_that_overlap_stand_on_rows_of_their_own():
+    windows = {"train": ("2016-01-04", "2016-12-30"), "validation": ("2017-01-03", "2017-02-01")}
+    rows = timeline(trained(days=60, in_sample=True, trained_until="2017-02-01", windows=windows))
+    assert [[bar["name"] for bar in row] for row in rows] == [["train", "validation"], ["backtest"]]
+    apart = timeline(trained(days=60))
+    assert [[bar["name"] for bar in row] for row in apart] == [["train", "validation", "test"]]
+    assert all(0 <= bar["left"] <= 99.5 for bar in timeline(trained(days=1))[0])
+
+
+def test_windows_inside_the_backtest_are_bounded_on_the_chart():
+    windows = {"train": ("2017-01-03", "2017-02-01"), "validation": ("2017-02-02", "2017-02-20")}
+    html = render(trained(days=60, in_sample=True, trained_until="2017-02-20", windows=windows))
+    for name in ("train", "validation", "test"):
+        assert f" {name} window</text>" in html
+    equity = html.split('id="equity-figure')[1].split("</svg>")[0]
+    assert equity.count("stroke-dasharray") == 4  # the ends of train and validation, the starts of validation and test
+    assert "stroke-dasharray" not in render(trained(days=60)).split('id="equity-figure')[1].split("</svg>")[0]
+
+
+@pytest.mark.parametrize("name", ["one day", "six flat days", "ruin"])
+def test_the_strategy_is_drawn_relative_to_equal_weight(name):
+    result = make_result(SHAPES[name])
+    final = result.equity.iloc[-1] / result.equal_weight_equity.iloc[-1] - 1
+    assert (
+        f"Relative to equal weight. Value of the account over that of equal weight, less 1; at the end {percent(final)}"
+        in (render(result))
+    )
+
+
+def test_no_equal_weight_is_nothing_to_be_relative_to():
+    base = make_result(days=30)
+    alone = make_result(days=30, equal_weight_equity=base.equal_weight_equity * np.nan)
+    chart = draw(alone)["relative"]
+    assert (chart.svg, chart.alt) == ("", "There is no equal weight to set it against.")
+
+
+def test_a23_the_excess_says_on_which_days_it_is():
+    benchmark = make_result(days=130).benchmark_equity.copy()
+    benchmark.iloc[100:] = np.nan
+    text = Page(render(make_result(days=130, benchmark_equity=benchmark))).text
+    assert "total return less the benchmark's on the days the benchmark has" in text
+    assert "Over the days it has QQQ returned" in text
+    assert "on the days the benchmark has" not in Page(render(make_result(days=30))).text
+
+
 def test_in_sample_is_said_in_red():
     windows = {"train": ("2016-01-04", "2017-02-01")}
     html = render(trained(days=60, in_sample=True, trained_until="2017-02-01", windows=windows))
@@ -249,6 +295,24 @@ def test_long_series_of_figures_stand_on_one_line():
     assert (rows["Of: A"], rows["Of: B"]) == ("1", "x")
 
 
+def test_whole_figures_are_written_out_and_empty_ones_left_out():
+    manifest = {"missing": [], "notes": "", "lot": 2.5}
+    groups = dict(provenance(make_result(days=20, agent={"cash": 1e6, "rate": 3e-4}, manifest=manifest)))
+    assert groups["Agent"] == [("Cash", "1,000,000"), ("Rate", "0.0003")]
+    assert [label for label, _ in groups["Data"]] == ["Title", "Content hash (SHA-256)", "Lot"]
+
+
+def test_an_agents_own_seed_is_called_so(html):
+    assert '<th scope="col">Agent seed</th>' in html
+
+
+def test_members_of_one_seed_are_no_measure_of_luck():
+    equity = make_result(days=60).equity
+    html = render(make_result(days=60, variants={f"member {i}": equity for i in range(3)}))
+    assert "Each of 3 members of one seed on its own over this window" in html
+    assert "their deviation understates luck" in html
+
+
 def test_months_and_years_are_tables(result, html):
     text = Page(html).text
     last_of_2017 = result.equity[:"2017"].iloc[-1]
@@ -259,7 +323,7 @@ def test_months_and_years_are_tables(result, html):
 
 def test_every_chart_is_described(html):
     described = re.findall(r'<div role="img" aria-label="([^"]+)"><svg', html)
-    assert len(described) == 9
+    assert len(described) == 10
     identifiers = re.findall(r' id="([^"]+)"', html)
     assert len(identifiers) == len(set(identifiers))
     assert not re.search(r"<(svg|path|text|g|use)[^>]*#[0-9a-f]{6}", html)

@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 from made_results import make_result, trained
 
+from finpod.caveats import caveats
 from finpod.market.ledger import Costs
-from finpod.table import ROWS, count, describe_terms, format_result, headline, money, percent, ratio, times
+from finpod.strategy import Strategy
+from finpod.table import ROWS, count, describe_terms, format_result, headline, money, percent, ratio, spread_line, times
 
 
 def row(text, label):
@@ -115,6 +117,57 @@ def test_names_cannot_break_the_table():
     assert "\x1b" not in text
     assert "two lines" in text.splitlines()[0]
     assert max(map(len, text.splitlines())) < 120
+
+
+def test_long_names_are_wrapped_and_never_cut():
+    name = "S&P 500 price index (dividends left out), as stored"
+    lines = str(make_result(benchmark=name)).splitlines()
+    head = lines[lines.index("") + 1 : next(i for i, line in enumerate(lines) if line.startswith("Total return"))]
+    assert [line.split() for line in head] == [
+        ["S&P", "500", "price", "index"],
+        ["(dividends", "left"],
+        ["Momentum", "out),", "as", "stored", "equal", "weight"],
+    ]
+    assert "…" not in "".join(lines)
+
+
+def test_c06_turnover_is_defined_beside_it():
+    lines = str(make_result()).splitlines()
+    assert lines[next(i for i, line in enumerate(lines) if line.startswith("Returns")) + 1] == (
+        "turnover: traded notional / equity at the fill, both sides"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("seed", "each of 3 seeds on its own, mean"),
+        ("member", "each of 3 members of one seed on its own, mean"),
+        ("recipe", "each of 3 variants on its own, mean"),
+    ],
+)
+def test_d24_the_spread_says_of_what_it_is(name, said):
+    equity = make_result(days=60).equity
+    line = spread_line(make_result(days=60, variants={f"{name} {i}": equity for i in range(3)}))
+    assert line.startswith(said)
+    assert ("understates luck" in line) == (name == "member")
+
+
+@pytest.mark.parametrize("missing", [[0, 1], [-1], [1], [0, 2, -1]])
+def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
+    base = make_result(days=40)
+    benchmark = base.benchmark_equity.copy()
+    benchmark.iloc[missing] = math.nan
+    part = make_result(days=40, benchmark_equity=benchmark)
+    bars = benchmark.dropna()
+    (said,) = [note for note in caveats(part, Strategy()) if "QQQ" in note]
+    assert (
+        f"has {len(bars)} of the window's 41 bars, from {bars.index[0]:%Y-%m-%d} to {bars.index[-1]:%Y-%m-%d}" in said
+    )
+    difference = part.metrics.total_return - part.benchmark_metrics.total_return
+    agrees = math.isclose(part.relative.excess, difference, rel_tol=1e-12)
+    assert agrees == ("not the difference of the two total returns" not in said)
+    assert not any("QQQ" in note for note in caveats(base, Strategy()))
 
 
 def test_terms_name_every_cost():

@@ -62,7 +62,8 @@ def test_d24_table_json_and_report_show_the_spread(result, tmp_path):
     assert f"Sharpe {mean:.2f} (" in str(result)
     assert json.loads(result.to_json())["spread"]["mean"]["sharpe"] == mean
     html = write_report(result, tmp_path / "family.html").read_text()
-    assert "Each on its own over this window" in html
+    assert "each of 3 seeds on its own" in str(result)
+    assert "Each of 3 seeds on its own over this window" in html
     assert html.count("seed 1") == 1
 
 

@@ -58,6 +58,7 @@ def draw(result: BacktestResult) -> dict[str, Chart]:
         return {
             "equity": equity_chart(result),
             "drawdown": drawdown_chart(result),
+            "relative": relative_chart(result),
             "sharpe": sharpe_chart(result),
             "volatility": volatility_chart(result),
             "years": years_chart(result),
@@ -118,6 +119,31 @@ def drawdown_chart(result: BacktestResult) -> Chart:
         f"Fall below the running peak; the deepest is {percent(result.metrics.max_drawdown)}.",
         to_svg(figure, "drawdown"),
         CURVES,
+        wide=True,
+    )
+
+
+def relative_chart(result: BacktestResult) -> Chart:
+    """Strategy and benchmark over the equal weight, less 1, each from its first date; shows what lies close together."""
+    title, curves = "Relative to equal weight", _curves(result)
+    equal = curves.pop("equal-weight")
+    lines = {name: _over(curve, equal) for name, curve in curves.items()}
+    known = lines["strategy"][np.isfinite(lines["strategy"])]
+    if len(known) < 2:
+        return Chart(title, "There is no equal weight to set it against.", "", wide=True)
+    figure, axes = new_figure(wide=True, height=1.9)
+    dates = session_dates(result.equity.index)
+    for name, line in lines.items():
+        axes.plot(dates, line, color=PALETTE[name], linewidth=1.1, zorder=4 if name == "strategy" else 3)
+    axes.axhline(0, color=PALETTE["equal-weight"], linewidth=1)
+    axes.yaxis.set_major_formatter(PERCENT)
+    date_axis(axes, dates)
+    return Chart(
+        title,
+        f"Value of the account over that of equal weight, less 1; at the end {percent(float(known[-1]))}, between "
+        f"{percent(float(known.min()))} and {percent(float(known.max()))} on the way.",
+        to_svg(figure, "relative"),
+        ("strategy", "benchmark"),
         wide=True,
     )
 
@@ -282,8 +308,15 @@ def _steps(result: BacktestResult) -> dict[str, Array]:
         }
 
 
+def _over(curve: Array, other: Array) -> Array:
+    """[T] curve / other, less 1, from the first date on which both have a value; NaN beside a missing or lost one."""
+    ratio = np.divide(curve, other, out=np.full(len(curve), np.nan), where=other > 0)
+    known = ratio[np.isfinite(ratio)]
+    return ratio / known[0] - 1 if known.size and known[0] > 0 else ratio * np.nan
+
+
 def _shade_windows(axes: Axes, result: BacktestResult, dates: Array) -> None:
-    """Shade the days inside the backtest on which the strategy was made (red) and those it had not seen (blue)."""
+    """Shade and bound the days inside the backtest on which the strategy was made (red) or which it had not seen (blue)."""
     spans: list[tuple[str, Any, Any, str]] = [
         (name, np.datetime64(first), np.datetime64(last), "danger")
         for name, (first, last) in result.windows.items()
@@ -291,16 +324,20 @@ def _shade_windows(axes: Axes, result: BacktestResult, dates: Array) -> None:
     ]
     if result.trained_until is not None:
         spans.append(("test", np.datetime64(result.trained_until) + 1, dates[-1], "test"))
-    for name, first, last, colour in spans:
-        first, last = max(first, dates[0]), min(last, dates[-1])
-        if first < last:
-            axes.axvspan(first, last, color=PALETTE[colour], alpha=0.06, linewidth=0, zorder=0)
-            axes.text(
-                first,
-                0.97,
-                f" {name} window",
-                transform=axes.get_xaxis_transform(),
-                va="top",
-                color=PALETTE[colour],
-                fontsize=WIDE_TEXT,
-            )
+    inside = [(name, max(first, dates[0]), min(last, dates[-1]), colour) for name, first, last, colour in spans]
+    inside = [span for span in inside if span[1] < span[2]]
+    for line, (name, first, last, colour) in enumerate(sorted(inside, key=lambda span: span[1])):
+        axes.axvspan(
+            first, last, color=PALETTE[colour], alpha=0.1 if name == "validation" else 0.06, linewidth=0, zorder=0
+        )
+        for edge in {first, last} - {dates[0], dates[-1]}:
+            axes.axvline(edge, color=PALETTE[colour], linewidth=0.9, linestyle=(0, (4, 3)), zorder=2)
+        axes.text(
+            first,
+            0.97 - 0.08 * line,
+            f" {name} window",
+            transform=axes.get_xaxis_transform(),
+            va="top",
+            color=PALETTE[colour],
+            fontsize=WIDE_TEXT,
+        )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from finpod.market.repairs import repair_lines, suspicion_lines
-from finpod.table import count, describe_terms, money, percent, ratio
+from finpod.table import count, describe_terms, money, percent, ratio, who_varies
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -19,6 +19,8 @@ _LONGEST = 400
 """Characters of a text that are shown."""
 _TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Headings of what an ensemble lists of its agents."""
+_HEADS = {"seed": "Agent seed"}
+"""Columns of those lists: an agent's own seed is not that of its tournament."""
 _LONG_SERIES = 8
 """Figures by name, such as one a year, that are more than this stand on one line."""
 
@@ -36,7 +38,8 @@ class Table(NamedTuple):
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
     """Tables of what differs between seeds or agents, with mean, spread and count, for each list that `agent` holds."""
-    tables = [("Each on its own over this window", _variants(result))] if result.spread else []
+    variants = who_varies(result).capitalize()
+    tables = [(f"{variants} on its own over this window", _variants(result))] if variants else []
     for name, value in sorted(result.agent.items()):
         if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
             tables.append((_TITLES.get(name, _words(name)), _spread([dict(item) for item in value])))
@@ -110,7 +113,11 @@ def _spread(rows: list[dict[str, Any]]) -> Table:
             scored = len(values) > 1 and key.endswith("score")
             cells.append(_text(reduce(values)) if scored else "")
         foot.append(cells)
-    return Table(tuple(_words(key) for key in head), [[_text(row.get(key)) for key in head] for row in rows], foot)
+    return Table(
+        tuple(_HEADS.get(key, _words(key)) for key in head),
+        [[_text(row.get(key)) for key in head] for row in rows],
+        foot,
+    )
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -121,6 +128,8 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
             rows.append((label, ", ".join(f"{name}: {_text(item)}" for name, item in sorted(value.items()))))
         elif isinstance(value, Mapping):
             rows += _flat(value, f"{label}: ")
+        elif isinstance(value, (str, list, tuple)) and not value:
+            continue
         elif (
             isinstance(value, (list, tuple))
             and len(value) > 1
@@ -143,11 +152,19 @@ def _text(value: Any) -> str:
     if value is None:
         return "n/a"
     if _is_figure(value):
-        return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}" if np.isfinite(value) else "n/a"
+        return _figure(value)
     if isinstance(value, (list, tuple)):
         value = ", ".join(map(_text, value))
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, (int, np.integer)):
+        return str(value)
+    if not np.isfinite(value):
+        return "n/a"
+    return f"{value + 0.0:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.5g}"
 
 
 def _is_figure(value: Any) -> bool:

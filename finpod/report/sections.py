@@ -9,6 +9,8 @@ import numpy as np
 from finpod.measures import drawdown_table, period_returns, session_dates
 from finpod.report.provenance import Table, members, provenance
 from finpod.table import (
+    TURNOVER,
+    benchmark_cover,
     columns,
     count,
     describe_terms,
@@ -18,6 +20,7 @@ from finpod.table import (
     ratio,
     ruin_date,
     short_note,
+    spread_note,
     times,
 )
 
@@ -55,6 +58,8 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "notes": notes(result),
         "tiles": tiles(result),
         "timeline": timeline(result),
+        "turnover_note": TURNOVER,
+        "spread_note": spread_note(result),
         "columns": list(names.values()),
         "headline": headline(result),
         "month_names": MONTHS,
@@ -86,7 +91,7 @@ def summary(result: BacktestResult) -> str:
     return (
         f"From {start} to {end} ({days}), {result.strategy} turned {money(result.equity.iloc[0])} into "
         f"{money(result.equity.iloc[-1])}: a total return of {percent(own.total_return)}{yearly} after costs of "
-        f"{money(result.fees)}. Over the same days {result.benchmark} returned "
+        f"{money(result.fees)}. Over the {'days it has' if benchmark_cover(result) else 'same days'} {result.benchmark} returned "
         f"{percent(result.benchmark_metrics.total_return)} and the equal weight of the names "
         f"{percent(result.equal_weight_metrics.total_return)}. The deepest fall below a peak was "
         f"{percent(own.max_drawdown)}.{sharpe}{ruined}"
@@ -107,6 +112,7 @@ def tiles(result: BacktestResult) -> list[tuple[str, str, str]]:
     """The figures at the top: label, figure, and what to set it beside."""
     own, bench, equal = result.metrics, result.benchmark_metrics, result.equal_weight_metrics
     star = " *" if result.is_short else ""
+    common = " on the days the benchmark has" if benchmark_cover(result) else ""
     return [
         (
             "Total return",
@@ -119,7 +125,7 @@ def tiles(result: BacktestResult) -> list[tuple[str, str, str]]:
             percent(own.max_drawdown),
             f"benchmark {percent(bench.max_drawdown)}, equal weight {percent(equal.max_drawdown)}",
         ),
-        ("Excess over benchmark", percent(result.relative.excess), "total return less the benchmark's"),
+        ("Excess over benchmark", percent(result.relative.excess), f"total return less the benchmark's{common}"),
         (
             "Excess over equal weight",
             percent(result.relative_to_equal_weight.excess),
@@ -128,26 +134,35 @@ def tiles(result: BacktestResult) -> list[tuple[str, str, str]]:
     ]
 
 
-def timeline(result: BacktestResult) -> list[dict[str, Any]]:
-    """Training, validation and test windows as bars: name, days, and place on the line in percent."""
+def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
+    """Training, validation and test windows as rows of bars: name, days, and place on the line in percent.
+
+    Windows that share days stand on different rows, so that none hides another.
+    """
     days = session_dates(result.equity.index)
     spans = [
         (name, np.datetime64(first, "D"), np.datetime64(last, "D"))
-        for name, (first, last) in sorted(result.windows.items())
+        for name, (first, last) in sorted(result.windows.items(), key=lambda window: window[1])
     ]
     spans.append(("test" if result.trained_until and not result.in_sample else "backtest", days[0], days[-1]))
     origin = min(first for _, first, _ in spans)
     length = max(int((max(last for *_, last in spans) - origin).astype(int)), 1)
-    return [
-        {
+    rows: list[list[dict[str, Any]]] = []
+    for name, first, last in spans:
+        bar = {
             "name": name,
             "first": str(first),
             "last": str(last),
-            "left": 100 * int((first - origin).astype(int)) / length,
+            "left": min(100 * int((first - origin).astype(int)) / length, 99.5),
             "width": max(100 * int((last - first).astype(int)) / length, 0.5),
         }
-        for name, first, last in spans
-    ]
+        free = (
+            row for row in rows if all(other["last"] < bar["first"] or bar["last"] < other["first"] for other in row)
+        )
+        if (row := next(free, None)) is None:
+            rows.append(row := [])
+        row.append(bar)
+    return rows
 
 
 def months(result: BacktestResult) -> list[tuple[str, list[Cell], str]]:
