@@ -16,7 +16,7 @@ from finpod.errors import InputError
 from finpod.report import render, write_report
 from finpod.report.charts import draw
 from finpod.report.provenance import provenance
-from finpod.report.sections import notes, timeline
+from finpod.report.sections import MONTHS, notes, timeline
 from finpod.result import load_result
 from finpod.table import headline, percent, ratio
 
@@ -303,7 +303,7 @@ def test_whole_figures_are_written_out_and_empty_ones_left_out():
 
 
 def test_an_agents_own_seed_is_called_so(html):
-    assert '<th scope="col">Agent seed</th>' in html
+    assert '<th scope="col">Agent seed</th><th scope="col">Validation score</th>' in html
 
 
 def test_members_of_one_seed_are_no_measure_of_luck():
@@ -319,6 +319,10 @@ def test_months_and_years_are_tables(result, html):
     assert percent(last_of_2017 / result.equity.iloc[0] - 1) in text
     january = result.equity[:"2017-01"].iloc[-1] / result.equity.iloc[0] - 1
     assert percent(january, 1) in text
+
+
+def test_folded_months_keep_their_names(html):
+    assert re.findall(r'data-month="(\w+)"', html)[:12] == list(MONTHS)
 
 
 def test_every_chart_is_described(html):

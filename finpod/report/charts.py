@@ -326,6 +326,10 @@ def _shade_windows(axes: Axes, result: BacktestResult, dates: Array) -> None:
         spans.append(("test", np.datetime64(result.trained_until) + 1, dates[-1], "test"))
     inside = [(name, max(first, dates[0]), min(last, dates[-1]), colour) for name, first, last, colour in spans]
     inside = [span for span in inside if span[1] < span[2]]
+    if inside:  # room for the names above the curves
+        low, high = axes.get_ylim()
+        room = 0.04 + 0.08 * len(inside)
+        axes.set_ylim(top=high * (high / low) ** (room / (1 - room)))
     for line, (name, first, last, colour) in enumerate(sorted(inside, key=lambda span: span[1])):
         axes.axvspan(
             first, last, color=PALETTE[colour], alpha=0.1 if name == "validation" else 0.06, linewidth=0, zorder=0

@@ -98,8 +98,9 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def _spread(rows: list[dict[str, Any]]) -> Table:
+    first = ("", "agent", "agent_id", "seed")
     head = sorted(
-        {key for row in rows for key in row}, key=lambda key: (key not in ("", "agent", "agent_id", "seed"), key)
+        {key for row in rows for key in row}, key=lambda key: (key not in first, not key.endswith("score"), key)
     )
     foot = []
     for label, reduce in (
