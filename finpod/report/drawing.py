@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -21,6 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from finpod.measures import Array
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
 
 PALETTE = {
     "strategy": "#0b57d1",
@@ -32,6 +35,8 @@ PALETTE = {
     "danger": "#b3261f",
     "test": "#0b57d2",
 }
+CURVES = ("strategy", "benchmark", "equal-weight")
+"""The three curves of a result, as keys of `PALETTE`."""
 WIDE_TEXT = 7
 """Size of the text in wide charts, in points; they are scaled up more than the others."""
 PERCENT = FuncFormatter(lambda value, _: f"{round(100 * value, 4) + 0.0:g}%")
@@ -64,6 +69,30 @@ _STYLE: dict[Any, Any] = {
     "axes.unicode_minus": False,
     "text.parse_math": False,
 }
+
+
+class Chart(NamedTuple):
+    """One picture of the report."""
+
+    title: str
+    """Heading above it."""
+    alt: str
+    """What a reader who cannot see it should know."""
+    svg: str
+    """Inline SVG; empty if there are too few data."""
+    curves: tuple[str, ...] = ()
+    """Keys of `PALETTE` that the legend explains."""
+    wide: bool = False
+    """Whether it takes the whole width."""
+
+
+def curves_of(result: BacktestResult) -> dict[str, Array]:
+    """The three curves, drawn last first so that the strategy lies on top."""
+    return {
+        "strategy": result.equity.to_numpy(),
+        "benchmark": result.benchmark_equity.to_numpy(),
+        "equal-weight": result.equal_weight_equity.to_numpy(),
+    }
 
 
 @contextmanager
