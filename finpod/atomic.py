@@ -1,19 +1,27 @@
-"""Files that are either whole or absent: write beside the target, then rename."""
+"""Files and folders that are either whole or absent: written beside the target, then renamed. Only finpod's own are replaced."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from finpod.errors import InputError
+
+OWN = {
+    "ensemble.json": ("a trained folder", re.compile(r"member-\d+\.pt")),
+    "result.json": ("a backtest", re.compile(r"run\.json|returns\.csv|trades\.csv|weights\.parquet")),
+    "manifest.json": ("a snapshot", re.compile(r"bars\.parquet")),
+}
+"""What marks a folder as an output of finpod: what that is called, and the names of what else such a folder may hold."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
-    Raises InputError, naming the path, if the folder cannot be written.
+    Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,42 +45,124 @@ def write_text(path: Path, content: str) -> None:
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
     """Raise InputError if an output is already there and may not be replaced."""
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name or allow --overwrite")
 
 
-def require_free(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists (unless `overwrite`), or if it and its missing parents could not be made."""
-    refuse_existing(path, overwrite)
-    parent = next(folder for folder in path.absolute().parents if folder.exists())
-    if not parent.is_dir():
-        raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {path}: {parent} is read-only; work in a folder you may write to")
+def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
+    """Raise InputError unless the folder `path` may be made; to be asked before anything long is computed.
+
+    With `overwrite` it may replace a folder that is empty or holds nothing but one output of finpod, of the kind that
+    `marker` names (see `OWN`; any kind if None). It may never be the current folder or one above it.
+    """
+    try:
+        here = Path.cwd()
+        if path.resolve() in (here, *here.parents):
+            raise InputError(f"{path} is the current folder or one above it; give a folder of its own")
+        refuse_existing(path, overwrite)
+        if os.path.lexists(path):
+            _require_own(path, marker)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    _require_writable(path)
+
+
+def require_free_file(path: Path, overwrite: bool) -> None:
+    """Raise InputError unless the file `path` may be written: it is absent, or a file and `overwrite` is true."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, not a file; move it away or choose another name")
+        refuse_existing(path, overwrite)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    _require_writable(path)
 
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the name `path` when the block ends well, and vanishes when it does not.
 
-    Raises InputError if `path` exists and `overwrite` is false, or if the parent cannot be written.
+    What `overwrite` may replace is what `require_free` says, and it must be of the kind that was made. Raises InputError
+    if it is not, if `path` exists and `overwrite` is false, or if it cannot be written.
     """
-    refuse_existing(path, overwrite)
+    require_free(path, overwrite)
+    with parents_of(path):
+        try:
+            temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+            try:
+                yield temporary
+                temporary.chmod(0o755)
+                require_free(path, overwrite, next((name for name in OWN if (temporary / name).exists()), None))
+                if os.path.lexists(path):
+                    _swap(path, temporary)
+                else:
+                    temporary.replace(path)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+        except OSError as error:
+            if error.errno is None:  # not the system's
+                raise
+            raise _unwritable(path, error) from error
+
+
+@contextmanager
+def parents_of(path: Path) -> Iterator[None]:
+    """Make the folders above `path`; if the block fails, those that were made and are empty are gone again.
+
+    Raises InputError if they cannot be made.
+    """
+    made: list[Path] = []
     try:
+        made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     except OSError as error:
+        _remove_empty(made)
         raise _unwritable(path.parent, error) from error
     try:
-        yield temporary
-        temporary.chmod(0o755)
-        if path.exists():
-            _swap(path, temporary)
-        else:
-            temporary.replace(path)
+        yield
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove_empty(made)
         raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _require_own(path: Path, marker: str | None) -> None:
+    """Raise InputError unless the folder is empty or holds one output of finpod and nothing else."""
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder, so --overwrite leaves it alone; move it away or choose another name")
+    held = sorted(entry.name for entry in path.iterdir())
+    found = next((name for name in OWN if name in held and marker in (None, name)), None)
+    if held and found is None:
+        kind = "an output of finpod" if marker is None else OWN[marker][0]
+        raise InputError(
+            f"{path} is not {kind} (it holds {held[0]!r}), so --overwrite leaves it alone; choose another name"
+        )
+    if found is None:
+        return
+    kind, others = OWN[found]
+    for name in held:
+        if (name != found and not others.fullmatch(name)) or (path / name).is_dir():
+            raise InputError(
+                f"{path} holds {name!r}, which is no part of {kind}, so --overwrite leaves it alone; move it away"
+            )
+
+
+def _require_writable(path: Path) -> None:
+    """Raise InputError if `path` and its missing parents could not be made; tried, for permissions do not tell all."""
+    try:
+        parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+        if not parent.is_dir():
+            raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{path.name}.old.") as trial:
+            (Path(trial) / path.absolute().relative_to(parent)).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def _swap(path: Path, fresh: Path) -> None:
@@ -91,4 +181,5 @@ def _swap(path: Path, fresh: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"cannot write {path}: {error.strerror or error}; choose a folder you may write to")
+    shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
+    return InputError(f"cannot write {shown}: {error.strerror or error}; choose a folder you may write to")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finpod.atomic import require_free
+from finpod.atomic import parents_of, require_free, require_free_file, write_bytes
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BACKTESTS, REPORTS = Path("backtests"), Path("reports")
 """Where runs and reports go, relative to the current folder."""
+LONGEST = 200
+"""Bytes of a name; file systems take 255, and a temporary name is longer than the name."""
 
 
 class Outputs(NamedTuple):
@@ -44,29 +46,55 @@ def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> 
     """
     word = plain_word(name)
     outputs = Outputs(BACKTESTS / word, REPORTS / f"{word}.html" if report else None)
-    for path in filter(None, outputs):
-        require_free(path, overwrite)
+    require_free(outputs.folder, overwrite, "result.json")
+    if outputs.report is not None:
+        require_free_file(outputs.report, overwrite)
     return outputs
 
 
 def plain_word(name: str) -> str:
     """The name unchanged. Raises InputError if it could not be the name of one file or folder."""
-    if name in ("", ".", "..") or Path(name).name != name or not name.isprintable():
+    if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
         raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash")
+    if len(name.encode()) > LONGEST:
+        raise InputError(f"{name[:20]!r}... cannot be a name, for it has {len(name)} letters; give a shorter one")
     return name
 
 
+def is_report_of(result: BacktestResult, path: Path) -> bool:
+    """Whether a file is the report of that strategy over that window, by its title: one that may be drawn again."""
+    from markupsafe import escape
+
+    days = result.equity.index
+    title = f"<title>{escape(result.strategy)}, {days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}</title>"
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(title.encode()) + 2_000)
+    except OSError:
+        return False
+    return head.startswith(b"<!doctype html>") and title.encode() in head
+
+
 def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> None:
-    """Write the folder and the report; if one of them fails, neither appears and earlier ones stay as they were."""
+    """Write the folder and the report; if one of them fails, neither appears and earlier ones stay as they were.
+
+    Raises InputError for what cannot be written.
+    """
     if outputs.report is None:
         result.save(outputs.folder, overwrite=overwrite, run=run)
         return
-    outputs.report.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=outputs.report.parent, prefix=".") as drafts:
-        draft = Path(drafts) / outputs.report.name
-        result.report(draft)
-        result.save(outputs.folder, overwrite=overwrite, run=run)
-        draft.replace(outputs.report)
+    require_free_file(outputs.report, overwrite)
+    with parents_of(outputs.report):
+        earlier = outputs.report.read_bytes() if outputs.report.is_file() else None
+        with tempfile.TemporaryDirectory(dir=outputs.report.parent, prefix=".") as drafts:
+            draft = Path(drafts) / outputs.report.name
+            result.report(draft)
+            draft.replace(outputs.report)
+        try:
+            result.save(outputs.folder, overwrite=overwrite, run=run)
+        except BaseException:
+            outputs.report.unlink() if earlier is None else write_bytes(outputs.report, earlier)
+            raise
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:

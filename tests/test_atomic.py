@@ -1,0 +1,159 @@
+"""What finpod may replace, and what it leaves alone."""
+
+from pathlib import Path
+
+import pytest
+
+from finpod.atomic import new_folder, require_free, require_free_file, write_text
+from finpod.errors import InputError
+
+KINDS = {
+    "ensemble.json": ["member-0.pt", "member-12.pt"],
+    "result.json": ["run.json", "returns.csv", "trades.csv", "weights.parquet"],
+    "manifest.json": ["bars.parquet"],
+}
+
+
+def make(folder, *names):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(name)
+    return folder
+
+
+def everything(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def refused(path, match, marker=None):
+    """Both before the work and when the folder is to be made, in one line, and nothing changes."""
+    before = everything(path.parent)
+    with pytest.raises(InputError, match=match) as raised:
+        require_free(path, True, marker)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(InputError, match=match), new_folder(path, overwrite=True) as fresh:
+        write_text(fresh / (marker or "result.json"), "new")
+    assert everything(path.parent) == before
+
+
+@pytest.mark.parametrize("marker", KINDS)
+def test_an_output_of_finpod_is_replaced(tmp_path, marker):
+    target = make(tmp_path / "run", marker, *KINDS[marker])
+    require_free(target, True, marker)
+    with new_folder(target, overwrite=True) as fresh:
+        write_text(fresh / marker, "new")
+    assert everything(tmp_path) == ["run", f"run/{marker}"]
+    assert (target / marker).read_text() == "new"
+
+
+def test_an_empty_folder_is_replaced(tmp_path):
+    target = make(tmp_path / "run")
+    with new_folder(target, overwrite=True) as fresh:
+        write_text(fresh / "result.json", "new")
+    assert everything(tmp_path) == ["run", "run/result.json"]
+
+
+def test_a_folder_that_is_not_finpods_is_left_alone(tmp_path):
+    refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*it holds 'a.jpg'.*--overwrite leaves it alone")
+
+
+@pytest.mark.parametrize("marker", KINDS)
+def test_a_foreign_file_in_an_output_is_named(tmp_path, marker):
+    target = make(tmp_path / "run", marker, *KINDS[marker], "notes.txt")
+    refused(target, r"run holds 'notes.txt', which is no part of a", marker)
+
+
+def test_a_folder_named_like_a_file_of_finpods_is_foreign(tmp_path):
+    target = make(tmp_path / "run", "result.json")
+    make(target / "trades.csv", "mine.txt")
+    refused(target, r"run holds 'trades.csv'")
+
+
+def test_another_kind_of_output_is_left_alone(tmp_path):
+    target = make(tmp_path / "first", "ensemble.json", "member-0.pt")
+    refused(target, r"first is not a backtest \(it holds 'ensemble.json'\)", "result.json")
+
+
+def test_a_file_in_the_place_of_a_folder_is_left_alone(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    refused(tmp_path / "run", "run is not a folder")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize("path", [".", "..", "", "sub/..", "/"])
+def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch, path):
+    here = make(tmp_path / "here", "result.json")
+    make(here / "sub")
+    monkeypatch.chdir(here)
+    for overwrite in (True, False):
+        with pytest.raises(InputError, match="is the current folder or one above it"):
+            require_free(Path(path), overwrite)
+    with pytest.raises(InputError, match="is the current folder"), new_folder(Path(path), overwrite=True):
+        pytest.fail("got a folder")
+    assert (here / "result.json").is_file()
+
+
+def test_without_leave_nothing_is_replaced(tmp_path):
+    target = make(tmp_path / "run", "result.json")
+    with pytest.raises(InputError, match="exists already; choose another name or allow --overwrite"):
+        require_free(target, False)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="exists already"):
+        require_free(tmp_path / "link", False)
+
+
+def test_what_appears_during_the_work_is_not_replaced(tmp_path):
+    target = tmp_path / "run"
+    with pytest.raises(InputError, match="exists already"), new_folder(target):
+        make(target, "late.txt")
+    assert everything(tmp_path) == ["run", "run/late.txt"]
+
+
+def test_a_link_to_an_output_is_replaced_and_its_target_kept(tmp_path):
+    elsewhere = make(tmp_path / "elsewhere", "result.json")
+    (tmp_path / "run").symlink_to(elsewhere)
+    with new_folder(tmp_path / "run", overwrite=True) as fresh:
+        write_text(fresh / "result.json", "new")
+    assert (elsewhere / "result.json").read_text() == "result.json"
+    assert (tmp_path / "run" / "result.json").read_text() == "new"
+
+
+def test_a_failure_takes_the_folders_above_with_it(tmp_path):
+    make(tmp_path / "there")
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "there" / "a" / "b" / "run"):
+        raise RuntimeError
+    assert everything(tmp_path) == ["there"]
+
+
+def test_an_error_of_the_disk_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*run: No space left on device"), new_folder(tmp_path / "run"):
+        raise OSError(28, "No space left on device")
+    assert everything(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["/proc/finpod", "/proc/finpod/deep/run", "x" * 300, "x" * 300 + "/run", "file/run"])
+def test_what_cannot_be_made_is_known_before_the_work(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    for require in (require_free, require_free_file):
+        with pytest.raises(InputError, match="cannot write") as raised:
+            require(Path(name), False)
+        assert "\n" not in str(raised.value)
+        assert len(str(raised.value)) < 400
+    assert everything(tmp_path) == ["file"]
+
+
+def test_only_files_are_replaced_by_files(tmp_path):
+    page = tmp_path / "page.html"
+    require_free_file(page, False)
+    page.write_text("old")
+    with pytest.raises(InputError, match="exists already"):
+        require_free_file(page, False)
+    require_free_file(page, True)
+    page.unlink()
+    page.mkdir()
+    with pytest.raises(InputError, match=r"page\.html is a folder, not a file"):
+        require_free_file(page, True)
+    with pytest.raises(InputError, match="cannot write"):
+        write_text(page, "new")
+    assert everything(tmp_path) == ["page.html"]
