@@ -94,9 +94,13 @@ def test_an_existing_folder_is_kept_unless_told(tmp_path):
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="run exists already; choose another name or allow --overwrite"):
         result.save(folder)
+    with pytest.raises(InputError, match=r"run holds 'notes.txt', which is no part of a backtest"):
+        result.save(folder, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
-    result.save(folder, overwrite=True)
+    (folder / "notes.txt").unlink()
+    result.save(folder, overwrite=True, run={"again": True})
     assert {path.name for path in folder.iterdir()} == FILES
+    assert json.loads((folder / "run.json").read_text()) == {"again": True}
 
 
 def test_a_failed_save_leaves_nothing_behind(tmp_path):
@@ -115,7 +119,7 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path):
 def test_a_folder_keeps_its_old_content_if_the_new_cannot_take_its_place(tmp_path, monkeypatch):
     target = tmp_path / "run"
     target.mkdir()
-    (target / "old.txt").write_text("old")
+    (target / "result.json").write_text("old")
     rename, calls = Path.replace, []
 
     def second_fails(self, other):
@@ -125,35 +129,106 @@ def test_a_folder_keeps_its_old_content_if_the_new_cannot_take_its_place(tmp_pat
         return rename(self, other)
 
     monkeypatch.setattr(Path, "replace", second_fails)
-    with pytest.raises(OSError, match="No space left"), new_folder(target, overwrite=True) as fresh:
-        (fresh / "new.txt").write_bytes(b"new")
+    with pytest.raises(InputError, match="No space left"), new_folder(target, overwrite=True) as fresh:
+        (fresh / "result.json").write_bytes(b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert (target / "old.txt").read_text() == "old"
+    assert (target / "result.json").read_text() == "old"
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write .*file: .*; choose a folder you may write to"):
+    with pytest.raises(InputError, match=r"cannot write .*file/run: .*file is not a folder; move it away"):
         run().save(tmp_path / "file" / "run")
 
 
+def edit(**changes):
+    """Change fields of result.json; a field is named with two underscores between levels."""
+
+    def damage(folder):
+        content = json.loads((folder / "result.json").read_text())
+        for name, value in changes.items():
+            *levels, last = name.split("__")
+            inner = content
+            for level in levels:
+                inner = inner[level]
+            inner[last] = value
+        (folder / "result.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def lines(file, change):
+    """Change the lines of a CSV."""
+
+    def damage(folder):
+        path = folder / file
+        path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+    return damage
+
+
+def cell(row, column, value):
+    def change(rows):
+        cells = rows[row].rstrip().split(",")
+        cells[column] = value
+        return [*rows[:row], ",".join(cells) + "\n", *rows[row + 1 :]] if row >= 0 else [*rows[:row], ",".join(cells)]
+
+    return change
+
+
+def fewer_weights(folder):
+    path = folder / "weights.parquet"
+    pd.read_parquet(path).iloc[:-1].to_parquet(path)
+
+
+def word_weights(folder):
+    path = folder / "weights.parquet"
+    pd.read_parquet(path).astype(str).replace("0.0", "none").to_parquet(path)
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "message"),
     [
-        lambda folder: (folder / "result.json").unlink(),
-        lambda folder: (folder / "result.json").write_text("{"),
-        lambda folder: (folder / "result.json").write_text("[]"),
-        lambda folder: (folder / "result.json").write_text('{"format": 1}'),
-        lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"),
-        lambda folder: (folder / "weights.parquet").write_bytes(b"no"),
+        (lambda folder: (folder / "result.json").unlink(), "holds no backtest result"),
+        (lambda folder: (folder / "result.json").write_text("{"), "holds no backtest result"),
+        (lambda folder: (folder / "result.json").write_text("[]"), "holds no backtest result"),
+        (lambda folder: (folder / "result.json").write_text('{"format": 1}'), r"is damaged \(it lacks 'strategy'\)"),
+        (lambda folder: (folder / "returns.csv").unlink(), r"is damaged \(.*No such file.*returns.csv"),
+        (lambda folder: (folder / "returns.csv").write_text(""), r"is damaged \("),
+        (lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"), r"is damaged \("),
+        (lambda folder: (folder / "trades.csv").unlink(), r"is damaged \(.*No such file.*trades.csv"),
+        (lambda folder: (folder / "weights.parquet").write_bytes(b"no"), r"weights.parquet cannot be read"),
+        (fewer_weights, "not of the same days"),
+        (word_weights, "weights.parquet: .* not a number"),
+        (lines("returns.csv", lambda rows: rows[:20]), "not of the same days"),
+        (lines("returns.csv", cell(5, 1, "many")), "returns.csv: equity holds 'many', not a number"),
+        (lines("returns.csv", cell(5, 1, "")), "no whole equity curve"),
+        (lines("returns.csv", cell(5, 0, "2001-01-01")), "not of the same days"),
+        (lines("returns.csv", cell(-1, 1, "5.0")), "total return of strategy is .* in result.json, but "),
+        (lines("returns.csv", cell(-1, 2, "5.0")), "total return of benchmark is"),
+        (lines("returns.csv", cell(1, 1, "999.0")), "cash is 1000000.0 in result.json, but 999.0"),
+        (lines("trades.csv", lambda rows: rows[:-1]), "costs is .* in result.json, but"),
+        (lines("trades.csv", cell(1, 2, "few")), "trades.csv: shares holds 'few', not a number"),
+        (edit(start="2001-01-02"), "start is 2001-01-02 in result.json, but 20"),
+        (edit(end="2001-01-02"), "end is 2001-01-02 in result.json"),
+        (edit(metrics__days=7), "number of returns is 7 in result.json, but 53"),
+        (edit(table__strategy__total_return="much"), r"is damaged \("),
+        (edit(costs__fee_bps=-5), "fee_bps is -5"),
+        (edit(costs__fee_bps="five"), r"is damaged \("),
+        (edit(costs__bogus=1), "bogus"),
+        (edit(risk_free="low"), "risk_free is 'low'"),
+        (edit(trials=True), "trials is True"),
+        (edit(windows=[1, 2]), r"is damaged \("),
+        (edit(spread={"seed 1": {}}), r"variants is \['seed 1'\] in result.json, but \[\]"),
     ],
 )
-def test_a_damaged_folder_is_one_line(tmp_path, damage):
+def test_a_damaged_folder_is_one_line(tmp_path, damage, message):
     folder = run().save(tmp_path / "run")
     damage(folder)
-    with pytest.raises(InputError, match="holds no backtest result") as raised:
+    with pytest.raises(InputError, match=message) as raised:
         load_result(folder)
     assert "\n" not in str(raised.value)
+    assert str(folder) in str(raised.value)
 
 
 def test_another_format_is_refused(tmp_path):
