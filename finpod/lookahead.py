@@ -6,7 +6,7 @@ On sampled days everything after the day is taken away, and then replaced by noi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,11 +15,24 @@ import numpy as np
 from finpod.decisions import decide_once
 from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.market.data import Array, DateLike, MarketData
-from finpod.strategy import FeatureLike, MarketView, Strategy
+from finpod.strategy import FeatureLike, FeatureTable, MarketView, Strategy, equal_parts
 
 CUT_TOLERANCE = 1e-5
 """Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
 WITHOUT, WITH_NOISE = "are left out", "are replaced by noise"
+KINDS = WITHOUT, WITH_NOISE
+ACCOUNTS = "decisions", "decisions once invested"
+"""The two accounts each day is decided in: all cash as the first of a run, and all invested in equal parts later on."""
+OTHER_DAYS = "days that were not sampled"
+UNCHECKED = (
+    OTHER_DAYS,
+    "accounts other than all cash and all in equal parts",
+    "what a strategy remembers over more than two decisions",
+    "a copy of the data that a strategy carries itself",
+)
+Progress = Callable[[str, float], None]
+Result = Callable[[MarketData, FeatureTable, int], Array]
+"""(market, its features, row) -> what is compared, [N] or [N, F]."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +47,16 @@ class Audit:
     """The days checked."""
     subject: str
     """What was audited."""
+    unchecked: tuple[str, ...] = ()
+    """What the verdict does not cover."""
 
     def __str__(self) -> str:
         span = f"{len(self.days)} days from {self.days[0]!s:.10} to {self.days[-1]!s:.10}"
-        if self.passed:
-            return f"{self.subject}: no look-ahead found on {span}"
-        return "\n".join([f"{self.subject}: LOOKS AHEAD, checked on {span}", *(f"  {line}" for line in self.findings)])
+        verdict = f"no look-ahead found on {span}" if self.passed else f"LOOKS AHEAD, checked on {span}"
+        lines = [f"{self.subject}: {verdict}", *(f"  {line}" for line in self.findings)]
+        if self.unchecked:
+            lines.append(f"  not checked: {'; '.join(self.unchecked)}")
+        return "\n".join(lines)
 
 
 class Leak(NamedTuple):
@@ -50,6 +67,14 @@ class Leak(NamedTuple):
     ticker: str
 
 
+class Change(NamedTuple):
+    """Results [N, ...] of one row on the whole market, and without its future."""
+
+    row: int
+    whole: Array
+    other: Array
+
+
 def audit(
     strategy: Strategy,
     market: MarketData,
@@ -58,39 +83,50 @@ def audit(
     seed: int = 0,
     start: DateLike | None = None,
     end: DateLike | None = None,
+    progress: Progress | None = None,
 ) -> Audit:
     """Check decisions on `days` sampled sessions of [start, end], and the `features` a strategy declares, a name or a list.
 
-    For each day the decision on the whole market is compared with that on the market cut off after the day (equal to
+    For each day the decisions on the whole market are compared with those on the market cut off after the day (equal to
     1e-5 in every weight) and on the market with all later rows replaced by noise: prices, volumes, the benchmark, which
-    bars are missing, membership and last bars (equal to the last bit). Every decision is taken by a fresh copy of the
-    strategy in an account that is all cash, as the first of a run (step 0). So it covers what is read through the view,
-    feature functions included; it does not cover rules that act only once something is held or at a later step, and it
-    cannot catch a strategy that carries its own copy of the data. Only days that were sampled count.
+    bars are missing, membership and last bars (equal to the last bit). A fresh copy of the strategy decides in an account
+    that is all cash, as the first of a run (step 0), and another, after a first decision `every` sessions before, in one
+    that holds the day's members in equal parts. So it covers what is read through the view, feature functions included;
+    what it does not cover is in `unchecked`.
 
-    Raises InputError for a window with nothing after it and StrategyError where the strategy itself fails.
+    Features are computed once for the whole market and once for each market without its future, two a day: a noise copy
+    of one day has noise in the past of every later day, so that days cannot share one. `progress` is called with what is
+    being done and the share that is done. Raises InputError for a window with nothing after it and StrategyError where
+    the strategy itself fails.
     """
     label = strategy.name
     market = market.benchmark_market() if strategy.trades_benchmark else market
-    rows = _sample(market, days, seed, start, end)
-
-    def decide(on: MarketData, row: int) -> Array:
-        weights = decide_once(_copy_of(strategy), MarketView(on, row), label)
-        return np.full(len(on.tickers), np.nan) if weights is None else weights
-
-    restless = [row for row in rows if not _same(decide(market, row), decide(market, row))]
-    if restless:
-        day = market.dates[restless[0]]
-        findings = [
-            f"decisions: not repeatable; on {day!s:.10} two decisions on the same data differ, so that look-ahead cannot "
-            "be told from chance (draw random numbers from a generator of the strategy's own)"
-        ]
-    else:
-        findings = _compare("decisions", decide, market, rows, seed)
+    rows, first = _sample(market, days, seed, start, end), market.window(start, end)[0]
     declared = getattr(strategy, "features", None)
+    results: list[Result] = [_decisions(strategy, first, invested) for invested in (False, True)]
+    table = FeatureTable(market)
+    restless = [
+        row
+        for row in rows
+        if any(not _same(decide(market, table, row), decide(market, table, row)) for decide in results)
+    ]
+    names: tuple[str, ...] = ()
     if isinstance(declared, (str, list, tuple)):
-        findings += audit_features(market, declared, days=days, seed=seed, start=start, end=end).findings
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), f"strategy {label}")
+        names = table.get(declared)[0]
+        results.append(lambda on, table, row: table.get(declared)[1][row])
+    changes = _changes(results, market, table, rows, seed, progress or (lambda doing, share: None))
+    findings: list[str] = []
+    for i, what in enumerate(ACCOUNTS):
+        findings += _compare(what, "the weight of", market, {kind: changes[i, kind] for kind in KINDS})
+    if findings and not restless:  # own functions of a table that is computed once may be restless too
+        fresh = FeatureTable(market)
+        restless = [
+            row for row in rows if any(not _same(d(market, table, row), d(market, fresh, row)) for d in results)
+        ]
+    if restless:
+        findings = [_unrepeatable(market.dates[restless[0]])]
+    findings += _feature_findings(market, names, {kind: changes.get((len(ACCOUNTS), kind), []) for kind in KINDS})
+    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), f"strategy {label}", UNCHECKED)
 
 
 def audit_features(
@@ -101,27 +137,18 @@ def audit_features(
     seed: int = 0,
     start: DateLike | None = None,
     end: DateLike | None = None,
+    progress: Progress | None = None,
 ) -> Audit:
     """The same for features, each by name: names or functions `MarketData -> [T, N]`, None for the default set.
 
     A value may change by 1e-5 of itself (or of 1) on the market cut off after the day, and by nothing under noise.
     """
-    from finpod.market.features import compute, name_of, resolve
-
-    kept, _ = resolve(market, features)
-    rows = _sample(market, days, seed, start, end)
-    whole = compute(market, kept).numpy()
-    findings = []
-
-    def values(on: MarketData, row: int) -> Array:
-        return whole[row] if on is market else compute(on, kept).numpy()[row]
-
-    changed = {kind: list(_changes(values, market, rows, seed, kind)) for kind in (WITHOUT, WITH_NOISE)}
-    for column, feature in enumerate(kept):
-        for kind, pairs in changed.items():
-            leaks = [_leak(market, row, a[:, column], b[:, column], kind) for row, a, b in pairs]
-            findings += _sentence(f"feature {name_of(feature)}", "the value for", market, leaks, kind, len(rows))
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features")
+    rows, table = _sample(market, days, seed, start, end), FeatureTable(market)
+    names = table.get(features)[0]
+    results: list[Result] = [lambda on, table, row: table.get(features)[1][row]]
+    changes = _changes(results, market, table, rows, seed, progress or (lambda doing, share: None))
+    findings = _feature_findings(market, names, {kind: changes[0, kind] for kind in KINDS})
+    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features", (OTHER_DAYS,))
 
 
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
@@ -162,27 +189,67 @@ def _sample(market: MarketData, days: int, seed: int, start: DateLike | None, en
     return np.sort(np.random.default_rng(seed).choice(np.arange(first, stop + 1), min(days, stop + 1 - first), False))
 
 
+def _decisions(strategy: Strategy, first: int, invested: bool) -> Result:
+    """What a fresh copy decides, NaN for nothing; `invested`, after a first decision in cash, but not before row `first`."""
+    every = strategy.every if isinstance(strategy.every, int) and strategy.every >= 1 else 1
+
+    def decide(market: MarketData, table: FeatureTable, row: int) -> Array:
+        copied = _copy_of(strategy)
+        view = MarketView(market, row, table=table)
+        if invested:
+            before = MarketView(market, max(row - every, first), table=table)
+            decide_once(copied, before, strategy.name)
+            held = equal_parts(view.member & view.tradable)
+            view = MarketView(market, row, step=every, cash=max(1 - held.sum(), 0.0), held=held, table=table)
+        weights = decide_once(copied, view, strategy.name)
+        return np.full(len(market.tickers), np.nan) if weights is None else weights
+
+    return decide
+
+
 def _changes(
-    result: Callable[[MarketData, int], Array], market: MarketData, rows: Array, seed: int, kind: str
-) -> Iterable[tuple[int, Array, Array]]:
-    """(row, result on the whole market, result without its future) for each row."""
-    for row in rows:
-        other = market.rows(0, row + 1) if kind == WITHOUT else with_noise_after(market, row, seed)
-        whole = result(market, row)
-        try:
-            yield row, whole, result(other, row)
-        except FinpodError:  # it worked on the whole market, so what it missed lies in the future
-            yield row, whole, np.full_like(whole, np.inf)
+    results: Sequence[Result], market: MarketData, table: FeatureTable, rows: Array, seed: int, progress: Progress
+) -> dict[tuple[int, str], list[Change]]:
+    """For each result, by its number, and each kind of market without a future: what became of every row."""
+    changes: dict[tuple[int, str], list[Change]] = {(i, kind): [] for i in range(len(results)) for kind in KINDS}
+    for done, row in enumerate(rows):
+        progress(f"auditing {market.dates[row]!s:.10}, day {done + 1} of {len(rows)}", done / len(rows))
+        on_all = [result(market, table, row) for result in results]
+        for kind in KINDS:
+            other = market.rows(0, row + 1) if kind == WITHOUT else with_noise_after(market, row, seed)
+            other_table = FeatureTable(other)  # one for all that is read on this market
+            for i, (result, whole) in enumerate(zip(results, on_all, strict=True)):
+                try:
+                    found = result(other, other_table, row)
+                except FinpodError:  # it worked on the whole market, so what it missed lies in the future
+                    found = np.full_like(whole, np.inf)
+                changes[i, kind].append(Change(row, whole, found))
+    progress("audited", 1.0)
+    return changes
 
 
-def _compare(
-    what: str, decide: Callable[[MarketData, int], Array], market: MarketData, rows: Array, seed: int
-) -> list[str]:
+def _compare(what: str, value_of: str, market: MarketData, changes: dict[str, list[Change]]) -> list[str]:
     findings = []
-    for kind in (WITHOUT, WITH_NOISE):
-        leaks = [_leak(market, row, a, b, kind) for row, a, b in _changes(decide, market, rows, seed, kind)]
-        findings += _sentence(what, "the weight of", market, leaks, kind, len(rows))
+    for kind, pairs in changes.items():
+        leaks = [_leak(market, *pair, kind) for pair in pairs]
+        findings += _sentence(what, value_of, market, leaks, kind, len(pairs))
     return findings
+
+
+def _feature_findings(market: MarketData, names: Sequence[str], changes: dict[str, list[Change]]) -> list[str]:
+    """Those of each feature [N, F], by its name."""
+    findings = []
+    for column, name in enumerate(names):
+        own = {k: [Change(row, a[:, column], b[:, column]) for row, a, b in pairs] for k, pairs in changes.items()}
+        findings += _compare(f"feature {name}", "the value for", market, own)
+    return findings
+
+
+def _unrepeatable(day: np.datetime64) -> str:
+    return (
+        f"decisions: not repeatable; on {day!s:.10} two decisions on the same data differ, so that look-ahead cannot "
+        "be told from chance (draw random numbers from a generator of the strategy's own)"
+    )
 
 
 def _leak(market: MarketData, row: int, whole: Array, other: Array, kind: str) -> Leak | None:

@@ -114,6 +114,79 @@ def test_declared_features_are_audited_by_name(market):
     assert all(finding.startswith("feature tomorrow: first leak on") for finding in verdict.findings)
 
 
+def test_looking_ahead_only_once_invested_is_caught(market):
+    class Patient(Strategy):
+        every = 5
+
+        def decide(self, view):
+            if view.step == 0 or view.held.sum() < 0.5:
+                return equal_parts(view.tradable & view.member)
+            return top_k(view.features(tomorrow)[:, 0], 3, among=view.tradable)
+
+    verdict = audit(Patient(), market)
+    assert not verdict.passed
+    assert {finding.split(":")[0] for finding in verdict.findings} == {"decisions once invested"}
+
+
+def test_a_strategy_that_remembers_its_first_decision_is_audited_as_in_a_run(market):
+    steps = []
+
+    class Entered(Strategy):
+        every = 21
+
+        def decide(self, view):
+            if view.step == 0:
+                self.entered = view.closes(1)[0]
+            steps.append((view.step, str(view.date)[:10], view.cash, round(view.held.sum(), 9)))
+            return top_k(np.nan_to_num(view.closes(1)[0] / self.entered), 3, among=view.tradable)
+
+    row = 60
+    assert audit(Entered(), market, start=market.dates[30], end=market.dates[row], days=31).passed
+    later = [entry for entry in steps if entry[0]]
+    assert {step for step, *_ in later} == {21}
+    assert all(held == 1.0 and abs(cash) < 1e-9 for _, _, cash, held in later)
+    before = [steps[i - 1][1] for i, entry in enumerate(steps) if entry[0] and entry[1] == str(market.dates[row])[:10]]
+    assert set(before) == {str(market.dates[row - 21])[:10]}
+    assert min(day for _, day, *_ in steps) >= str(market.dates[30])[:10]
+
+
+def test_the_verdict_says_what_was_not_checked(market):
+    verdict = audit(Momentum(), market, days=2)
+    assert str(verdict).splitlines()[-1] == "  not checked: " + "; ".join(verdict.unchecked)
+    assert "days that were not sampled" in verdict.unchecked
+    assert "a copy of the data" in str(verdict)
+    assert str(audit_features(market, "return_5", days=2)).endswith("not checked: days that were not sampled")
+
+
+def test_features_are_computed_once_a_market(market):
+    """Once for the whole market, and on each of the two that stand in for it on a day."""
+    seen = []
+
+    def counted(on):
+        seen.append(on.content_hash)
+        return yesterday(on)
+
+    assert audit(Ranks([counted, "return_5"], features=[counted, "return_5"]), market, days=4).passed
+    assert len(seen) == len(set(seen)) == 1 + 2 * 4
+    seen.clear()
+    assert audit_features(market, [counted], days=4).passed
+    assert len(seen) == 1 + 2 * 4
+
+
+def test_features_that_roll_dice_are_not_taken_for_look_ahead(market):
+    def dice(on):
+        return np.random.default_rng().random(on.shape)
+
+    assert audit(Ranks(dice), market, days=3).findings[0].startswith("decisions: not repeatable; on ")
+
+
+def test_progress_is_told(market):
+    told = []
+    audit(Momentum(), market, days=3, progress=lambda doing, share: told.append((doing, share)))
+    assert [share for _, share in told] == [0.0, 1 / 3, 2 / 3, 1.0]
+    assert "day 1 of 3" in told[0][0]
+
+
 def test_a_copy_of_the_data_is_out_of_reach(market):
     """What the docstring admits: a strategy that carries the whole market decides alike whatever the view is cut to."""
 
