@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
+import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
 from finpod.market.data import Array, MarketData
 from finpod.strategy import BUILT_IN, Strategy
 
@@ -55,9 +56,44 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
         raise StrategyError(
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
         )
+    _require_trials(folder / ENSEMBLE)
     from finpod.tournament.ensemble import load_ensemble
 
     return load_ensemble(folder, features)
+
+
+def _require_trials(manifest: Path) -> None:
+    """Raise CheckpointError for a number of trials that cannot be; what else may be wrong is the ensemble's to say."""
+    try:
+        content = json.loads(manifest.read_text())
+    except (OSError, ValueError):
+        return
+    trials = content.get("trials", 1) if isinstance(content, dict) else 1
+    if type(trials) is not int or trials < 1:
+        raise CheckpointError(
+            f"{manifest} is damaged: trials is {trials!r:.40}, no whole number from 1 on; train again"
+        )
+
+
+def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
+    """The functions a Python file defines, but for those with a leading underscore or the name of a built-in feature.
+
+    Raises InputError if there is no such file, StrategyError, in one line, if it cannot be run or defines none.
+    """
+    from finpod.market.features import FEATURES
+
+    if not (path.suffix == ".py" and path.is_file()):
+        raise InputError(f"there is no Python file {path} to take features from; check the path")
+    module = _module(path)
+    own: list[Callable[[MarketData], Array]] = [
+        function
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__ == name
+        if not name.startswith("_") and name not in FEATURES
+    ]
+    if not own:
+        raise StrategyError(f"{path} defines no feature function of its own; write one that takes a market")
+    return own
 
 
 def _module(path: Path) -> ModuleType:
@@ -112,7 +148,7 @@ def _instance(kind: type[Strategy], path: Path) -> Strategy:
         return kind()
     except FinpodError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StrategyError(
             f"{path}: {kind.__name__}() failed, and a strategy must need no arguments ({_place(error, path)})"
         ) from error

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from finpod.errors import FinpodError, InputError, StrategyError
-from finpod.loading import load_strategy
+from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.loading import load_features, load_strategy
 from finpod.strategy import BUILT_IN, Momentum, Strategy
 
 GOOD = '''
@@ -152,6 +152,35 @@ def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
     ensemble = types.ModuleType("finpod.tournament.ensemble")
     ensemble.load_ensemble = lambda folder, own: Momentum(k=3) if folder == tmp_path and own == [abs] else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "finpod.tournament.ensemble", ensemble)
-    (tmp_path / "ensemble.json").write_text("{}")
+    (tmp_path / "ensemble.json").write_text('{"trials": 3}')
     assert load_strategy(tmp_path, [abs]).k == 3
     assert load_strategy(f"{tmp_path}/", features=[abs]).k == 3
+
+
+@pytest.mark.parametrize("trials", ['"many"', "0", "-1", "1.5", "true", "null"])
+def test_a_number_of_trials_that_cannot_be_is_named(tmp_path, trials):
+    (tmp_path / "ensemble.json").write_text(f'{{"trials": {trials}}}')
+    with pytest.raises(CheckpointError, match=r"ensemble.json is damaged: trials is .*; train again") as raised:
+        load_strategy(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_feature_functions_of_a_file(write, tmp_path):
+    path = write(
+        "from os.path import join\nimport numpy as np\n\ndef mine(market):\n    return market.close\n\n"
+        "def _helper(market):\n    return 1\n\ndef return_5(market):\n    return market.close\n\nother = mine\n"
+    )
+    assert [function.__name__ for function in load_features(path)] == ["mine"]
+    with pytest.raises(StrategyError, match="defines no feature function of its own"):
+        load_features(write("x = 1\n"))
+    with pytest.raises(StrategyError, match="cannot be run: line 1: SystemExit"):
+        load_features(write("raise SystemExit(0)\n"))
+    for wrong in (tmp_path / "gone.py", tmp_path):
+        with pytest.raises(InputError, match="there is no Python file"):
+            load_features(wrong)
+
+
+def test_a_strategy_that_ends_the_program_when_made_is_one_line(write):
+    path = write("import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        raise SystemExit(0)\n")
+    with pytest.raises(StrategyError, match=r"A\(\) failed, .*line 4: SystemExit"):
+        load_strategy(path)
