@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import finpod
-from finpod import demo, runs
+from finpod import demo
 from finpod.atomic import new_folder
 from finpod.cli import main, options
 from finpod.errors import InputError
@@ -72,8 +72,8 @@ def assert_one_line(ended, *fragments):
         ("backtest equal-weight --market sim --start 2010-12-31 --end 2010-06-01", ["2010-06-01", "before it starts"]),
         ("backtest equal-weight --market sim --start yesterday", ["'yesterday'", "YYYY-MM-DD"]),
         ("backtest equal-weight --market sim --start 2030-01-01", ["2030-01-01", "2010-01-04"]),
-        ("backtest equal-weight --market sim --fee-bps -5", ["fee_bps", "-5"]),
-        ("backtest equal-weight --market sim --cash 0", ["cash", "positive"]),
+        ("backtest equal-weight --market sim --fee-bps -5", ["--fee-bps is -5"]),
+        ("backtest equal-weight --market sim --cash 0", ["--cash is 0", "positive"]),
         ("backtest equal-weight --market sim --cash much", ["--cash", "'much'", "finpod backtest --help"]),
         ("backtest equal-weight --market sim --fill opn", ["'opn'", "open", "close"]),
         ("backtest equal-weight --market sim --name a/b", ["'a/b'", "plain word"]),
@@ -286,8 +286,8 @@ def test_outputs_appear_both_or_not_at_all(work, run, monkeypatch):
 def test_report_draws_a_saved_run_again(work, run):
     assert run("backtest equal-weight --market sim", WINDOW).code == 0
     first = (work / "reports" / "equal-weight.html").read_bytes()
-    assert_one_line(run("report backtests/equal-weight"), "reports/equal-weight.html exists already")
-    (work / "reports" / "equal-weight.html").unlink()
+    page = work / "reports" / "equal-weight.html"
+    page.write_bytes(first + b"<!-- of an older version -->")
     ended = run("report backtests/equal-weight")
     assert (ended.code, ended.out) == (0, "reports/equal-weight.html\n")
     assert (work / "reports" / "equal-weight.html").read_bytes() == first
@@ -406,7 +406,10 @@ def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypa
     monkeypatch.setattr(finpod, "bench", bench, raising=False)
     monkeypatch.setattr(finpod, "train", lambda task, **settings: used.append(settings["device"]) or trained)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    options = {"bench": "", "train": "stocks --market sim --train a:b --validation c:d --out strategies/x"}
+    options = {
+        "bench": "",
+        "train": "stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/x",
+    }
     line = f"{command} {options[command]}"
     assert run(line).err.splitlines() == ["no GPU found: computing on the CPU"]
     assert run(line, "--device cpu").err == ""
@@ -459,7 +462,7 @@ def short_demo(work, monkeypatch):
 
     def train(task, *, out, overwrite, progress, **settings):
         with new_folder(Path(out), overwrite=overwrite) as fresh:
-            (fresh / "settings").write_text(f"{task} {settings['train']} {settings['validation']}")
+            (fresh / "ensemble.json").write_text(f"{task} {settings['train']} {settings['validation']}")
         progress("training", 1.0)
         chosen = finpod.load_strategy("equal-weight")
         chosen.provenance = {"device": "cpu"}
@@ -480,7 +483,7 @@ def test_demo_goes_the_whole_way_and_replaces_only_its_own(short_demo, run):
     assert ended.out.splitlines()[-1] == str(short_demo / "reports" / "demo.html")
     assert (short_demo / "reports" / "demo.html").is_file()
     assert json.loads((short_demo / "backtests/demo/run.json").read_text())["command"] == "finpod demo"
-    assert (short_demo / "strategies/demo/settings").read_text() == f"stocks {demo.TRAIN} {demo.VALIDATION}"
+    assert (short_demo / "strategies/demo/ensemble.json").read_text() == f"stocks {demo.TRAIN} {demo.VALIDATION}"
     assert demo.TRAIN[1] < demo.VALIDATION[0] < demo.VALIDATION[1] < demo.TEST[0]
     assert run("demo").code == 0
     (short_demo / "backtests/demo/run.json").write_text('{"command": "finpod backtest mine --name demo"}')
@@ -490,11 +493,176 @@ def test_demo_goes_the_whole_way_and_replaces_only_its_own(short_demo, run):
     assert run("demo --overwrite").code == 0
 
 
-def test_run_names():
-    assert runs.name_of("equal-weight") == "equal-weight"
-    assert runs.name_of("strategies/momentum.py") == "momentum"
-    assert runs.name_of("strategies/momentum.py:Slow") == "momentum-Slow"
-    assert runs.name_of("strategies/v1.5/") == "v1.5"
-    for wrong in ("", ".", "..", "a/b", "a\nb"):
-        with pytest.raises(InputError, match="cannot be a name"):
-            runs.plan_outputs(wrong)
+# --- what a careless user must not lose, and what a careless strategy must not spoil ------------------------------
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Fails if anything is read or computed."""
+    for name in ("load_market", "backtest", "train"):
+        monkeypatch.setattr(finpod, name, lambda *a, **k: pytest.fail("worked before the command line was checked"))
+
+
+TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"{TRAIN} --overwrite --out photos", "photos is not a trained folder (it holds 'a.jpg')"),
+        (f"{TRAIN} --overwrite --out .", ". is the current folder"),
+        (f"{TRAIN} --overwrite --out ..", ".. is the current folder or one above it"),
+        (f"{TRAIN} --overwrite --out data/sim", "data/sim is not a trained folder"),
+        (f"{TRAIN} --out /proc/x", "cannot write /proc/x"),
+        (f"{TRAIN} --agents 0 --out strategies/x", "--agents is 0"),
+        (f"{TRAIN} --seeds 0 --out strategies/x", "--seeds is 0"),
+        (f"{TRAIN} --seed -1 --out strategies/x", "--seed is -1"),
+        (f"{TRAIN} --hold 0 --out strategies/x", "--hold is 0"),
+        (f"{TRAIN} --fee-bps -1 --out strategies/x", "--fee-bps is -1"),
+        (f"{TRAIN.replace('2010-02-01', 'May')} --out strategies/x", "'May' is not a date"),
+        ("backtest equal-weight --market sim --overwrite --name photos", "backtests/photos holds 'notes.txt'"),
+        ("backtest equal-weight --market sim --overwrite --name page", "reports/page.html is a folder, not a file"),
+        (f"backtest equal-weight --market sim --name {'x' * 300}", "cannot be a name, for it has 300 letters"),
+        ("backtest equal-weight --market sim --cash 0", "--cash is 0"),
+        ("backtest equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
+        ("audit equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
+        ("backtest equal-weight --market sim --start 2010-06-01 --end 2010-05-01", "before it starts"),
+        ("backtest momentum --market sim --features-from own.py", "--features-from is for a trained folder"),
+        ("report photos --out reports/page.html", "photos holds no backtest result"),
+    ],
+)
+def test_what_cannot_end_well_does_not_begin(work, run, no_work, line, told):
+    for file in (
+        "photos/a.jpg",
+        "backtests/photos/result.json",
+        "backtests/photos/notes.txt",
+        "reports/page.html/b.jpg",
+    ):
+        (work / file).parent.mkdir(parents=True, exist_ok=True)
+        (work / file).write_text("precious")
+    before = sorted(work.rglob("*")), tree(work)
+    assert_one_line(run(line), told)
+    assert (sorted(work.rglob("*")), tree(work)) == before
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_blank_name_is_refused(work, no_work, capsys, name):
+    with pytest.raises(SystemExit) as ended:
+        main(["backtest", "equal-weight", "--market", "sim", "--name", name])
+    assert ended.value.code == 2
+    assert f"{name!r} cannot be a name" in capsys.readouterr().err
+
+
+def test_a_working_folder_that_cannot_be_written_is_refused(run, no_work, monkeypatch):
+    monkeypatch.chdir("/proc")
+    assert_one_line(run("backtest equal-weight"), "cannot write backtests/equal-weight")
+
+
+def test_an_error_of_the_system_is_one_line_and_code_2(work, run, monkeypatch):
+    def broken(*_args, **_options):
+        raise OSError(5, "Input/output error", "disk")
+
+    monkeypatch.setattr(finpod, "backtest", broken)
+    assert_one_line(run("backtest equal-weight --market sim"), "disk: Input/output error")
+
+
+def test_a_report_replaces_only_the_report_of_its_run(work, run):
+    assert run("backtest equal-weight --market sim", WINDOW).code == 0
+    for foreign in (
+        "my own page",
+        (work / "reports/equal-weight.html").read_text().replace("2010-06-01", "2010-06-02"),
+    ):
+        (work / "reports/equal-weight.html").write_text(foreign)
+        assert_one_line(run("report backtests/equal-weight"), "is no report of backtests/equal-weight", "--out")
+        assert (work / "reports/equal-weight.html").read_text() == foreign
+    assert run("report backtests/equal-weight --overwrite").code == 0
+    shown = json.loads(run("report backtests/equal-weight --json").out)
+    assert shown["report"] == "reports/equal-weight.html"
+    assert shown["result"] == json.loads((work / "backtests/equal-weight/result.json").read_text())
+
+
+def test_report_of_a_damaged_run_is_one_line(work, run):
+    assert run("backtest equal-weight --market sim", WINDOW).code == 0
+    (work / "backtests/equal-weight/returns.csv").unlink()
+    before = tree(work)
+    assert_one_line(run("report backtests/equal-weight"), "backtests/equal-weight is damaged", "returns.csv")
+    assert tree(work) == before
+
+
+def test_demo_prints_json(short_demo, run):
+    shown = json.loads(run("demo --json").out)
+    assert shown["report"] == "reports/demo.html"
+    assert shown["result"] == json.loads((short_demo / "backtests/demo/result.json").read_text())
+
+
+NOISY = """
+import finpod
+print("loading")
+class Noisy(finpod.Strategy):
+    def __init__(self):
+        print("made")
+    def decide(self, view):
+        print("deciding")
+        return {"S1": 0.5}
+"""
+
+
+def test_a_strategy_that_prints_does_not_spoil_the_json(work, run):
+    (work / "noisy.py").write_text(NOISY)
+    for line in ("backtest noisy.py --no-report --json", "audit noisy.py --days 2 --json"):
+        ended = run(line, "--market sim")
+        assert ended.code == 0
+        assert isinstance(json.loads(ended.out), dict)
+        assert all(word in ended.err for word in ("loading", "made", "deciding"))
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("loading", "leaves.py cannot be run"),
+        ("made", "Noisy() failed"),
+        ("deciding", "strategy Noisy failed on 2010-"),
+    ],
+)
+@pytest.mark.parametrize("command", ["backtest", "audit"])
+def test_a_strategy_that_exits_is_an_error(work, run, printed, told, command):
+    (work / "leaves.py").write_text(NOISY.replace(f'print("{printed}")', "raise SystemExit(0)"))
+    ended = run(f"{command} leaves.py --market sim")
+    assert (ended.code, ended.out) == (2, "")
+    last = ended.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert told in last
+    assert last.count("SystemExit: 0") == 1
+    assert sorted(path.name for path in work.iterdir()) == ["data", "leaves.py"]
+
+
+def test_no_command_ends_well_without_its_output(work, run, monkeypatch):
+    def leave(*_args, **_options):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(finpod, "audit", leave)
+    assert_one_line(run("audit momentum --market sim"), "SystemExit: 0")
+
+
+def test_agents_with_own_features_are_judged_on_the_command_line(work, run, simulated):
+    (work / "own.py").write_text(
+        "import numpy as np\n\ndef reversal(market):\n    table = np.full(market.shape, np.nan)\n"
+        "    table[1:] = -(market.close[1:] / market.close[:-1] - 1)\n    return table\n"
+    )
+    (reversal,) = options.features(".", Path("own.py"))
+    size = {"agents": 1, "rounds": 1, "keep": 1, "steps": 512, "device": "cpu"}
+    windows = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
+    finpod.train(market=simulated, out="strategies/own", features=["return_5", reversal], **windows, **size)
+    line = "backtest strategies/own --market sim --start 2010-10-01 --no-report"
+    assert_one_line(run(line), "reversal", "--features-from FILE.py")
+    assert run(line, "--features-from own.py").code == 0
+    audited = run("audit strategies/own --market sim --days 2 --features-from own.py")
+    assert audited.code == 0
+    assert "day 1 of 2" in audited.err
+    assert "not checked: " in audited.out
+    assert_one_line(run(line, "--name again --features-from gone.py"), "gone.py")
+
+
+def test_messages_name_options_as_typed(work, run):
+    assert_one_line(run("backtest momentum --market sim --risk-free -2"), "--risk-free is -2")
+    assert_one_line(run("audit momentum --market sim --days 0"), "--days is 0")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from finpod import __version__
 from finpod.cli import data, judge, learn
-from finpod.errors import FinpodError
+from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
 
@@ -66,7 +67,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
             code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a SystemExit is that of a user's file: the command did not end
         if debug:
             traceback.print_exc()
         message, code = _explain(error, words)
@@ -77,10 +78,15 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _explain(error: Exception, words: list[str]) -> tuple[str, int]:
+def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, FinpodError):
-        return str(error), 2
+        told = str(error).replace("load_strategy(folder, features=[...])", "the command with --features-from FILE.py")
+        return _as_typed(told, words) if isinstance(error, InputError) else told, 2
+    if isinstance(error, SystemExit):
+        return f"the strategy or a feature ended the program (SystemExit: {error.code}); take exit() out of it", 2
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the system'}: {error.strerror or error}; --debug shows where", 2
     if not hasattr(error, "format_message"):
         return f"unexpected {type(error).__name__}: {error}; --debug shows where", 1
     # A usage error of typer, whose class and wording differ between its versions.
@@ -100,3 +106,21 @@ def _typed(parameter: object, words: list[str]) -> str | None:
             if word.startswith(f"{option}="):
                 return word.partition("=")[2]
     return None
+
+
+def _as_typed(text: str, words: list[str]) -> str:
+    """A message of the library with the command's options in the place of its arguments: fee_bps is --fee-bps."""
+    command: Any = get_command(app)
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    for parameter in command.params:
+        option = next((name for name in parameter.opts if name.startswith("--")), None)
+        if option is None or parameter.secondary_opts:
+            continue
+        for name in {parameter.name, option.removeprefix("--")}:
+            argument = rf"(?<![\w-]){name}(?![\w-])"
+            text = re.sub(rf"{argument}=(True\b)?(?=[\s,;)]|$)", option, text)
+            text = re.sub(rf"{argument}=", f"{option} ", text)
+            text = re.sub(argument if "_" in name else rf"^{argument}(?= is )", option, text)
+        text = text.replace(f"{option} ({option})", option)
+    return text

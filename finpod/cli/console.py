@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from finpod.jsonable import to_json
@@ -48,8 +48,15 @@ def remark(text: str) -> None:
 def progress(text: str, *, log: bool = False) -> Iterator[Report]:
     """A bar on stderr while the block runs, moved by the callable it yields.
 
-    Where stderr is no terminal there is no bar; for a long block, `log` has a line a tenth instead.
+    Where stderr is no terminal there is no bar; for a long block, `log` has a line a tenth instead. What the block
+    prints, a user's strategy for one, goes to stderr too: stdout holds what the command has to say and nothing else.
     """
+    with redirect_stdout(sys.stderr), _bar(text, log) as report:
+        yield report
+
+
+@contextmanager
+def _bar(text: str, log: bool) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

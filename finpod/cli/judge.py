@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +11,17 @@ from typing import Annotated
 import typer
 
 from finpod import runs
-from finpod.atomic import require_free
+from finpod.atomic import require_free_file
 from finpod.cli import console, options
+from finpod.errors import InputError
 from finpod.market.ledger import Costs
 
 Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
 Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; the data's own if left out.")]
+Features = Annotated[
+    Path | None,
+    typer.Option("--features-from", metavar="FILE.py", help="The user's own feature functions that it was trained on."),
+]
 End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; the data's own if left out.")]
 
 
@@ -32,6 +39,7 @@ def backtest(
     cash: Annotated[float, typer.Option(help="Cash before the first order.")] = 1_000_000.0,
     whole_shares: Annotated[bool, typer.Option("--whole-shares", help="Deal in whole shares only.")] = False,
     risk_free: Annotated[float, typer.Option(help="Yearly rate for the Sharpe ratio, as a fraction.")] = 0.0,
+    features_from: Features = None,
     allow_in_sample: Annotated[
         bool, typer.Option("--allow-in-sample", help="Allow days the strategy was trained on; the report says so.")
     ] = False,
@@ -44,10 +52,12 @@ def backtest(
     import finpod
 
     started = datetime.now(UTC)
-    outputs = runs.plan_outputs(name or runs.name_of(strategy), report=not no_report, overwrite=overwrite)
+    wanted = runs.name_of(strategy) if name is None else name
+    outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
+    options.check_account(cash, start, end)
     with console.progress("loading") as report:
-        decides = finpod.load_strategy(strategy)
+        decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         prices = options.load(market, members, benchmark)
         report(f"backtest of {decides.name}", 0.2)
         result = finpod.backtest(
@@ -77,15 +87,22 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A run: backtests/NAME.")],
     out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
     overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Write the HTML report of a saved run again."""
+    """Write the HTML report of a saved run again, in the place of an earlier one."""
     import finpod
 
-    target = out or runs.REPORTS / f"{runs.name_of(folder)}.html"
-    require_free(target, overwrite)
+    target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(folder))}.html"
     with console.progress("drawing"):
-        written = finpod.load_result(folder).report(target, overwrite=overwrite)
-    print(written)
+        result = finpod.load_result(folder)
+        if target.is_file() and not (overwrite or runs.is_report_of(result, target)):
+            raise InputError(f"{target} exists already and is no report of {folder}; name another file with --out")
+        require_free_file(target, overwrite=True)
+        written = result.report(target)
+    if as_json:
+        console.show_json({"report": str(written), "result": json.loads(result.to_json())})
+    else:
+        print(written)
 
 
 def audit(
@@ -95,6 +112,7 @@ def audit(
     benchmark: options.Benchmark = "QQQ",
     start: Start = None,
     end: End = None,
+    features_from: Features = None,
     days: Annotated[int, typer.Option(help="Sessions to check.")] = 12,
     seed: Annotated[int, typer.Option(help="Seed of the sampled days and the noise.")] = 0,
     as_json: options.AsJson = False,
@@ -102,15 +120,13 @@ def audit(
     """Find out whether a strategy looks ahead; exit code 1 if it does."""
     import finpod
 
-    with console.progress("auditing"):
-        decides = finpod.load_strategy(strategy)
+    options.check_dates(start, end)
+    with console.progress("loading", log=True) as report:
+        decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         prices = options.load(market, members, benchmark)
-        verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end)
+        verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end, progress=report)
     if as_json:
-        checked = [f"{day!s:.10}" for day in verdict.days]
-        console.show_json(
-            {"subject": verdict.subject, "passed": verdict.passed, "findings": verdict.findings, "days": checked}
-        )
+        console.show_json({**asdict(verdict), "days": [f"{day!s:.10}" for day in verdict.days]})
     else:
         print(verdict)
     if not verdict.passed:

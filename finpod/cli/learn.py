@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,10 +45,17 @@ def train(
 ) -> None:
     """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
     import finpod
+    from finpod.tournament.training import Plan, trading_of
 
     windows = options.window(train, "--train"), options.window(validation, "--validation")
-    require_free(out, overwrite)
+    for text in (*windows[0], *windows[1]):
+        options.check_dates(text, None)
+    require_free(out, overwrite, "ensemble.json")
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
+    if seeds < 1:
+        raise InputError(f"seeds is {seeds}; it must be a whole number from 1 on")
+    Plan(agents=agents, rounds=rounds, keep=keep, steps=Plan.steps if steps is None else steps, seed=seed)
+    trading_of(hold=hold, action=action, costs=costs)
     prices = options.load(market, members, benchmark)
     _say_device(device)
     with console.progress("training", log=True) as progress:
@@ -101,12 +109,15 @@ def bench(
     console.show_json(wanted) if as_json else console.show_facts(wanted)
 
 
-def demo(overwrite: options.Overwrite = False) -> None:
+def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) -> None:
     """Train and judge an agent on the bundled sample of 20 stocks: the whole way to a report, without a network."""
     from finpod import demo
 
     with console.progress("starting", log=True) as progress:
         outcome = demo.run_demo(overwrite=overwrite, progress=progress)
+    if as_json:
+        console.show_json({"report": str(outcome.report), "result": json.loads(outcome.result.to_json())})
+        return
     print(f"Data: {outcome.data}")
     print(f"Device: {outcome.result.agent['device']}")
     print()

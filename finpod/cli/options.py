@@ -10,7 +10,9 @@ import typer
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
-    from finpod.market.data import MarketData
+    from collections.abc import Callable
+
+    from finpod.market.data import Array, MarketData
 
 DATA = Path("data")
 """Where snapshots are kept, relative to the current folder."""
@@ -59,3 +61,31 @@ def window(text: str, option: str) -> tuple[str, str]:
 def words(text: str) -> list[str]:
     """A list written with commas."""
     return [word for word in (part.strip() for part in text.split(",")) if word]
+
+
+def check_dates(start: str | None, end: str | None) -> None:
+    """Raise InputError for what is no date, or an end before the start: known before any data are read."""
+    from finpod.market.data import as_date
+
+    first, last = (None if text is None else as_date(text) for text in (start, end))
+    if first is not None and last is not None and last < first:
+        raise InputError(f"the window ends on {end}, before it starts on {start}; swap them")
+
+
+def check_account(cash: float, start: str | None, end: str | None) -> None:
+    """Raise InputError for cash or dates with which no account can run."""
+    from finpod.simulation import Terms
+
+    check_dates(start, end)
+    Terms(cash=cash)
+
+
+def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:
+    """The feature functions of `--features-from`, which goes with a trained folder only."""
+    from finpod.loading import load_features
+
+    if file is None:
+        return []
+    if not Path(strategy).is_dir():
+        raise InputError(f"--features-from is for a trained folder, and {strategy} is none; leave it out")
+    return load_features(file)
