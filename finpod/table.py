@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from finpod.verdict import verdicts
+
 if TYPE_CHECKING:
     from finpod.market.ledger import Costs
     from finpod.result import BacktestResult
@@ -196,8 +198,8 @@ def format_result(result: BacktestResult) -> str:
     if result.is_short:
         lines.append(short_note(result))
     lines.append(TURNOVER)
-    if said := spread_line(result):
-        lines += ["", said]
+    if said := [*verdicts(result), *filter(None, [spread_line(result)])]:
+        lines += ["", *map(_plain, said)]
     if ruined := ruin_date(result):
         lines += ["", f"RUINED on {ruined}: the account fell to zero"]
     if result.warnings:

@@ -26,6 +26,7 @@ LAYERS = [
         "outcome",
         "result",
         "caveats",
+        "verdict",
         "table",
         "backtester",
         "lookahead",

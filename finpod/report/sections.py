@@ -23,6 +23,7 @@ from finpod.table import (
     spread_note,
     times,
 )
+from finpod.verdict import verdicts
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -55,6 +56,7 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "ruined": ruin_date(result),
         "short_note": short_note(result) if result.is_short else "",
         "summary": summary(result),
+        "verdicts": verdicts(result),
         "notes": notes(result),
         "tiles": tiles(result),
         "timeline": timeline(result),
