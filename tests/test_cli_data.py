@@ -40,6 +40,18 @@ def with_faults(path):
     bars.to_csv(path, index=False)
 
 
+@pytest.mark.parametrize("command", ["data import bars.csv --benchmark IDX", "data fetch AAPL"])
+def test_only_a_snapshot_is_replaced_and_that_is_known_before_the_work(work, run, monkeypatch, command):
+    for reader in ("load_market", "fetch_market"):
+        monkeypatch.setattr(f"finpod.{reader}", lambda *a, **k: pytest.fail("read before the output was checked"))
+    (work / "data" / "mine").mkdir(parents=True)
+    (work / "data" / "mine" / "result.json").write_text("precious")
+    code, out, err = run(f"{command} --name mine --overwrite")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "data/mine is not a snapshot (it holds 'result.json')" in err
+    assert (work / "data" / "mine" / "result.json").read_text() == "precious"
+
+
 def test_import_check_and_show(work, run):
     with_faults(work / "bars.csv")
     code, out, _ = run("data import bars.csv --benchmark IDX --json")

@@ -88,6 +88,23 @@ def test_an_existing_snapshot_is_refused(market, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["three"]
 
 
+def test_only_a_snapshot_is_replaced(market, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_text("precious")
+    with pytest.raises(InputError, match=r"it holds 'a.jpg'"):
+        save_snapshot(market, tmp_path / "photos", overwrite=True)
+    folder = save_snapshot(market, tmp_path / "three")
+    (folder / "notes.txt").write_text("precious")
+    with pytest.raises(InputError, match=r"three holds 'notes.txt', which is no part of a snapshot"):
+        save_snapshot(market.rows(0, 2), folder, overwrite=True)
+    assert load_snapshot(folder).content_hash == market.content_hash
+    assert (folder / "notes.txt").read_text() == "precious"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text("{}")
+    with pytest.raises(InputError, match="run is not a snapshot"):
+        save_snapshot(market, tmp_path / "run", overwrite=True)
+
+
 def test_a_failed_write_leaves_nothing(market, tmp_path, monkeypatch):
     def full(path, content):
         raise InputError(f"cannot write {path}: No space left on device; choose a folder you may write to")

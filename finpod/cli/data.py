@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.errors import InputError
-from finpod.runs import plain_word, require_free
+from finpod.runs import plain_word
 
 if TYPE_CHECKING:
     from finpod.market.data import MarketData
@@ -190,7 +191,7 @@ def _or_none(word: str) -> str | None:
 def _target(name: str, overwrite: bool) -> Path:
     """Where the snapshot goes, refused before any work if it may not."""
     target = options.DATA / plain_word(name)
-    require_free(target, overwrite)
+    require_free(target, overwrite, "manifest.json")
     return target
 
 

@@ -12,6 +12,7 @@ from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
+from finpod.runs import plain_word
 
 
 def train(
@@ -51,13 +52,14 @@ def train(
     for text in (*windows[0], *windows[1]):
         options.check_dates(text, None)
     require_free(out, overwrite, "ensemble.json")
+    plain_word(out.resolve().name)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
     if seeds < 1:
         raise InputError(f"seeds is {seeds}; it must be a whole number from 1 on")
     Plan(agents=agents, rounds=rounds, keep=keep, steps=Plan.steps if steps is None else steps, seed=seed)
     trading_of(hold=hold, action=action, costs=costs)
-    prices = options.load(market, members, benchmark)
     _say_device(device)
+    prices = options.load(market, members, benchmark)
     with console.progress("training", log=True) as progress:
         ensemble = finpod.train(
             task,
