@@ -48,7 +48,7 @@ def run_demo(*, overwrite: bool = False, progress: Callable[[str, float], None] 
     say = progress or (lambda doing, share: None)
     overwrite = overwrite or _is_own(runs.BACKTESTS / NAME)
     outputs = runs.plan_outputs(NAME, overwrite=overwrite)
-    require_free(STRATEGY, overwrite)
+    require_free(STRATEGY, overwrite, "ensemble.json")
     market = finpod.sample_market()
     ensemble = finpod.train(
         "stocks",

@@ -23,5 +23,7 @@ def pick_device(name: str = "auto") -> torch.device:
     if kind not in ("cpu", "cuda") or not (index == "" or index.isdigit()):
         raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu")
+        raise InputError(
+            f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu"
+        )
     return torch.device(name)

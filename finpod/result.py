@@ -19,6 +19,7 @@ from finpod.errors import InputError
 from finpod.jsonable import to_json
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
+from finpod.verdict import verdicts
 
 FORMAT = 1
 PLAIN: dict[str, tuple[type, ...]] = {
@@ -218,6 +219,7 @@ class BacktestResult:
             "warnings": self.warnings,
             "events": self.events,
             "spread": self.spread,
+            "verdicts": verdicts(self),
         } | {name: getattr(self, name) for name in PLAIN}
         return to_json(content)
 

@@ -364,9 +364,11 @@ def test_an_output_that_exists_is_refused_before_training_and_replaced_when_allo
     assert "exists already" in refusal(market, tmp_path, out=tmp_path / "mine")
     assert slices == []
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
+    assert "notes.txt" in refusal(market, tmp_path, out=tmp_path / "mine", overwrite=True)
+    assert slices == []
+    (tmp_path / "mine" / "notes.txt").unlink()
     tiny_train(market, tmp_path / "mine", overwrite=True)
     assert load_ensemble(tmp_path / "mine").name == "mine"
-    assert not (tmp_path / "mine" / "notes.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

@@ -27,7 +27,7 @@ from finpod.market.features import Features
 from finpod.market.ledger import Costs
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.rl.snapshot import Snapshot
-from finpod.tournament.ensemble import Ensemble
+from finpod.tournament.ensemble import MANIFEST, Ensemble
 from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.pod import Arena, Settings, train_slice, validate, without_accounts
 
@@ -114,7 +114,7 @@ def train(
         raise InputError(f"unknown task {task!r}; train knows stocks")
     if learner != "ppo":
         raise InputError(f"unknown learner {learner!r}; train knows ppo")
-    require_free(Path(out), overwrite)
+    require_free(Path(out), overwrite, MANIFEST)
     trading = trading_of(hold=hold, action=action, costs=costs or Costs(), **settings)
     arena = make_arena(market, train, validation, trading, fill, features, str(pick_device(device)), threads)
     say = progress or (lambda doing, share: None)
