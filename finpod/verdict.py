@@ -31,8 +31,8 @@ def excess_over(result: BacktestResult, other: pd.Series) -> Interval | None:
     return excess_interval(*steps, periods_per_year=min(result.periods_per_year, 252), resamples=RESAMPLES)
 
 
-def sentence(result: BacktestResult, other: pd.Series, name: str) -> str:
-    """What the interval says in words; empty where there is none."""
+def sentence(result: BacktestResult, other: pd.Series, name: str, reserve: str = "") -> str:
+    """What the interval says in words; empty where there is none. `reserve` is added where it speaks for the strategy."""
     found = excess_over(result, other)
     if found is None:
         return ""
@@ -43,10 +43,15 @@ def sentence(result: BacktestResult, other: pd.Series, name: str) -> str:
     return (
         f"Excess over {name}: {points[0]} points a year, {100 * found.level:.0f} % interval {points[1]} to {points[2]}: {said}"
         + (" if this were the only trial" if result.trials > 1 and found.low > 0 else "")
+        + (reserve if found.low > 0 else "")
     )
 
 
 def verdicts(result: BacktestResult) -> list[str]:
     """The sentences on equal weight and on the benchmark."""
-    pairs = ((result.equal_weight_equity, "equal weight"), (result.benchmark_equity, result.benchmark))
-    return [said for other, name in pairs if (said := sentence(result, other, name))]
+    hindsight = ", but names chosen with hindsight explain it as well" if result.manifest.get("survivorship") else ""
+    said = [
+        sentence(result, result.equal_weight_equity, "equal weight"),
+        sentence(result, result.benchmark_equity, result.benchmark, hindsight),
+    ]
+    return [one for one in said if one]

@@ -44,6 +44,14 @@ def test_the_best_of_many_trials_is_not_judged_as_one():
     )
 
 
+def test_hindsight_is_held_against_the_excess_over_the_benchmark():
+    made = against(0.0008, manifest={"survivorship": True})
+    flattered = against(0.0008, manifest={"survivorship": True}, benchmark_equity=made.equal_weight_equity)
+    own, bench = verdicts(flattered)
+    assert own.endswith(": more than luck explains")
+    assert bench.endswith("but names chosen with hindsight explain it as well")
+
+
 def test_the_sentence_holds_the_figures():
     result = against(0.00005)
     found = excess_over(result, result.equal_weight_equity)
