@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from finpod.market.ledger import Costs
     from finpod.market.sources import fetch_market, load_market, sample_market
     from finpod.measures import metrics
-    from finpod.result import BacktestResult, load_result
+    from finpod.result import BacktestResult
+    from finpod.saved import load_result
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
     from finpod.tournament.training import train
@@ -38,7 +39,7 @@ _HOME = {
     "backtest": "backtester",
     "fetch_market": "market.sources",
     "load_market": "market.sources",
-    "load_result": "result",
+    "load_result": "saved",
     "load_strategy": "loading",
     "make_env": "envs.tasks",
     "metrics": "measures",

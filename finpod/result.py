@@ -1,11 +1,9 @@
-"""`BacktestResult`: what a backtest found, in memory and on disk."""
+"""`BacktestResult`: what a backtest found, and how it is written down."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from finpod.atomic import new_folder, write_text
-from finpod.errors import InputError
 from finpod.jsonable import to_json
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
@@ -257,118 +254,6 @@ class BacktestResult:
         from finpod.table import format_result
 
         return format_result(self)
-
-
-def load_result(folder: str | Path) -> BacktestResult:
-    """Read back what `BacktestResult.save` wrote, and check that the curves and trades are those of result.json.
-
-    Raises InputError for a folder that holds no result, one of another format, or a damaged one, and says what is wrong.
-    """
-    source = Path(folder)
-    try:
-        content = json.loads((source / "result.json").read_text())
-        found = content["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{source} holds no backtest result ({_reason(error)}); give a folder under backtests/"
-        ) from error
-    if found != FORMAT:
-        raise InputError(f"{source} has result format {found}, this finpod reads {FORMAT}; run it again")
-    try:
-        result = _assembled(source, content)
-        wrong = next(_differences(result, content), None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise InputError(f"{source} is damaged ({_reason(error)}); run the backtest again") from error
-    if wrong is not None:
-        raise InputError(f"{source} is damaged: {wrong}; run the backtest again")
-    return result
-
-
-def _reason(error: Exception) -> str:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"it lacks {text}" if isinstance(error, KeyError) else text
-
-
-def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
-    for name, kinds in PLAIN.items():
-        if not isinstance(content[name], kinds) or (isinstance(content[name], bool) and bool not in kinds):
-            raise ValueError(f"result.json: {name} is {content[name]!r:.60}")
-    csv: dict[str, Any] = {"parse_dates": ["date"], "float_precision": "round_trip"}
-    curves = _numeric(pd.read_csv(source / "returns.csv", index_col="date", **csv), "returns.csv")
-    curves.index = pd.DatetimeIndex(curves.index).as_unit("ns")
-    text = {"ticker": str, "kind": str}
-    trades = pd.read_csv(source / "trades.csv", dtype=text, keep_default_na=False, **csv)
-    trades["date"] = trades["date"].astype("datetime64[ns]")
-    if len(trades):
-        _numeric(trades.drop(columns=["date", *text]), "trades.csv")
-    return BacktestResult(
-        equity=curves["equity"],
-        benchmark_equity=curves["benchmark"],
-        equal_weight_equity=curves["equal_weight"],
-        weights=_numeric(_weights(source / "weights.parquet"), "weights.parquet"),
-        trades=trades,
-        turnover=curves["turnover"].dropna(),
-        costs=Costs(**content["costs"]),
-        variants={name.removeprefix(VARIANT): curves[name].dropna() for name in curves if name.startswith(VARIANT)},
-        windows={name: (first, last) for name, (first, last) in content["windows"].items()},
-        warnings=tuple(content["warnings"]),
-        events=tuple(content["events"]),
-        **{name: content[name] for name in PLAIN},
-    )
-
-
-def _weights(path: Path) -> pd.DataFrame:
-    stored = path.read_bytes()
-    try:
-        return pd.read_parquet(io.BytesIO(stored))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path.name} cannot be read: {_reason(error)}") from error
-
-
-def _numeric(table: pd.DataFrame, file: str) -> pd.DataFrame:
-    """The table. Raises ValueError if a column does not hold numbers."""
-    for name, column in table.items():
-        if not pd.api.types.is_numeric_dtype(column):
-            words = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
-            raise ValueError(f"{file}: {name} holds {words.iloc[0] if len(words) else 'no numbers'!r}, not a number")
-    return table
-
-
-def _differences(result: BacktestResult, content: Mapping[str, Any]) -> Iterator[str]:
-    """What the series say otherwise than result.json, one clause each."""
-    equity, stated = result.equity, content["table"]
-    if len(result.weights) != len(equity) or not (result.weights.index == equity.index).all():
-        yield "returns.csv and weights.parquet are not of the same days"
-    if len(equity) < 2 or not np.isfinite(equity.to_numpy()).all():
-        yield "returns.csv has no whole equity curve"
-        return
-    own = result.table
-    facts: list[tuple[str, Any, Any]] = [
-        ("start", f"{equity.index[0]:%Y-%m-%d}", content["start"]),
-        ("end", f"{equity.index[-1]:%Y-%m-%d}", content["end"]),
-        ("number of returns", len(result.returns), content["metrics"]["days"]),
-        ("cash", float(equity.iloc[0]), content["cash"]),
-        *((f"total return of {row}", own[row]["total_return"], stated[row]["total_return"]) for row in own),
-        *((name, own["strategy"][name], stated["strategy"][name]) for name in ("turnover", "costs", "buys", "sells")),
-        ("variants", sorted(result.spread), sorted(content["spread"])),
-    ]
-    facts += [
-        (f"total return of {name}", row["total_return"], content["spread"][name]["total_return"])
-        for name, row in result.spread.items()
-        if name in content["spread"]
-    ]
-    for name, found, said in facts:
-        if not _agrees(found, said):
-            yield f"{name} is {said} in result.json, but {found} in the files beside it"
-
-
-def _agrees(found: Any, said: Any) -> bool:
-    """Whether two facts are equal, numbers but for rounding; null stands for NaN."""
-    if not isinstance(found, (int, float)):
-        return bool(found == said)
-    if said is None or math.isnan(found):
-        return said is None and math.isnan(found)
-    return math.isclose(found, said, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def _last_of_session(curve: Any) -> Any:

@@ -25,6 +25,7 @@ LAYERS = [
         "simulation",
         "outcome",
         "result",
+        "saved",
         "caveats",
         "verdict",
         "table",

@@ -17,7 +17,7 @@ from finpod.report import render, write_report
 from finpod.report.charts import draw
 from finpod.report.provenance import provenance
 from finpod.report.sections import MONTHS, notes, timeline
-from finpod.result import load_result
+from finpod.saved import load_result
 from finpod.table import headline, percent, ratio
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -13,7 +13,8 @@ from finpod.atomic import new_folder
 from finpod.backtester import backtest
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
-from finpod.result import BacktestResult, load_result
+from finpod.result import BacktestResult
+from finpod.saved import load_result
 from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
 
 FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet"}

@@ -8,7 +8,7 @@ from made_markets import random_market
 
 from finpod.backtester import backtest
 from finpod.report import write_report
-from finpod.result import load_result
+from finpod.saved import load_result
 from finpod.strategy import Strategy
 
 
