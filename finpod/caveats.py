@@ -56,7 +56,7 @@ def _data(result: BacktestResult) -> list[str]:
         "them, which flatters every strategy by about two percent a year"
         if manifest.get("benchmark_kind") == "price return"
         else "",
-        f"{len(missing)} members of these dates have no prices and are left out: {', '.join(missing[:8])}"
+        f"{len(missing)} members lack prices on some of these dates, and are left out then: {', '.join(missing[:8])}"
         + (" ..." if len(missing) > 8 else "")
         if missing
         else "",

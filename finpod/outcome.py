@@ -129,8 +129,8 @@ def _skipped(window: Window) -> Iterator[str]:
 def _departures(trades: pd.DataFrame) -> Iterator[str]:
     for trade in trades[trades["kind"] == "delisted"].itertuples():
         yield (
-            f"{trade.date:%Y-%m-%d}: {trade.ticker} left the exchange; {-trade.shares:.6g} shares turned to cash at "
-            f"{trade.price:.6g}"
+            f"{trade.date:%Y-%m-%d}: {trade.ticker} has no more bars (it left the exchange, or its source ended); "
+            f"{-trade.shares:.6g} shares turned to cash at {trade.price:.6g}"
         )
 
 

@@ -4,6 +4,8 @@ import pytest
 from made_bars import alone, one_name, places, repairs, suspicions
 from numpy.testing import assert_allclose, assert_array_equal
 
+from finpod.market.sources import load_market
+
 LACKING = "splits applied to prices as traded"
 RAW_DIVIDENDS = "dividends applied to prices as traded"
 PUT_IN = "dividends put into the adjusted close"
@@ -217,3 +219,20 @@ def test_actions_on_the_first_bar_or_a_masked_one():
     bars = one_name(np.r_[close[:5], 0.0, close[5:]], dividend=np.r_[paid(0.9)[:5], 0.9, np.zeros(6)])
     market = alone(bars)  # the dividend is listed for a bar without a price
     assert_allclose(market.close[[0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11], 0], total, rtol=1e-12)
+
+
+def test_a_crash_weeks_before_a_split_is_left_alone():
+    """Closes adjusted for a split of 2 on the 31st day, and a real fall by half on the 11th."""
+    close = np.r_[np.full(10, 100.0), np.full(40, 50.0)] * (1 + 0.001 * np.sin(np.arange(50)))
+    frame = pd.DataFrame(
+        {
+            "date": pd.bdate_range("2024-01-02", periods=50),
+            "ticker": "A",
+            "close": close,
+            "split": np.where(np.arange(50) == 30, 2.0, 0.0),
+        }
+    )
+    market = load_market(frame, benchmark=None, calendar=None)
+    returns = market.close[1:, 0] / market.close[:-1, 0] - 1
+    assert returns.min() < -0.49
+    assert not any("applied to a part" in entry["kind"] for entry in market.manifest["repairs"])

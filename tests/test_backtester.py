@@ -287,7 +287,9 @@ def test_b08_a_delisted_position_becomes_cash(fill, delisting_return, last):
     left = result.trades[result.trades["kind"] == "delisted"]
     assert left["date"].tolist() == [pd.Timestamp(market.dates[4])]
     assert left["shares"].tolist() == [-10]
-    assert any("2024-01-05: A left the exchange; 10 shares turned to cash" in event for event in result.events)
+    assert any(
+        "2024-01-05: A has no more bars" in event and "10 shares turned to cash" in event for event in result.events
+    )
     assert result.weights["A"].iloc[-1] == 0
 
 

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from finpod.errors import DataError, InputError
 from finpod.market.data import MarketData
 from finpod.market.sessions import NEW_YORK
+from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
 
 
@@ -149,3 +150,20 @@ def test_later_bars_never_change_an_earlier_return(day, seed):
     for name in (name for name in TABLES if getattr(one, name) is not None):
         assert_array_equal(getattr(one, name)[: day + 1], getattr(other, name)[: day + 1])
     assert isinstance(other, MarketData)
+
+
+def test_a_file_without_a_bar_that_can_be_used_is_refused():
+    days = pd.bdate_range("2024-01-02", periods=3)
+    swapped = pd.DataFrame({"date": days, "ticker": "A", "open": 10.0, "high": 9.0, "low": 11.0, "close": 10.0})
+    with pytest.raises(DataError, match="holds no bar that can be used"):
+        load_market(swapped, benchmark=None)
+
+
+def test_names_without_a_bar_are_no_names():
+    days = pd.bdate_range("2024-01-02", periods=3)
+    frame = pd.DataFrame({"date": days, "ticker": pd.Categorical(["A"] * 3, categories=["A", "GHOST"]), "close": 10.0})
+    assert load_market(frame, benchmark=None).tickers == ("A",)
+    blank = pd.concat([frame.astype({"ticker": str}), pd.DataFrame({"date": days, "ticker": "B", "close": np.nan})])
+    market = load_market(blank, benchmark=None)
+    assert market.tickers == ("A",)
+    assert market.manifest["missing"] == ["B"]

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from finpod.backtester import backtest
-from finpod.errors import InputError
+from finpod.errors import DataError, InputError
 from finpod.market.data import MarketData
 from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
@@ -136,6 +136,30 @@ def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
     (dropped,) = market.manifest["repairs"]
     assert dropped["kind"] == "rows dropped, outside the hours of their session"
     assert dropped["count"] == 4
+
+
+def test_intraday_times_of_another_clock_are_refused():
+    market = minutes(sessions=8).rows(BARS, 8 * BARS)
+    hours = np.concatenate(
+        [market.dates + np.timedelta64(hour, "h") for hour in range(7)]
+    )  # whole days from 09:30 to 16:20
+    frame = pd.DataFrame({"date": np.sort(hours), "ticker": "A", "close": 5.0})
+    assert len(load_market(frame, benchmark=None).dates) > 0
+    with pytest.raises(DataError, match="its days begin at 2024-01-02T14:30"):
+        load_market(frame.assign(date=frame["date"] + pd.Timedelta("5h")), benchmark=None)
+
+
+def test_a_gap_does_not_change_the_year():
+    market = minutes(sessions=9)
+    kept = np.delete(np.arange(len(market.dates)), [3, 4, 5])
+    cut = minutes(
+        sessions=9,
+        dates=market.dates[kept],
+        close=market.close[kept],
+        open=None,
+        benchmark_close=market.benchmark_close[kept],
+    )
+    assert cut.periods_per_year == 252 * BARS
 
 
 def test_a_late_gap_or_a_missing_session_is_told_by_sessions():

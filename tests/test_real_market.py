@@ -171,7 +171,7 @@ def test_who_leaves_the_exchange_becomes_cash_at_the_last_price(market, name, fi
     assert gone["date"].iloc[0] == pd.Timestamp(market.dates[last + 1])
     assert gone["price"].iloc[0] == market.close[last, column]
     assert result.equity.loc[market.dates[last] :].nunique() == 1
-    assert any(f"{name} left the exchange" in event for event in result.events)
+    assert any(f"{name} has no more bars" in event for event in result.events)
     assert result.weights.iloc[-1].sum() == 0
 
 

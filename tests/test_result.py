@@ -309,7 +309,7 @@ def test_a13_a_short_history_is_warned_of(days, short):
         ({"source": "simulated"}, "simulated prices"),
         ({"survivorship": True, "membership": "list of 2026"}, "survivorship: list of 2026; names that failed"),
         ({"benchmark_kind": "price return"}, "is a price return: it leaves dividends out"),
-        ({"missing": ["XYZ"]}, "1 members of these dates have no prices and are left out: XYZ"),
+        ({"missing": ["XYZ"]}, "1 members lack prices on some of these dates, and are left out then: XYZ"),
         ({"notes": ["mind this"]}, "mind this"),
     ],
 )

@@ -120,10 +120,10 @@ def import_file(
         market = finpod.load_market(
             source,
             members=members,
-            benchmark=_or_none(benchmark),
+            benchmark=options.none_or(benchmark),
             allow_missing=allow_missing,
             ticker=ticker,
-            calendar=_or_none(calendar),
+            calendar=options.none_or(calendar),
             day_first=day_first,
             decimal=decimal,
         )
@@ -181,11 +181,9 @@ def _load(market: str, members: str | None, benchmark: str, calendar: str) -> Ma
     import finpod
 
     path = options.market_path(market)
-    return finpod.load_market(path, members=members, benchmark=_or_none(benchmark), calendar=_or_none(calendar))
-
-
-def _or_none(word: str) -> str | None:
-    return None if word == "none" else word
+    return finpod.load_market(
+        path, members=members, benchmark=options.none_or(benchmark), calendar=options.none_or(calendar)
+    )
 
 
 def _target(name: str, overwrite: bool) -> Path:

@@ -39,7 +39,13 @@ def load(market: str, members: str | None, benchmark: str, *, allow_missing: boo
     """The market that `--market`, `--members` and `--benchmark` name."""
     import finpod
 
-    return finpod.load_market(market_path(market), members=members, benchmark=benchmark, allow_missing=allow_missing)
+    own = none_or(benchmark)
+    return finpod.load_market(market_path(market), members=members, benchmark=own, allow_missing=allow_missing)
+
+
+def none_or(word: str) -> str | None:
+    """The word; None for 'none'."""
+    return None if word == "none" else word
 
 
 def market_path(market: str) -> str:

@@ -14,8 +14,9 @@ VISIBLE = np.log(1.15)
 """Log ratio from which a split shows in the prices of its day."""
 LARGE = np.log(1.9)
 """Log ratio from which a split that was applied to a part of the history is repaired: a crash of that size is rare."""
-NEAR = 60
-"""Bars around its day within which a split applied to a part of the history is looked for."""
+NEAR = 5
+"""Bars before and after its day within which a split applied to a part of the history is looked for. Further away a move of
+that size is taken for what it says: names do fall by half, and split later."""
 SAME = 0.12
 """Log return that may lie between the size of a jump and that of the split it is taken for."""
 SPECIAL = 0.1
@@ -138,7 +139,7 @@ def _mend_half_applied(history: History, row: int, ratio: float, ledger: RepairL
     at = row - bars.start
     if abs(step[at] + ratio) < abs(step[at]):
         return  # the jump is on the day of the split: prices as traded
-    near = np.arange(max(at - NEAR, 1), min(at + 6, len(step)))
+    near = np.arange(max(at - NEAR, 1), min(at + NEAR + 1, len(step)))
     jumps = near[np.abs(step[near] + ratio) < SAME]
     if len(jumps) != 1:
         return

@@ -65,16 +65,25 @@ def build_market(
     dropped = rows_to_drop(bars, calendar, ledger, name, now)
     dates = np.unique(bars["date"].to_numpy()[~dropped])
     history = mask_impossible(history_of(bars, dropped), ledger)
+    if not len(history):
+        raise DataError(
+            f"{name} holds no bar that can be used; {ledger.content()['repairs'][0]['kind']}, and so on for all"
+        )
     notes, listed = adjust(history, ledger, name)
     if not is_intraday(dates):  # within a day volumes leap by themselves
         mask_volumes(history, ledger)
     look_for_suspicions(history, dates, listed, ledger, calendar)
     tables = _pivot(history, dates)
     own = np.array([t == benchmark for t in tickers])
-    names = tuple(t for t in tickers if t != benchmark)
+    empty = np.bincount(history.code, minlength=len(tickers)) == 0
+    names, bare = (tuple(np.array(tickers, dtype=object)[which]) for which in (~own & ~empty, ~own & empty))
+    if not names:
+        raise DataError(f"{name} holds no bar that can be used of any name but the benchmark {benchmark}")
     series = {key: table[:, own].ravel() if own.any() else np.full(len(dates), np.nan) for key, table in tables.items()}
-    tables = {key: table[:, ~own] if own.any() else table for key, table in tables.items()}
+    tables = {key: table[:, ~own & ~empty] for key, table in tables.items()}
     member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
+    if membership is None:
+        facts["missing"] = sorted({*facts["missing"], *bare})
     reading = list(bars.attrs.get("reading", ()))
     return MarketData(
         dates=dates,

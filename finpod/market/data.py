@@ -136,8 +136,8 @@ class MarketData:
 
     @cached_property
     def bars_per_session(self) -> float:
-        """Bars in an average session: 1 for daily data, about 390 for minute bars."""
-        return len(self.dates) / len(np.unique(self.sessions))
+        """Bars in the usual session, the median: 1 for daily data, about 390 for minute bars; gaps and half days do not count."""
+        return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
 
     @property
     def periods_per_year(self) -> int:

@@ -90,7 +90,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 
 def parse_tickers(column: pd.Series, name: str) -> pd.Categorical:
     """[rows] the stripped symbols, categories sorted. Raises DataError for a row without one and for foreign characters."""
-    values = pd.Categorical(column)
+    values = pd.Categorical(column).remove_unused_categories()
     labels = np.array([*(str(label).strip() for label in values.categories), ""], dtype=object)
     order, position = np.unique(labels, return_inverse=True)  # the empty label stands first
     codes = position[values.codes] - 1  # and a missing value has the code -1, which is the last label

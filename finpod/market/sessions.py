@@ -17,6 +17,8 @@ from finpod.market.repairs import RepairLedger
 NEW_YORK = ZoneInfo("America/New_York")
 GRACE = np.timedelta64(15, "m")
 """Time after the close from which a session's bar counts as finished."""
+LATE_START = np.timedelta64(12, "h")
+"""Time of day of the first bar from which a day begins strangely late."""
 ODD_DATES = 0.05
 """Share of dates that are no sessions, above which the file is taken to belong to another exchange."""
 
@@ -99,6 +101,7 @@ def rows_to_drop(
         ended = found.closes + GRACE <= utc
         if (stamps != dates[row]).any():
             outside = _outside_hours(stamps, dates[row], found)
+            _check_clock(stamps, row, outside, calendar, name)
         over = ~is_session | np.isin(dates, found.dates[ended])  # of what is no session there is nothing to wait for
     for kind, gone in (("rows dropped, not a session", ~is_session), ("rows dropped, session not over", ~over)):
         rows = np.flatnonzero(gone[row])
@@ -117,6 +120,17 @@ def _outside_hours(stamps: Array, days: Array, found: Sessions) -> Array:
     at = np.searchsorted(found.dates, days).clip(max=len(found.dates) - 1)
     begin, end = found.hours[at].T
     return (found.dates[at] == days) & ((stamps < begin) | (stamps > end))
+
+
+def _check_clock(stamps: Array, row: Array, outside: Array, calendar: str, name: str) -> None:
+    """Raise DataError where days begin long after the open and go on after the close: the clock of another place, or UTC."""
+    first = stamps[np.searchsorted(row, np.unique(row))]  # bars are sorted by date
+    late = first - first.astype("datetime64[D]") >= LATE_START
+    if late.mean() > 0.5 and outside.mean() > ODD_DATES:
+        raise DataError(
+            f"{name}: its days begin at {first[late][0]!s:.16} and the like, and {outside.sum():,} of its bars lie outside the "
+            f"hours of {calendar}; give intraday times as in New York, or with their offset"
+        )
 
 
 def _check_exchange(dates: Array, is_session: Array, found: Sessions, offsets: Any, calendar: str, name: str) -> None:

@@ -18,8 +18,8 @@ ALWAYS_LARGE = 0.08
 """Step from which it is large whatever is usual."""
 USUAL_DAYS = np.timedelta64(731, "D")
 """Time around a distribution whose other distributions are the usual ones."""
-SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50])
-"""Whole ratios for which a jump may be a split that is not listed."""
+SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
+"""Whole ratios for which a jump may be a split that is not listed, or another unit of the price (100, 1000)."""
 EXACT = 0.015
 """How near, in log return, a jump must come to a ratio."""
 
@@ -119,7 +119,7 @@ def _jumps(history: History, listed: Array, ledger: RepairLedger) -> None:
         history.date[rows[near]],
         (
             f"a return of {np.expm1(move[row]):+.2%} is near a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
-            "that is not in the prices; left alone, as it may be real"
+            f"{'or another unit ' if n >= 100 else ''}that is not in the prices; left alone, as it may be real"
             for row, n in zip(rows[near], size[near], strict=True)
         ),
     )
