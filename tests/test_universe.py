@@ -145,3 +145,12 @@ def test_package_agrees_with_the_membership_file(shared):
     names = sorted({*filed.during(dates[0], dates[-1]), *packaged.during(dates[0], dates[-1])} - other_symbols)
     ours, theirs = filed.grid(dates, names), packaged.grid(dates, names)
     assert 0 < (ours != theirs).sum() < 50  # of 360,000 member-days: a few days around a change
+
+
+def test_membership_files_are_read_as_spreadsheets_write_them(tmp_path):
+    path = tmp_path / "members.csv"
+    path.write_bytes("\ufeffTicker;From;To_Exclusive\r\nA;2020-01-01;2020-06-01\r\nB;2020-01-01;\r\n".encode())
+    plain = tmp_path / "plain.csv"
+    plain.write_text("ticker,from,to_exclusive\nA,2020-01-01,2020-06-01\nB,2020-01-01,\n")
+    days = pd.bdate_range("2020-05-25", "2020-06-05").to_numpy()
+    np.testing.assert_array_equal(read_members(path).grid(days, ["A", "B"]), read_members(plain).grid(days, ["A", "B"]))

@@ -1,5 +1,6 @@
 """Who was in the universe on a date: spells of membership and the grid they make over sessions and names."""
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -83,7 +84,7 @@ class Membership:
 
 
 def read_members(path: str | PathLike[str]) -> Membership:
-    """Membership from a CSV with the columns ticker, from, to_exclusive.
+    """Membership from a CSV with the columns ticker, from, to_exclusive, in any case, parted by commas or semicolons.
 
     Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
     """
@@ -91,7 +92,11 @@ def read_members(path: str | PathLike[str]) -> Membership:
     if not source.is_file():
         raise InputError(f"there is no membership file {source}; give a CSV with the columns {', '.join(COLUMNS)}")
     try:
-        table = pd.read_csv(source, dtype=str, keep_default_na=False)
+        text = source.read_text(encoding="utf-8-sig")
+        head = text.partition("\n")[0]
+        mark = ";" if head.count(";") > head.count(",") else ","
+        table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=mark)
+        table = table.rename(columns=lambda label: str(label).strip().lower())
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise DataError(f"{source.name} is not a CSV ({_first_line(error)}); it needs {', '.join(COLUMNS)}") from error
     missing = [name for name in COLUMNS if name not in table]
