@@ -145,3 +145,25 @@ def test_import_of_a_folder(work, run):
     code, out, _ = run("data import folder --json")
     assert code == 0
     assert (json.loads(out)["names"], json.loads(out)["path"]) == (1, "data/folder")
+
+
+def test_check_takes_the_options_its_messages_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = ["Date,Close", *(f"0{day}/03/2024,{10 + day}" for day in (4, 5, 6, 7, 8))]
+    (tmp_path / "AAA.csv").write_text("\n".join(rows) + "\n")
+    line = "data check AAA.csv --benchmark none"
+    assert "--day-first or --month-first" in run(line).err
+    assert run(f"{line} --day-first").code == 0
+    assert (
+        "BBB" in run(f"{line} --day-first --ticker BBB --json").out or run(f"{line} --day-first --ticker BBB").code == 0
+    )
+
+
+def test_the_benchmark_may_be_left_out_of_a_backtest(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    days = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05", "2024-01-08"]
+    rows = ["date,ticker,close", *(f"{day},AAA,{10 + i}" for i, day in enumerate(days))]
+    (tmp_path / "bars.csv").write_text("\n".join(rows) + "\n")
+    ended = run("backtest buy-and-hold --market bars.csv --benchmark none")
+    assert ended[0] == 0, ended[2]
+    assert "there is no benchmark to set it against" in ended[1]

@@ -135,14 +135,17 @@ def check(
     market: Source = "sample",
     members: options.Members = None,
     benchmark: Benchmark = "QQQ",
+    ticker: Ticker = None,
     calendar: Calendar = "XNYS",
+    day_first: DayFirst = None,
+    decimal: Decimal = None,
     everything: Annotated[bool, typer.Option("--all", help="List every place that was recorded.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
     from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
 
-    loaded = _load(market, members, benchmark, calendar)
+    loaded = _load(market, members, benchmark, calendar, ticker=ticker, day_first=day_first, decimal=decimal)
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -177,13 +180,11 @@ def show(
     console.show_table(rows)
 
 
-def _load(market: str, members: str | None, benchmark: str, calendar: str) -> MarketData:
+def _load(market: str, members: str | None, benchmark: str, calendar: str, **reading: Any) -> MarketData:
     import finpod
 
-    path = options.market_path(market)
-    return finpod.load_market(
-        path, members=members, benchmark=options.none_or(benchmark), calendar=options.none_or(calendar)
-    )
+    path, own, exchange = options.market_path(market), options.none_or(benchmark), options.none_or(calendar)
+    return finpod.load_market(path, members=members, benchmark=own, calendar=exchange, **reading)
 
 
 def _target(name: str, overwrite: bool) -> Path:
@@ -219,7 +220,8 @@ def _summary(market: MarketData) -> dict[str, Any]:
     fields = ("open", "high", "low", "close", "volume", "factor")
     return {
         "title": market.title,
-        "sessions": market.shape[0],
+        "sessions": len(set(market.sessions.tolist())),
+        **({"bars a session": f"{market.bars_per_session:g}"} if market.bars_per_session > 1 else {}),
         "first": f"{market.dates[0]!s:.10}",
         "last": f"{market.dates[-1]!s:.10}",
         "names": market.shape[1],
