@@ -152,11 +152,9 @@ def test_check_takes_the_options_its_messages_name(run, tmp_path, monkeypatch):
     rows = ["Date,Close", *(f"0{day}/03/2024,{10 + day}" for day in (4, 5, 6, 7, 8))]
     (tmp_path / "AAA.csv").write_text("\n".join(rows) + "\n")
     line = "data check AAA.csv --benchmark none"
-    assert "--day-first or --month-first" in run(line).err
-    assert run(f"{line} --day-first").code == 0
-    assert (
-        "BBB" in run(f"{line} --day-first --ticker BBB --json").out or run(f"{line} --day-first --ticker BBB").code == 0
-    )
+    assert "--day-first or --month-first" in run(line)[2]
+    assert run(f"{line} --month-first --calendar none")[0] == 0
+    assert run(f"{line} --day-first --calendar none --ticker BBB")[0] == 0
 
 
 def test_the_benchmark_may_be_left_out_of_a_backtest(run, tmp_path, monkeypatch):
