@@ -6,12 +6,13 @@ from typing import overload
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from finpod.decisions import clean_weights, decisions_of, ready_weights
 from finpod.errors import InputError, StrategyError
 from finpod.market.data import Array, DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
+from finpod.market.tape import Account, build_tape
 from finpod.outcome import outcome
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window, simulate
@@ -128,7 +129,11 @@ def equal_weight_equity(market: MarketData, start: DateLike, end: DateLike, term
     tape = build_tape(market, terms.fill)
     among = tape.member & tape.has_bar
     weights = among / among.sum(-1, keepdim=True).clamp(min=1).double()
-    path = simulate(tape, first, last, lambda _step, row, _seen: weights[row], terms)
+
+    def decide(step: int, row: int, _seen: Account) -> Tensor | None:
+        return weights[row] if step == 0 or market.begins_session[row] else None
+
+    path = simulate(tape, first, last, decide, terms)
     dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
     return pd.Series(path.equity.numpy(), index=dates, name="equal_weight")
 

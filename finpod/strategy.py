@@ -76,6 +76,11 @@ class MarketView:
         return self._market.dates[self._row]
 
     @property
+    def begins_session(self) -> bool:
+        """Whether the decision row is the first bar of its session; always so for daily data."""
+        return bool(self._market.begins_session[self._row])
+
+    @property
     def tickers(self) -> tuple[str, ...]:
         """[N] symbols, in column order."""
         return self._market.tickers
@@ -230,7 +235,7 @@ class EqualWeight(Strategy):
 
     def decide(self, view: MarketView) -> Decision:
         """One n-th in each of today's n members."""
-        return equal_parts(view.member & view.tradable)
+        return equal_parts(view.member & view.tradable) if view.begins_session or view.step == 0 else None
 
 
 class BuyAndHold(Strategy):

@@ -3,10 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from finpod.backtester import backtest
 from finpod.errors import DataError, InputError
+from finpod.lookahead import with_noise_after
 from finpod.market.data import MarketData
+from finpod.market.features import build_panel, compute
 from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
 from finpod.report import render
@@ -207,3 +212,25 @@ def test_minute_bars_run_from_the_file_to_the_backtest(shared, tmp_path):
     assert result.equity.notna().all()
     assert result.turnover[result.turnover > 0].size <= 2 * 391 / 30 + 1
     assert "there is no benchmark to set it against" in result.warnings
+
+
+def test_equal_weight_is_restored_once_a_session_and_not_at_every_bar():
+    market = minutes(sessions=12)
+    result = backtest(EqualWeight(), market)
+    assert (result.turnover > 0).sum() == 12
+    np.testing.assert_array_equal(result.equity.to_numpy(), result.equal_weight_equity.to_numpy())
+
+
+@settings(max_examples=8, deadline=None)
+@given(row=st.integers(BARS * 45, BARS * 59), seed=st.integers(0, 99))
+def test_rows_after_a_bar_change_nothing_up_to_it(row, seed):
+    """Every feature of both sets, and the panel scaled on earlier rows, to the last bit, on bars within the day."""
+    market = minutes(sessions=60)
+    later = with_noise_after(market, row, seed)
+    assert not np.array_equal(later.close[row + 1 :], market.close[row + 1 :])
+    for features in ("default", "published"):
+        whole, other = (compute(one, features) for one in (market, later))
+        assert torch.equal(whole[: row + 1].nan_to_num(7.0), other[: row + 1].nan_to_num(7.0))
+        assert whole[row].isfinite().any()
+    whole, other = (build_panel(one, fit=(252, BARS * 45)).features for one in (market, later))
+    assert torch.equal(whole[: row + 1], other[: row + 1])

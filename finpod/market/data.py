@@ -135,6 +135,11 @@ class MarketData:
         return self.dates.astype("datetime64[D]")
 
     @cached_property
+    def begins_session(self) -> Array:
+        """[T] bool: the first bar of its session; true throughout for daily data."""
+        return np.r_[True, self.sessions[1:] != self.sessions[:-1]]
+
+    @cached_property
     def bars_per_session(self) -> float:
         """Bars in the usual session, the median: 1 for daily data, about 390 for minute bars; gaps and half days do not count."""
         return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
