@@ -18,7 +18,7 @@ from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
 from finpod.verdict import verdicts
 
-FORMAT = 1
+FORMAT = 2
 PLAIN: dict[str, tuple[type, ...]] = {
     "strategy": (str,),
     "benchmark": (str,),
@@ -30,12 +30,18 @@ PLAIN: dict[str, tuple[type, ...]] = {
     "trials": (int,),
     "agent": (dict,),
     "in_sample": (bool,),
+    "cost_sweep": (dict,),
+    "capacity": (dict,),
+    "audit": (dict,),
+    "search": (dict,),
     "data_hash": (str,),
     "manifest": (dict,),
 }
 """Fields that result.json holds as they are, and of what type."""
 VARIANT = "variant: "
 """Begins the columns of returns.csv that hold the equity of a variant."""
+BASELINE = "baseline: "
+"""Begins those that hold the equity of a baseline."""
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Metrics that are compared between variants."""
 SHORT_HISTORY = 20
@@ -91,6 +97,18 @@ class BacktestResult:
     """Whether the window overlaps the days the strategy was trained or chosen on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the same recipe from other seeds, by name."""
+    baselines: Mapping[str, pd.Series] = field(default_factory=dict)
+    """Equity [n + 1] of rules that anyone could have followed, by name, same dates and costs."""
+    fan: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """[n + 1, R] equity of random weights with the turnover of the strategy; empty if none were run."""
+    cost_sweep: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    """The same decisions at other fees: '20 bps' -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' (by Sharpe)."""
+    capacity: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    """The same decisions with more money and market impact: '$10M' -> strategy -> the same figures and 'costs'."""
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """What the look-ahead audit found: 'passed', 'findings', 'days', 'unchecked'; empty if none was run."""
+    search: Mapping[str, Any] = field(default_factory=dict)
+    """What was tried before: 'trials', 'sharpe_sd' of their validation Sharpe ratios, 'overfitting' (a probability)."""
     warnings: tuple[str, ...] = ()
     """What a reader must know before believing the figures."""
     events: tuple[str, ...] = ()
@@ -151,8 +169,12 @@ class BacktestResult:
             for name in ("equity", "benchmark_equity", "equal_weight_equity", "weights")
         }
         turnover = self.turnover.groupby(self.turnover.index.normalize()).sum()
-        variants = {name: _last_of_session(equity) for name, equity in self.variants.items()}
-        return replace(self, **last, turnover=turnover, variants=variants, periods_per_year=252)
+        others = {
+            kind: {name: _last_of_session(equity) for name, equity in getattr(self, kind).items()}
+            for kind in ("variants", "baselines")
+        }
+        fan = _last_of_session(self.fan) if len(self.fan) else self.fan
+        return replace(self, **last, **others, fan=fan, turnover=turnover, periods_per_year=252)
 
     @property
     def cash_weight(self) -> pd.Series:
@@ -238,10 +260,13 @@ class BacktestResult:
                     "turnover": self.turnover,
                 }
                 | {f"{VARIANT}{name}": equity for name, equity in self.variants.items()}
+                | {f"{BASELINE}{name}": equity for name, equity in self.baselines.items()}
             )
             write_text(fresh / "returns.csv", curves.to_csv(index_label="date"))
             write_text(fresh / "trades.csv", self.trades.to_csv(index=False))
             self.weights.to_parquet(fresh / "weights.parquet")
+            if len(self.fan):
+                self.fan.to_parquet(fresh / "fan.parquet")
         return target
 
     def report(self, path: str | Path, *, overwrite: bool = True) -> Path:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
-from finpod.result import FORMAT, PLAIN, VARIANT, BacktestResult
+from finpod.result import BASELINE, FORMAT, PLAIN, VARIANT, BacktestResult
 
 
 def load_result(folder: str | Path) -> BacktestResult:
@@ -63,11 +63,15 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         equity=curves["equity"],
         benchmark_equity=curves["benchmark"],
         equal_weight_equity=curves["equal_weight"],
-        weights=_numeric(_weights(source / "weights.parquet"), "weights.parquet"),
+        weights=_numeric(_frame(source / "weights.parquet"), "weights.parquet"),
         trades=trades,
         turnover=curves["turnover"].dropna(),
         costs=Costs(**content["costs"]),
-        variants={name.removeprefix(VARIANT): curves[name].dropna() for name in curves if name.startswith(VARIANT)},
+        variants=_named(curves, VARIANT),
+        baselines=_named(curves, BASELINE),
+        fan=_numeric(_frame(source / "fan.parquet"), "fan.parquet")
+        if (source / "fan.parquet").exists()
+        else pd.DataFrame(),
         windows={name: (first, last) for name, (first, last) in content["windows"].items()},
         warnings=tuple(content["warnings"]),
         events=tuple(content["events"]),
@@ -75,7 +79,12 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
     )
 
 
-def _weights(path: Path) -> pd.DataFrame:
+def _named(curves: pd.DataFrame, prefix: str) -> dict[str, pd.Series]:
+    """The columns whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): curves[name].dropna() for name in curves if name.startswith(prefix)}
+
+
+def _frame(path: Path) -> pd.DataFrame:
     stored = path.read_bytes()
     try:
         return pd.read_parquet(io.BytesIO(stored))
