@@ -24,18 +24,8 @@ def write_report(result: BacktestResult, path: str | Path, overwrite: bool = Tru
 
 def render(result: BacktestResult) -> str:
     """The report as HTML."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     from finpod.report.charts import draw
+    from finpod.report.pages import fill
     from finpod.report.sections import contents
 
-    pages = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    charts = {name: chart._replace(svg=Markup(chart.svg)) for name, chart in draw(result.by_session()).items()}
-    return pages.get_template("page.html.j2").render(charts=charts, **contents(result))
+    return fill("page.html.j2", draw(result.by_session()), **contents(result))
