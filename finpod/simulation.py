@@ -88,6 +88,8 @@ class Path(NamedTuple):
     """[n, ..., N] shares turned to cash because the name left the exchange."""
     unfilled: Tensor
     """[n, ..., N] bool: the name was to be bought, and after the fill there is still none of it."""
+    targets: Tensor
+    """[n, ..., N] float64: the weights decided at step k; NaN where nothing was."""
 
 
 def simulate(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()) -> Path:
@@ -99,6 +101,7 @@ def simulate(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, ac
     cash = torch.full(accounts, terms.cash, dtype=torch.float64, device=tape.mark.device)
     account = seen = Account(cash, cash.new_zeros((*accounts, tape.mark.shape[1])))
     nothing, still = account.shares, torch.zeros_like(cash)
+    undecided = torch.full_like(nothing, torch.nan)
     equity, held, records = [cash], [account.shares], []
     earliest = max(first, tape.lag)
     for row in range(first, last):
@@ -113,7 +116,8 @@ def simulate(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, ac
             turnover = (traded * price).abs().sum(-1) / before.clamp(min=1e-300)
             unfilled = (orders > 0) & (account.shares == 0)
         carried = tape.carry(account, row, terms.delisting_return)
-        records.append((traded, cost, turnover, account.shares - carried.shares, unfilled))
+        target = undecided if weights is None else weights.double().expand_as(nothing)
+        records.append((traded, cost, turnover, account.shares - carried.shares, unfilled, target))
         # A decision for the next close fill stands between the two closes: it has not lived through the delistings of
         # the session it fills in.
         seen = account if tape.lag else carried
