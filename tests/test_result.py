@@ -236,7 +236,7 @@ def test_another_format_is_refused(tmp_path):
     folder = run().save(tmp_path / "run")
     content = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(content | {"format": 99}))
-    with pytest.raises(InputError, match="has result format 99, this finpod reads 1; run it again"):
+    with pytest.raises(InputError, match="has result format 99, this finpod reads 2; run it again"):
         load_result(folder)
 
 
