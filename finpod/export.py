@@ -1,0 +1,167 @@
+"""A result for pyfolio, empyrical and quantstats: series in memory, or files that pandas reads in one line."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from finpod import atomic
+from finpod.errors import InputError
+from finpod.jsonable import to_json
+from finpod.measures import session_dates
+from finpod.result import BacktestResult
+
+Format = Literal["csv", "parquet"]
+
+MARKER = "export.json"
+"""What marks a folder as an export: what it holds, what was left out and how to read it."""
+READ = {
+    "csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0], float_precision='round_trip')",
+    "parquet": "pd.read_parquet(FILE)",
+}
+"""The line that reads a file; of one with a single column, `.squeeze("columns")` makes the series."""
+SYMBOLS = ", dtype={'symbol': str}, keep_default_na=False)"
+"""How the line for a CSV of transactions ends, for tickers such as 0700, NA and TRUE."""
+
+atomic.OWN.setdefault(
+    MARKER, ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"))
+)
+
+
+class PyfolioInputs(NamedTuple):
+    """What `pyfolio.create_full_tear_sheet` asks for; dates are sessions at midnight UTC, as pyfolio needs them aware.
+
+    m is the number of sessions with a return: intraday results are given session by session.
+    """
+
+    returns: pd.Series
+    """[m] simple returns of the account, named after the strategy."""
+    positions: pd.DataFrame | None
+    """[m, K + 1] currency in each name that was ever held, then `cash`; None if nothing was ever held at a close."""
+    transactions: pd.DataFrame | None
+    """One row a fill or delisting: `amount` (shares, sells negative), `price`, `symbol`; None if there were none.
+
+    Adjusted units, in which `positions` moves by nothing but returns and these."""
+    benchmark: pd.Series | None
+    """Returns of the benchmark from each of its bars to the next; None if it has fewer than two."""
+    equal_weight: pd.Series
+    """[m] returns of the point-in-time equal weight."""
+    notes: tuple[str, ...] = ()
+    """What was left out or is not what it seems, a sentence each."""
+
+
+def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
+    """The series of a result as pyfolio, empyrical and quantstats take them, unchanged but for the clock.
+
+    `benchmark` and `equal_weight` are what `benchmark_rets` and `factor_returns` ask for. Raises InputError for a
+    ticker called 'cash', the name under which pyfolio looks for the cash.
+    """
+    if "cash" in result.weights.columns:
+        raise InputError("a ticker is called 'cash', which pyfolio takes for the cash; rename it in the market data")
+    daily = result.by_session()
+    values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
+    held = values.loc[:, (values != 0).any()]
+    bars = daily.benchmark_equity.dropna()
+    return PyfolioInputs(
+        returns=_steps(daily.equity, result.strategy),
+        positions=_dated(held.assign(cash=daily.equity * daily.cash_weight)) if held.size else None,
+        transactions=_transactions(result.trades) if len(result.trades) else None,
+        benchmark=_steps(bars, result.benchmark) if len(bars) > 1 else None,
+        equal_weight=_steps(daily.equal_weight_equity.dropna(), "equal weight"),
+        notes=tuple(_notes(result, held.shape[1], len(bars), len(daily.equity))),
+    )
+
+
+def export(
+    result: BacktestResult, folder: str | Path, *, format: Format = "csv", overwrite: bool = False
+) -> tuple[str, ...]:
+    """Write `to_pyfolio(result)` to `folder`, a file a series and export.json, all or nothing; return its notes.
+
+    The same result gives the same bytes. Raises InputError for a format that is neither 'csv' nor 'parquet', for a
+    folder that exists (with `overwrite` for one that is no export) or cannot be written, and as `to_pyfolio` does.
+    """
+    if format not in READ:
+        raise InputError(f"format is {format!r}; choose {' or '.join(READ)}")
+    series = to_pyfolio(result)
+    tables = {name: table for name, table in series._asdict().items() if name != "notes" and table is not None}
+    with atomic.new_folder(Path(folder), overwrite=overwrite) as fresh:
+        for name, table in tables.items():
+            atomic.write_bytes(fresh / f"{name}.{format}", _encoded(pd.DataFrame(table), format))
+        atomic.write_text(fresh / MARKER, to_json(_description(result, tables, series.notes, format)))
+    return series.notes
+
+
+def how_to_read(file: str) -> str:
+    """The line of Python that reads one file of an export."""
+    line = READ["parquet" if file.endswith(".parquet") else "csv"].replace("FILE", repr(file))
+    if file.startswith("transactions"):
+        return line.removesuffix(")") + SYMBOLS if file.endswith(".csv") else line
+    return line if file.startswith("positions") else f"{line}.squeeze('columns')"
+
+
+def _description(
+    result: BacktestResult, tables: dict[str, pd.Series | pd.DataFrame], notes: tuple[str, ...], format: Format
+) -> dict[str, object]:
+    days = result.equity.index
+    return {
+        "strategy": result.strategy,
+        "benchmark": result.benchmark,
+        "start": f"{days[0]:%Y-%m-%d}",
+        "end": f"{days[-1]:%Y-%m-%d}",
+        "data_hash": result.data_hash,
+        "in_sample": result.in_sample,
+        "warnings": result.warnings,
+        "notes": notes,
+        "files": {f"{name}.{format}": how_to_read(f"{name}.{format}") for name in tables},
+    }
+
+
+def _encoded(table: pd.DataFrame, format: Format) -> bytes:
+    if format == "csv":
+        return table.to_csv().encode()
+    stream = io.BytesIO()
+    table.to_parquet(stream)
+    return stream.getvalue()
+
+
+def _steps(equity: pd.Series, name: str) -> pd.Series:
+    """Returns of a curve from each value to the next, zero after ruin."""
+    values = equity.to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.where(values[:-1] > 0, values[1:] / values[:-1] - 1, 0.0)
+    return _dated(pd.Series(steps, index=equity.index[1:], name=name))
+
+
+def _transactions(trades: pd.DataFrame) -> pd.DataFrame:
+    table = trades[["date", "shares", "price", "ticker"]].set_axis(["date", "amount", "price", "symbol"], axis=1)
+    return _dated(table.set_index("date"))
+
+
+def _dated(table: Any) -> Any:
+    """A series or frame on the dates of its sessions, midnight UTC."""
+    days = pd.DatetimeIndex(session_dates(table.index), name="date").as_unit("ns")
+    return table.set_axis(days.tz_localize("UTC"))
+
+
+def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[str]:
+    amounts = result.trades["shares"]
+    said = {
+        "no positions: nothing was held at any close": held == 0,
+        "no transactions: nothing was traded": len(result.trades) == 0,
+        f"no benchmark: {result.benchmark} has fewer than two bars in the window": bars < 2,
+        f"the benchmark {result.benchmark} has {bars:,} of {closes:,} bars; its return after a missing one spans the gap": (
+            2 <= bars < closes
+        ),
+        "session by session: intraday returns are compounded, and transactions carry the date of their session": (
+            result.periods_per_year > 252
+        ),
+        "pyfolio's round trips count whole shares and these are fractions, so leave round_trips out": bool(
+            (amounts != amounts.round()).any()
+        ),
+    }
+    return [note for note, holds in said.items() if holds]
