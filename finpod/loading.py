@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from finpod.baselines import BASELINES
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
 from finpod.market.data import Array, MarketData
 from finpod.strategy import BUILT_IN, Strategy
 
+KNOWN: dict[str, type[Strategy]] = {**BUILT_IN, **BASELINES}
+"""The strategies that can be loaded by name."""
 ENSEMBLE = "ensemble.json"
 """What marks a folder as a trained one."""
 
@@ -30,8 +33,8 @@ def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Ar
     file that does not hold a usable Strategy, and CheckpointError for a damaged or foreign folder.
     """
     text = str(spec)
-    if text in BUILT_IN:
-        return BUILT_IN[text]()
+    if text in KNOWN:
+        return KNOWN[text]()
     file, _, wanted = text.rpartition(":")
     if not file.endswith(".py"):
         file, wanted = text, ""
@@ -43,11 +46,9 @@ def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Ar
             raise InputError(f"there is no strategy file {path}; check the path")
         return _instance(_chosen(_module(path), path, wanted), path)
     if path.exists():
-        raise StrategyError(f"{path} is no strategy; give a .py file, a trained folder or one of {', '.join(BUILT_IN)}")
-    close = difflib.get_close_matches(text, BUILT_IN, n=1)
-    hint = (
-        f"did you mean {close[0]}?" if close else f"give a .py file, a trained folder or one of {', '.join(BUILT_IN)}"
-    )
+        raise StrategyError(f"{path} is no strategy; give a .py file, a trained folder or one of {', '.join(KNOWN)}")
+    close = difflib.get_close_matches(text, KNOWN, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"give a .py file, a trained folder or one of {', '.join(KNOWN)}"
     raise InputError(f"there is no strategy {text!r}; {hint}")
 
 

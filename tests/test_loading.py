@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from finpod.baselines import BASELINES
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
-from finpod.loading import load_features, load_strategy
+from finpod.loading import KNOWN, load_features, load_strategy
 from finpod.strategy import BUILT_IN, Momentum, Strategy
 
 GOOD = '''
@@ -34,15 +35,23 @@ def write(tmp_path):
     return written
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_strategies_by_name(name):
-    assert type(load_strategy(name)) is BUILT_IN[name]
+@pytest.mark.parametrize("name", KNOWN)
+def test_built_in_strategies_and_baselines_by_name(name):
+    assert type(load_strategy(name)) is KNOWN[name]
+    assert load_strategy(name).name == name
+
+
+def test_what_is_known_by_name():
+    assert list(KNOWN) == [*BUILT_IN, *BASELINES]
+    assert list(BASELINES) == ["inverse-volatility", "minimum-variance", "hierarchical-risk-parity", "momentum-12-1"]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("momentun", "there is no strategy 'momentun'; did you mean momentum?"),
+        ("momentum-12", "there is no strategy 'momentum-12'; did you mean momentum-12-1?"),
+        ("min-variance", "there is no strategy 'min-variance'; did you mean minimum-variance?"),
         ("zzz", "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
         ("nowhere/mine.py", "there is no strategy file nowhere/mine.py; check the path"),
         ("nowhere/mine.py:Half", "there is no strategy file nowhere/mine.py; check the path"),
