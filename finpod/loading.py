@@ -21,6 +21,8 @@ KNOWN: dict[str, type[Strategy]] = {**BUILT_IN, **BASELINES}
 """The strategies that can be loaded by name."""
 ENSEMBLE = "ensemble.json"
 """What marks a folder as a trained one."""
+WALK_FORWARD = "walkforward.json"
+"""What marks one that holds a trained folder for each segment of a walk-forward."""
 
 
 def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
@@ -53,6 +55,10 @@ def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Ar
 
 
 def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) -> Strategy:
+    if (folder / WALK_FORWARD).is_file():
+        from finpod.walkforward import load_walkforward
+
+        return load_walkforward(folder, features)
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"

@@ -1,0 +1,250 @@
+"""`walk_forward`: an ensemble for each segment, one after the other, resumable; then the one backtest of them all."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import finpod
+from finpod.atomic import parents_of, require_free
+from finpod.backtester import backtest
+from finpod.devices import pick_device
+from finpod.errors import InputError
+from finpod.jsonable import to_json
+from finpod.market.data import DateLike, MarketData
+from finpod.market.features import name_of
+from finpod.market.ledger import Costs
+from finpod.result import BacktestResult
+from finpod.strategy import Strategy
+from finpod.tournament.ensemble import MANIFEST as ENSEMBLE
+from finpod.tournament.ensemble import load_ensemble
+from finpod.tournament.training import train as train_ensemble
+from finpod.walkforward.segments import Segment, gaps, schedule
+from finpod.walkforward.stitched import (
+    MANIFEST,
+    WalkForward,
+    load_walkforward,
+    read_manifest,
+    with_segments,
+    write_manifest,
+)
+
+WITHOUT_EFFECT = ("progress", "overwrite")
+"""Arguments of `train` that change no agent."""
+
+Progress = Callable[[str, float], None]
+
+
+def walk_forward(
+    task: str = "stocks",
+    *,
+    market: MarketData,
+    start: DateLike,
+    end: DateLike | None = None,
+    out: str | Path,
+    train: str | int = "4y",
+    validation: str | int = "1y",
+    test: str | int = "1y",
+    expanding: bool = False,
+    purge: int | None = None,
+    embargo: int | None = None,
+    hold: int = 5,
+    fill: str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: Progress | None = None,
+    **training: Any,
+) -> BacktestResult:
+    """Train an ensemble for each segment of `schedule`, and run them as one strategy over [start, end].
+
+    Further keywords are those of `finpod.train`; the account runs on the terms they trained on. Finished segments are
+    kept beside `out` until all are done: `resume` goes on with them, or with what `out` holds, if the settings are the
+    same. The result tells in `agent` what `with_segments` says. Raises InputError for what `schedule` and `train` refuse,
+    for an `out` that exists (unless `overwrite`), for unfinished work that is neither resumed nor overwritten, and for
+    settings that differ from those of the work to be resumed.
+    """
+    out = Path(out)
+    require_free_for(out, overwrite=overwrite, resume=resume)
+    segments = schedule(
+        market,
+        start=start,
+        end=end,
+        train=train,
+        validation=validation,
+        test=test,
+        hold=hold,
+        fill=fill,
+        expanding=expanding,
+        purge=purge,
+        embargo=embargo,
+    )
+    training = {"task": task, "hold": hold, "fill": fill, **training}
+    between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
+    settings = _settings(market, segments, training, expanding=expanding, **between)
+    if resume and not _unfinished(out) and (out / MANIFEST).is_file():
+        _require_same(out, settings)
+        strategy = load_walkforward(out, _own_features(training))
+    else:
+        strategy = _trained(market, segments, training, settings, out, resume, progress or (lambda doing, share: None))
+    return _judged(strategy, market)
+
+
+def _trained(
+    market: MarketData,
+    segments: Sequence[Segment],
+    training: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    out: Path,
+    resume: bool,
+    progress: Progress,
+) -> WalkForward:
+    """Train what is not there yet; the folder `out` appears when all is."""
+    partial, agents = _partial(out), list[Strategy]()
+    if resume and _unfinished(out):
+        _require_same(partial, settings)
+    else:
+        shutil.rmtree(partial, ignore_errors=True)
+    with parents_of(partial):
+        try:
+            write_manifest(partial, segments, settings)
+            for i, segment in enumerate(segments):
+                folder = partial / segment.folder
+                if not (folder / ENSEMBLE).is_file():
+                    train_ensemble(
+                        market=market,
+                        train=segment.train,
+                        validation=segment.validation,
+                        out=folder,
+                        progress=_part(progress, i, len(segments)),
+                        **training,
+                    )
+                agents.append(load_ensemble(folder, _own_features(training)))
+            strategy = WalkForward(segments, agents, name=out.resolve().name, settings=settings)
+            _put(partial, out)
+        except BaseException:
+            if not _unfinished(out):  # nothing worth keeping
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+    progress("trained", 1.0)
+    return strategy
+
+
+def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
+    """The one backtest over all tests, on the terms of training."""
+    trading, segments = strategy.agents[0].trading, strategy.segments  # type: ignore[attr-defined]
+    result = backtest(
+        strategy,
+        market,
+        start=segments[0].test[0],
+        end=segments[-1].test[1],
+        costs=trading.costs,
+        fill=strategy.provenance["fill"],
+        cash=trading.cash,
+        whole_shares=trading.whole_shares,
+        delisting_return=trading.delisting_return,
+    )
+    return with_segments(result, strategy)
+
+
+def _part(progress: Progress, i: int, count: int) -> Progress:
+    return lambda doing, share: progress(f"segment {i + 1} of {count}, {doing}", (i + share) / count)
+
+
+def _own_features(training: Mapping[str, Any]) -> list[Any]:
+    given = training.get("features")
+    return [one for one in (given if isinstance(given, (list, tuple)) else [given]) if callable(one)]
+
+
+def _settings(
+    market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], **schedule: Any
+) -> dict[str, Any]:
+    """All that the agents depend on, as plain values; equal settings give equal agents."""
+    arguments = inspect.signature(train_ensemble).parameters.items()
+    given = {name: one.default for name, one in arguments if one.default is not one.empty} | dict(training)
+    given |= {"costs": given["costs"] or Costs(), "device": str(pick_device(given["device"]))}
+    content = {
+        **{name: _plain(value) for name, value in given.items() if name not in WITHOUT_EFFECT},
+        **schedule,
+        "segments": [asdict(segment) for segment in segments],
+        "data": market.content_hash,
+        "finpod": finpod.__version__,
+    }
+    plain: dict[str, Any] = json.loads(to_json(content))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return name_of(value) if callable(value) else value
+
+
+def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
+    """Raise InputError, naming what differs, if the work kept in `where` was begun with other settings."""
+    before = read_manifest(where)[1]
+    other = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
+    if other:
+        simple = [name for name in other if not isinstance(settings.get(name), (list, dict)) and name != "data"]
+        told = [f"{name} = {before.get(name)}, not {settings.get(name)}" for name in simple[:3]]
+        told += [f"other {name}" for name in other if name not in simple][: 3 - len(told)]
+        raise InputError(
+            f"{where} was begun with {', '.join(told)}; give the same settings, or replace resume by overwrite to start anew"
+        )
+
+
+def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
+    """Raise InputError unless a walk-forward may be written to `out`, or resumed; to be asked before anything is computed.
+
+    With `overwrite` it may replace an empty folder or an earlier walk-forward, and unfinished work.
+    """
+    if _unfinished(out) and not (resume or overwrite):
+        raise InputError(
+            f"{_partial(out)} holds an unfinished walk-forward; go on with --resume (resume=True), or start anew with "
+            "--overwrite (overwrite=True)"
+        )
+    if resume and not _unfinished(out) and (out / MANIFEST).is_file():
+        return
+    if not (overwrite and out.is_dir()) or out.resolve() in (here := Path.cwd(), *here.parents):
+        require_free(out, overwrite)
+        return
+    for held in sorted(entry.name for entry in out.iterdir()):
+        if held == MANIFEST:
+            continue
+        if not (out / MANIFEST).is_file() or not re.fullmatch(r"segment-[\d-]+", held):
+            raise InputError(
+                f"{out} holds {held!r}, no part of a walk-forward, so --overwrite leaves it alone; move it away"
+            )
+        require_free(out / held, overwrite=True, marker=ENSEMBLE)
+
+
+def _partial(out: Path) -> Path:
+    """Where finished segments wait for the others."""
+    return out.parent / f".{out.resolve().name}.partial"
+
+
+def _unfinished(out: Path) -> bool:
+    return next(_partial(out).glob(f"segment-*/{ENSEMBLE}"), None) is not None
+
+
+def _put(partial: Path, out: Path) -> None:
+    """Give the finished folder its name; what stood there is gone only when that is done."""
+    for rest in partial.glob(".*"):  # what a killed run was writing
+        shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{partial.name}.") as aside:
+        if out.exists():
+            out.replace(Path(aside) / "old")
+        try:
+            partial.replace(out)
+        except BaseException:
+            if (Path(aside) / "old").exists():
+                (Path(aside) / "old").replace(out)
+            raise

@@ -1,0 +1,182 @@
+"""Which days each agent of a walk-forward learns on, is chosen on and decides in.
+
+The windows of one segment, oldest session first:
+
+    | train | purge | validation | embargo | test |
+
+The tests of all segments tile the span that is judged. Features look backward only and the environment ends with its
+window, so no reward of training is paid by a session of validation; the purge also keeps the last decision of training,
+whose outcome lies up to `hold` sessions ahead, and the days that resemble it, out of the choice. The embargo does the same
+between the choice and the test.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+
+from finpod.errors import InputError
+from finpod.market.data import HOLIDAYS, Array, DateLike, MarketData
+from finpod.market.tape import build_tape
+
+
+class Span(NamedTuple):
+    """A length of time."""
+
+    length: int
+    """How many."""
+    unit: str
+    """'y' years, 'm' months, '' sessions."""
+
+    def move(self, sessions: Array, index: int, times: int) -> int:
+        """Where the first session is on or after `sessions` [D][index] moved by so many spans; -1 before all, D after."""
+        if not self.unit:
+            return min(max(index + times * self.length, -1), len(sessions))
+        month = sessions[index].astype("datetime64[M]")
+        there = month + times * self.length * (12 if self.unit == "y" else 1)
+        of_month = min(sessions[index] - month.astype("datetime64[D]"), np.timedelta64(_days_in(there) - 1, "D"))
+        day = there.astype("datetime64[D]") + of_month
+        return -1 if day < sessions[0] - HOLIDAYS else int(np.searchsorted(sessions, day))
+
+    def __str__(self) -> str:
+        word = {"y": "year", "m": "month", "": "session"}[self.unit]
+        return f"{self.length} {word}{'s' if self.length > 1 else ''}"
+
+
+def _days_in(month: np.datetime64) -> int:
+    return int(((month + 1).astype("datetime64[D]") - month.astype("datetime64[D]")).astype(int))
+
+
+def as_span(length: str | int, what: str) -> Span:
+    """'4y' and '6m' are years and months by the calendar, 126 and '126' are sessions. Raises InputError naming `what`."""
+    found = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
+    if found is None or isinstance(length, float):
+        raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions")
+    return Span(int(found[1]), found[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One agent's days. Dates as text; of intraday bars, `test` and `decides_from` have the time too."""
+
+    train: tuple[str, str]
+    """First and last session it learns on."""
+    validation: tuple[str, str]
+    """First and last session it is chosen on."""
+    test: tuple[str, str]
+    """First and last session of the account it decides in; it earns from the first close to that of the next segment."""
+    decides_from: str
+    """The last row its first decision sees: the first of the test, or with close fills the one before."""
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder."""
+        return f"segment-{self.test[0]:.10}"
+
+
+def schedule(
+    market: MarketData,
+    *,
+    start: DateLike,
+    end: DateLike | None = None,
+    train: str | int = "4y",
+    validation: str | int = "1y",
+    test: str | int = "1y",
+    hold: int = 5,
+    fill: str | None = None,
+    expanding: bool = False,
+    purge: int | None = None,
+    embargo: int | None = None,
+) -> list[Segment]:
+    """The segments whose tests tile the sessions of [start, end]; oldest first.
+
+    `train`, `validation` and `test` are lengths, see `as_span`; with `expanding` every training begins with the first
+    one's. `purge` and `embargo` are sessions, taken from the end of training and of validation: as many as a decision is
+    held if None. A test begins on the first decision, each `hold` rows from `start`, on or after its date, so that the
+    cadence of the account never changes; a rest shorter than `hold` belongs to the segment before it. Raises InputError
+    for lengths that cannot be, a purge shorter than a decision is held, and data that begin too late.
+    """
+    lengths = [as_span(length, what) for length, what in ((train, "train"), (validation, "validation"), (test, "test"))]
+    if not (isinstance(hold, Integral) and hold >= 1):
+        raise InputError(f"hold is {hold!r}; it must be a whole number from 1 on")
+    purge, embargo = gaps(market, hold, purge, embargo)
+    sessions, opening = np.unique(market.sessions, return_index=True)
+    lag, (first, last) = build_tape(market, fill).lag, market.window(start, end)
+    tests = _test_rows(sessions, opening, first, last, lengths[2], hold)
+    found: list[Segment] = []
+    for row, stop in zip(tests, [*tests[1:], last + 1], strict=True):
+        day = int(np.searchsorted(sessions, market.sessions[row]))
+        learnt, chosen = _windows(sessions, day, lengths, purge, embargo)
+        for what, (begin, close) in (("training", learnt), ("validation", chosen)):
+            rows = np.r_[opening, len(market.dates)][close + 1] - opening[begin] if close >= begin else 0
+            if rows <= hold:
+                raise InputError(
+                    f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} sessions to trade, fewer than hold = "
+                    f"{hold}; take a longer window or a shorter hold, purge or embargo"
+                )
+        begin = found[0].train[0] if expanding and found else str(sessions[learnt[0]])
+        segment = Segment(
+            train=(begin, str(sessions[learnt[1]])),
+            validation=(str(sessions[chosen[0]]), str(sessions[chosen[1]])),
+            test=(_text(market.dates[row]), _text(market.dates[stop - 1])),
+            decides_from=_text(market.dates[row - lag]),
+        )
+        found.append(segment)
+    return found
+
+
+def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
+    """Purge and embargo in sessions; None is as many as a decision is held. Raises InputError for fewer than can be."""
+    held = math.ceil(hold / market.bars_per_session)
+    purge, embargo = (held if given is None else given for given in (purge, embargo))
+    for what, given, least in (("purge", purge, held), ("embargo", embargo, 0)):
+        if not (isinstance(given, Integral) and given >= least):
+            ahead = f", for a decision is held for {hold}" if least else ""
+            raise InputError(f"{what} is {given!r} sessions; it must be {least} or more{ahead}")
+    return purge, embargo
+
+
+def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Span, hold: int) -> list[int]:
+    """Rows on which tests begin, each a whole number of `hold` rows after `first`, with `hold` rows or more behind it."""
+    if last - first < hold:
+        raise InputError(
+            f"from {sessions[np.searchsorted(opening, first)]} on there are {last - first} sessions to trade, fewer than "
+            f"hold = {hold}; let it end later"
+        )
+    begin, rows = int(np.searchsorted(opening, first)), [first]
+    while (day := test.move(sessions, begin, len(rows))) < len(sessions):
+        row = first + math.ceil((int(opening[day]) - first) / hold) * hold
+        if last - row < hold:
+            break
+        if row == rows[-1]:
+            raise InputError(f"test is {test}, shorter than hold = {hold}; take a longer test or a shorter hold")
+        rows.append(row)
+    return rows
+
+
+def _windows(
+    sessions: Array, day: int, lengths: Sequence[Span], purge: int, embargo: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """First and last session of training and of validation before a test that begins on session `day`."""
+    train, validation, _ = lengths
+    chosen = validation.move(sessions, day, -1)
+    learnt = train.move(sessions, chosen, -1) if chosen >= 0 else -1
+    if learnt < 0:
+        earliest = train.move(sessions, 0, 1)
+        earliest = validation.move(sessions, earliest, 1) if earliest < len(sessions) else earliest
+        way = f"start on {sessions[earliest]} or later, or take" if earliest < len(sessions) else "take"
+        raise InputError(
+            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} of training and "
+            f"{validation} of validation before it; {way} shorter windows"
+        )
+    return (learnt, chosen - 1 - purge), (chosen, day - 1 - embargo)
+
+
+def _text(date: np.datetime64) -> str:
+    return str(np.datetime_as_string(date, unit="auto"))

@@ -1,0 +1,200 @@
+"""`WalkForward`: the agents of all segments as one Strategy, as a folder, and what each of them earned.
+
+Each agent takes the account over as it stands, holdings and cash: nothing is sold for the hand-over, and no day counts
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from finpod.atomic import write_text
+from finpod.errors import CheckpointError, StrategyError
+from finpod.jsonable import to_json
+from finpod.market.data import Array, MarketData, as_date
+from finpod.measures import metrics
+from finpod.result import BacktestResult
+from finpod.strategy import MarketView, Strategy
+from finpod.tournament.ensemble import load_ensemble
+from finpod.walkforward.segments import Segment
+
+if TYPE_CHECKING:
+    from finpod.strategy import Decision
+
+FORMAT = "finpod walk-forward 1"
+MANIFEST = "walkforward.json"
+WINDOWS = ("train", "validation", "test")
+SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill")
+"""What all agents of a walk-forward say of themselves alike."""
+
+
+class WalkForward(Strategy):
+    """The agents of all segments as one Strategy: the agent of the day decides, in the account as it stands.
+
+    Days before the first segment are decided by its agent. As `variants` each seed is followed through all segments.
+    Raises StrategyError if an agent was trained or chosen on a day of its own test, or if cadences differ.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        agents: Sequence[Strategy],
+        *,
+        name: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not segments or len(segments) != len(agents):
+            raise StrategyError(f"{name} has {len(segments)} segments and {len(agents)} agents; give one agent to each")
+        self.segments, self.agents, self.name = tuple(segments), tuple(agents), name
+        self.settings = dict(settings or {})
+        self._from = np.array([one.decides_from for one in segments], dtype="datetime64[ns]")
+        self._check()
+        self.trained_until = agents[0].trained_until
+        self.trials = sum(agent.trials for agent in agents)
+        self.every = agents[0].every
+        self.features = getattr(agents[0], "features", None)
+        self.windows = {
+            f"{what} {i + 1:0{len(str(len(segments)))}}": getattr(segment, what)
+            for i, segment in enumerate(segments)
+            for what in ("train", "validation")
+        }
+        self.provenance = _provenance(self.segments, self.agents, self.settings)
+
+    def _check(self) -> None:
+        begins = np.array([one.test[0] for one in self.segments], dtype="datetime64[ns]")
+        if (np.diff(begins) <= np.timedelta64(0)).any() or (np.diff(self._from) <= np.timedelta64(0)).any():
+            raise StrategyError(f"the segments of {self.name} do not follow each other; put them in order")
+        if len(cadences := sorted({agent.every for agent in self.agents})) > 1:
+            raise StrategyError(f"the agents of {self.name} decide every {cadences} sessions; they must agree")
+        for segment, agent in zip(self.segments, self.agents, strict=True):
+            known = agent.trained_until, segment.train[1], segment.validation[1]
+            until = max(as_date(day) for day in known if day is not None)
+            if until >= as_date(segment.test[0]) or until > as_date(segment.decides_from):
+                raise StrategyError(
+                    f"the agent of {self.name} that decides from {segment.test[0]} on was trained or chosen on days up to "
+                    f"{until!s:.10}; train it on days before"
+                )
+
+    @property
+    def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
+        """Those that every agent has, by name, each followed through all segments."""
+        own = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
+        return [
+            WalkForward(self.segments, [variants[name] for variants in own], name=name)
+            for name in own[0]
+            if all(name in variants for variants in own)
+        ]
+
+    def decide(self, view: MarketView) -> Decision:
+        """What the agent of the day decides."""
+        return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
+
+
+def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agents share, and a line a segment: its windows, who was chosen and how they had scored on validation."""
+    lines = []
+    for segment, agent in zip(segments, agents, strict=True):
+        chosen = agent.provenance.get("members", [])
+        scores = [one["score"] for one in chosen if one.get("score") is not None]
+        lines.append(
+            {
+                "agent": segment.folder,
+                **{what: " to ".join(getattr(segment, what)) for what in WINDOWS},
+                "chosen": ", ".join(str(one.get("agent")) for one in chosen) or agent.name,
+                "trials": agent.trials,
+                "validation_score": float(np.mean(scores)) if scores else math.nan,
+            }
+        )
+    shared = agents[0].provenance
+    windows = {name: settings[name] for name in ("expanding", "purge", "embargo") if name in settings}
+    return {
+        **{name: shared[name] for name in (*SHARED, "versions") if name in shared},
+        "segments": lines,
+        "walk_forward": {"segments": len(segments), **windows},
+    }
+
+
+def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
+    """The result with what each segment earned in `agent["segments"]`, and how far validation foretold it.
+
+    To each line: 'out_of_sample_score' (Sharpe), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from
+    the first close of its test to that of the next segment. `agent["walk_forward"]["rank_correlation"]` is Spearman's
+    between validation and out-of-sample scores, NaN below three segments.
+    """
+    begins = np.array([one.test[0] for one in strategy.segments], dtype="datetime64[ns]")
+    edges = [*np.searchsorted(result.equity.index.to_numpy(), begins), len(result.equity) - 1]
+    lines = [
+        {**line, **_figures(result, first, last + 1)}
+        for line, first, last in zip(strategy.provenance["segments"], edges[:-1], edges[1:], strict=True)
+    ]
+    scores = ([line[f"{kind}_score"] for line in lines] for kind in ("validation", "out_of_sample"))
+    whole = {**strategy.provenance["walk_forward"], "rank_correlation": rank_correlation(*scores)}
+    return replace(result, agent={**result.agent, "segments": lines, "walk_forward": whole})
+
+
+def _figures(result: BacktestResult, first: int, stop: int) -> dict[str, float]:
+    """What was earned over the points [first, stop) of the curves; NaN where there is nothing to measure."""
+    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    own, bench, equal = (curve.iloc[first:stop].dropna().to_numpy() for curve in curves)
+    growth = [c[-1] / c[0] - 1 if len(c) > 1 and c[0] > 0 else math.nan for c in (own, bench, equal)]
+    terms = {"risk_free": result.risk_free, "periods_per_year": result.periods_per_year}
+    return {
+        "out_of_sample_score": float(metrics(own, **terms).sharpe) if np.isfinite(growth[0]) else math.nan,
+        **dict(zip(("total_return", "benchmark", "equal_weight"), map(float, growth), strict=True)),
+        "over_equal_weight": float(growth[0] - growth[2]),
+    }
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's: Pearson's correlation of the average ranks; NaN for fewer than three pairs without NaN, or no spread."""
+    pairs = pd.DataFrame({"one": one, "other": other}, dtype=float).dropna().rank()
+    if len(pairs) < 3 or (pairs.nunique() < 2).any():
+        return math.nan
+    return float(pairs["one"].corr(pairs["other"]))
+
+
+def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[str, Any]) -> None:
+    """Write what binds the segments' folders in `folder` together."""
+    content = {"format": FORMAT, "segments": [asdict(segment) for segment in segments], "settings": settings}
+    write_text(folder / MANIFEST, to_json(content))
+
+
+def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
+    """Segments and settings. Raises CheckpointError, naming the file, if it is foreign or damaged."""
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder} is no walk-forward: cannot read {MANIFEST}; train again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not of this version of finpod ({FORMAT}); train again")
+    try:
+        segments = [
+            Segment(decides_from=one["decides_from"], **{what: (one[what][0], one[what][1]) for what in WINDOWS})
+            for one in content["segments"]
+        ]
+        return segments, dict(content["settings"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CheckpointError(f"{path} is damaged (it lacks {error}); train again") from error
+
+
+def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
+    """Read a folder that `walk_forward` wrote; `features` are the functions among the features it was trained on.
+
+    Raises CheckpointError, naming what is wrong, for a foreign or damaged folder, and StrategyError for an agent that would
+    decide on days it was trained or chosen on.
+    """
+    segments, settings = read_manifest(folder)
+    agents = [load_ensemble(folder / segment.folder, features) for segment in segments]
+    try:
+        return WalkForward(segments, agents, name=folder.resolve().name, settings=settings)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); train again") from error
