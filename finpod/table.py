@@ -130,6 +130,7 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
     parts = [f"{costs.fee_bps:g} bps fee a side"]
     parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
+    parts += [f"impact {costs.impact:g} x daily volatility x sqrt(share of daily volume)"] if costs.impact else []
     return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
 
 

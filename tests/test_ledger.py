@@ -9,6 +9,8 @@ from finpod.errors import InputError
 from finpod.market.ledger import Costs, Fill, cash_out, orders_for, settle, value
 
 FREE = Costs(fee_bps=0)
+DEEP = 0.02 / 1e8**0.5
+"""sigma / sqrt(V) of a name that moves by 2% a day and of which 100 million are dealt in: 1 million costs 20 bps."""
 
 
 def t(*numbers: float) -> torch.Tensor:
@@ -142,6 +144,51 @@ def test_selling_for_less_than_the_commission_takes_no_cash():
     assert (sold.cash.item(), sold.cost.item()) == (0.0, 2.5)
 
 
+def test_impact_is_volatility_times_the_root_of_the_share_of_volume():
+    """0.02 sqrt(1e6 / 1e8) = 20 bps of a million, beside a fee of 10 bps: 3,000 on either side."""
+    costs = Costs(impact=1.0)
+    bought = fill(2e6, [0], [10_000], [100], costs, impact=t(DEEP))
+    assert bought.cost.item() == pytest.approx(3000, rel=1e-12)
+    assert bought.cash.item() == pytest.approx(997_000, rel=1e-12)
+    sold = fill(0, [10_000], [-10_000], [100], costs, impact=t(DEEP))
+    assert (sold.cost.item(), sold.cash.item()) == pytest.approx((3000, 997_000), rel=1e-12)
+    half = fill(2e6, [0], [10_000], [100], Costs(fee_bps=0, impact=0.5), impact=t(DEEP))
+    assert half.cost.item() == pytest.approx(1000, rel=1e-12)
+    assert fill(2e6, [0], [10_000], [100], Costs(), impact=t(DEEP)).cost.item() == pytest.approx(1000, rel=1e-12)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_twice_the_notional_has_two_to_the_one_and_a_half_times_the_impact(side):
+    one, two = (
+        fill(1e9, [5e5], [side * n], [100], Costs(fee_bps=0, impact=1.3), impact=t(DEEP)).cost.item()
+        for n in (1e5, 2e5)
+    )
+    assert two / one == pytest.approx(2**1.5, rel=1e-12)
+
+
+def test_each_name_has_an_impact_of_its_own():
+    both = fill(4e6, [0, 0], [10_000, 20_000], [100, 100], Costs(fee_bps=0, impact=1.0), impact=t(DEEP, 2 * DEEP))
+    assert both.cost.tolist() == pytest.approx([2000, 2000 * 2 * 2**1.5], rel=1e-12)
+
+
+@pytest.mark.parametrize("wanted", [1.0, 1e3, 1e9])
+def test_the_wallet_pays_for_the_impact_of_what_it_buys(wanted):
+    """What is left over is of second order: half the square of the impact."""
+    bought = fill(1e6, [0, 0], [5e3 * wanted] * 2, [100, 100], Costs(impact=1.0), impact=t(DEEP, DEEP))
+    impact = DEEP * 5e5**0.5
+    assert 0 <= bought.cash.item() <= 1e6 * impact**2
+    gross = (bought.shares * 100).sum().item()
+    assert gross + bought.cost.sum().item() + bought.cash.item() == pytest.approx(1e6, rel=1e-12)
+    assert gross == pytest.approx(1e6 / (1.001 + impact), rel=impact**2)
+
+
+def test_no_trade_costs_more_than_it_is_worth():
+    sold = fill(0, [5], [-5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
+    assert (sold.cash.item(), sold.cost.item()) == (0.0, 50.0)
+    bought = fill(100, [0], [5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
+    assert (bought.shares.item(), bought.cash.item(), bought.cost.item()) == (5.0, 0.0, 50.0)
+
+
 def test_buys_share_the_wallet_pro_rata():
     bought = fill(300, [0, 0], [10, 20], [20, 20])
     assert bought.shares.tolist() == pytest.approx([5, 10])
@@ -179,13 +226,14 @@ def test_delisted_positions_turn_to_cash():
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("costs", [Costs(), Costs(fee_bps=7, per_share=0.03)])
+@pytest.mark.parametrize("costs", [Costs(), Costs(fee_bps=7, per_share=0.03), Costs(per_share=0.03, impact=0.7)])
 def test_leading_dimensions_change_no_bit(costs, whole):
     cash, held, orders, price, tradable, may_buy = random_orders(5, (64,), 101)
-    factor = torch.rand(101, dtype=torch.float64) + 0.1
+    factor, impact = torch.rand(2, 101, dtype=torch.float64) + 0.1
+    market = {"factor": factor, "impact": impact / 1000}
 
     def run(cash, held, orders):
-        return settle(cash, held, orders, price, tradable, may_buy, costs, factor=factor, whole_shares=whole)
+        return settle(cash, held, orders, price, tradable, may_buy, costs, whole_shares=whole, **market)
 
     batch = run(cash, held, orders)
     for e in range(0, 64, 9):
@@ -203,12 +251,14 @@ def test_leading_dimensions_change_no_bit(costs, whole):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**31), st.integers(1, 30), st.floats(0, 500), st.floats(0, 5), st.booleans())
-def test_money_is_neither_made_nor_lost(seed, names, fee_bps, per_share, whole):
+@given(st.integers(0, 2**31), st.integers(1, 30), st.floats(0, 500), st.floats(0, 5), st.floats(0, 100), st.booleans())
+def test_money_is_neither_made_nor_lost(seed, names, fee_bps, per_share, impact, whole):
     cash, held, orders, price, tradable, may_buy = random_orders(seed, (4,), names)
-    settled = settle(
-        cash, held, orders, price, tradable, may_buy, Costs(fee_bps=fee_bps, per_share=per_share), whole_shares=whole
-    )
+    costs = Costs(fee_bps=fee_bps, per_share=per_share, impact=impact)
+    depth = torch.rand(names, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 1000
+    settled = settle(cash, held, orders, price, tradable, may_buy, costs, impact=depth, whole_shares=whole)
+    free = settle(cash, held, orders, price, tradable, may_buy, FREE, whole_shares=whole)
+    assert (settled.traded.abs() <= free.traded.abs() * (1 + 1e-12)).all()
     assert (settled.cash >= 0).all()
     assert (settled.shares >= 0).all()
     assert (settled.traded[:, ~tradable] == 0).all()
@@ -222,16 +272,24 @@ def test_money_is_neither_made_nor_lost(seed, names, fee_bps, per_share, whole):
 def test_the_order_of_the_names_changes_nothing(seed, names, whole):
     cash, held, orders, price, tradable, may_buy = random_orders(seed, (), names)
     order = torch.randperm(names, generator=torch.Generator().manual_seed(seed))
-    one = settle(cash, held, orders, price, tradable, may_buy, Costs(), whole_shares=whole)
-    other = settle(
-        cash, held[order], orders[order], price[order], tradable[order], may_buy[order], Costs(), whole_shares=whole
-    )
+    costs, impact = Costs(impact=1.0), price / 1e5
+    one = settle(cash, held, orders, price, tradable, may_buy, costs, impact=impact, whole_shares=whole)
+    mixed = (part[order] for part in (held, orders, price, tradable, may_buy))
+    other = settle(cash, *mixed, costs, impact=impact[order], whole_shares=whole)
     torch.testing.assert_close(other.cash, one.cash, rtol=1e-12, atol=1e-9)
     torch.testing.assert_close(other.shares, one.shares[order], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"fee_bps": -1}, {"slippage_bps": float("nan")}, {"per_share": float("inf")}, {"fee_bps": 10_000}]
+    "wrong",
+    [
+        {"fee_bps": -1},
+        {"slippage_bps": float("nan")},
+        {"per_share": float("inf")},
+        {"fee_bps": 10_000},
+        {"impact": -0.1},
+        {"impact": "1"},
+    ],
 )
 def test_costs_that_cannot_be_are_refused(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):

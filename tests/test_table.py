@@ -175,4 +175,8 @@ def test_terms_name_every_cost():
     assert describe_terms(costs, "close", True) == (
         "5 bps fee a side, 2.5 bps slippage a side, 0.01 a share; filled at the close; whole shares"
     )
+    assert describe_terms(Costs(fee_bps=0, impact=0.8), "open", False) == (
+        "0 bps fee a side, impact 0.8 x daily volatility x sqrt(share of daily volume); filled at the open; "
+        "fractional shares"
+    )
     assert describe_terms(Costs(), "open", False) == "10 bps fee a side; filled at the open; fractional shares"

@@ -7,11 +7,15 @@ from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
-from finpod.market.tape import Account, build_tape, carried_forward
+from finpod.market.tape import MONTH, UNSEEN, Account, build_tape, carried_forward
 
 
 def account(cash: float, *shares: float) -> Account:
     return Account(torch.tensor(cash, dtype=torch.float64), torch.tensor(shares, dtype=torch.float64))
+
+
+def volumes(days: int, names: int, *, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(5, 1, (days, names))
 
 
 def test_fill_follows_the_data_unless_told():
@@ -86,19 +90,19 @@ def test_membership_is_that_of_the_decision_day(fill):
 
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_row_for_each_account_is_the_same_as_one_row_for_all(fill):
-    tape = build_tape(random_market(seed=4), fill)
+    tape = build_tape(random_market(seed=4, volume=volumes(30, 5)), fill)
     g = torch.Generator().manual_seed(0)
     cash = torch.rand(6, generator=g, dtype=torch.float64) * 100
     shares = torch.rand(6, 5, generator=g, dtype=torch.float64)
     weights = torch.rand(6, 5, generator=g, dtype=torch.float64) / 5
-    rows = torch.tensor([1, 14, 7, 20, 3, 13])
+    rows, costs = torch.tensor([1, 14, 7, 20, 3, 13]), Costs(per_share=0.01, impact=1.0)
     together = Account(cash, shares)
     orders = tape.orders(together, rows, weights)
-    fill_of = tape.trade(together, rows, orders, Costs(per_share=0.01), whole_shares=False)
+    fill_of = tape.trade(together, rows, orders, costs, whole_shares=False)
     carried = tape.carry(Account(fill_of.cash, fill_of.shares), rows)
     for e, row in enumerate(rows.tolist()):
         alone = Account(cash[e], shares[e])
-        own = tape.trade(alone, row, tape.orders(alone, row, weights[e]), Costs(per_share=0.01), whole_shares=False)
+        own = tape.trade(alone, row, tape.orders(alone, row, weights[e]), costs, whole_shares=False)
         assert torch.equal(own.shares, fill_of.shares[e])
         end = tape.carry(Account(own.cash, own.shares), row)
         assert torch.equal(end.cash, carried.cash[e])
@@ -110,3 +114,108 @@ def test_the_factor_is_carried_forward():
     assert tape.factor is not None
     assert tape.factor[:, 0].tolist() == [0.5, 0.5, 1.0]
     assert build_tape(make_market([10, 10])).factor is None
+
+
+# --- market impact -----------------------------------------------------------------------------------------------------
+
+
+def test_impact_is_worked_by_hand():
+    """Returns that are not there yet count as 3%; the volume is the mean of what there is."""
+    tape = build_tape(make_market([100, 102, 102], volume=np.array([[1000], [2000], [np.nan]])))
+    first, second, third = tape.impact[:, 0].tolist()
+    assert first == pytest.approx(0.03 / 100_000**0.5, rel=1e-12)
+    assert second == pytest.approx(((20 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
+    assert third == pytest.approx(((19 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
+
+
+def test_impact_is_that_of_the_last_month():
+    market = random_market(60, 4, gaps=0, seed=2, volume=volumes(60, 4))
+    table = build_tape(market).impact.numpy()
+    returns = market.close[1:] / market.close[:-1] - 1
+    for row in (MONTH, 40, 59):
+        sigma = np.sqrt((returns[row - MONTH : row] ** 2).mean(axis=0))
+        dollars = (market.close * market.volume)[row - MONTH + 1 : row + 1].mean(axis=0)
+        np.testing.assert_allclose(table[row], sigma / np.sqrt(dollars), rtol=1e-12)
+
+
+def test_impact_knows_nothing_of_later_rows():
+    market = random_market(50, 5, seed=1, volume=volumes(50, 5))
+    other = random_market(50, 5, seed=1, volume=np.vstack([market.volume[:30], volumes(20, 5, seed=9)]))
+    table, changed = build_tape(market).impact, build_tape(other).impact
+    assert torch.equal(table[:30], changed[:30])
+    assert not torch.equal(table[30], changed[30])
+    assert torch.equal(table[:30], build_tape(market.rows(0, 30)).impact)
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_a_fill_is_charged_by_what_its_decision_saw(fill):
+    """Another volume in row 30 first shows in the fills of row 31, not in those of row 30 itself."""
+    volume = volumes(40, 1)
+    other = volume.copy()
+    other[30] *= 3
+    tapes = [build_tape(random_market(40, 1, gaps=0, member=None, volume=each), fill) for each in (volume, other)]
+    wanted, costs = torch.tensor([1.0], dtype=torch.float64), Costs(fee_bps=0, impact=1.0)
+    dearer = [
+        tapes[0].fill_row(row)
+        for row in range(1, 39)
+        if len({tape.trade(account(1e5, 0.0), row, wanted, costs).cost.item() for tape in tapes}) == 2
+    ]
+    assert dearer[0] == 31
+
+
+def test_a_split_changes_no_impact():
+    plain = random_market(50, 3, gaps=0, volume=volumes(50, 3))
+    split = np.where(np.arange(50) < 25, 0.25, 1.0)[:, None]
+    adjusted = random_market(50, 3, gaps=0, factor=split * np.ones((50, 3)), volume=plain.volume)
+    assert torch.equal(build_tape(plain).impact, build_tape(adjusted).impact)
+
+
+def test_a_name_nobody_dealt_in_counts_as_the_worst_member():
+    volume = volumes(30, 4)
+    volume[:, 1], volume[:, 2] = 0, np.nan
+    volume[:, 3] = 1e-3  # the worst of all, and no member
+    market = random_market(30, 4, gaps=0, volume=volume, member=np.arange(4) < np.full((30, 1), 3))
+    table = build_tape(market).impact
+    assert torch.equal(table[:, 1], table[:, 0])
+    assert torch.equal(table[:, 2], table[:, 0])
+    assert (table[:, 3] > table[:, 0]).all()
+
+
+def test_without_any_volume_nothing_trades_until_there_is_one():
+    volume = np.full((30, 1), np.nan)
+    volume[10:] = 1e6
+    tape = build_tape(make_market([10.0] * 30, volume=volume), "close")
+    assert tape.impact[:, 0].isfinite().tolist() == [False] * 10 + [True] * 20
+    buy = torch.tensor([3.0], dtype=torch.float64)
+    held = account(100.0, 1.0)
+    costly = [tape.trade(held, row, buy, Costs(impact=1.0)) for row in (5, 10, 11)]
+    assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
+    assert (costly[0].cash.item(), costly[0].cost.item()) == (100.0, 0.0)
+    assert tape.trade(held, 5, buy, Costs()).traded.item() == 3.0
+
+
+def test_the_bars_of_a_day_make_the_same_impact_as_the_day():
+    """sigma and V of a bar of a tenth of a day are sigma / sqrt(10) and V / 10 of the day: the quotient is the same."""
+    days, bars = 30, 10
+    steps = np.where(np.arange(days * bars) % 2, 0.01, -0.01) / bars**0.5
+    market = make_market(np.ones(days))
+    minutes = (market.dates[:, None] + np.arange(bars) * np.timedelta64(30, "m")).ravel()
+    fine = type(market)(
+        dates=minutes,
+        tickers=("A",),
+        close=100 * np.exp(np.cumsum(steps))[:, None],
+        volume=np.full((days * bars, 1), 1e5),
+        benchmark_close=np.ones(days * bars),
+    )
+    tape = build_tape(fine)
+    assert tape.month == MONTH * bars
+    assert tape.impact[-1].item() == pytest.approx(0.01 / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
+    assert tape.impact[0].item() == pytest.approx(UNSEEN / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
+
+
+def test_impact_without_volumes_is_refused():
+    tape = build_tape(make_market([10, 11]), "close")
+    assert tape.impact is None
+    assert tape.impact_for(Costs()) is None
+    with pytest.raises(InputError, match="impact is 2, and these data have no volumes to measure it by; leave it at 0"):
+        tape.impact_for(Costs(impact=2))

@@ -35,6 +35,7 @@ def backtest(
     end: End = None,
     fee_bps: options.Fee = Costs.fee_bps,
     slippage_bps: options.Slippage = Costs.slippage_bps,
+    impact: options.Impact = Costs.impact,
     fill: options.FillPrice = None,
     cash: Annotated[float, typer.Option(help="Cash before the first order.")] = 1_000_000.0,
     whole_shares: Annotated[bool, typer.Option("--whole-shares", help="Deal in whole shares only.")] = False,
@@ -54,7 +55,7 @@ def backtest(
     started = datetime.now(UTC)
     wanted = runs.name_of(strategy) if name is None else name
     outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
-    costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
+    costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)
     options.check_account(cash, start, end)
     with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))

@@ -27,6 +27,7 @@ def train(
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
     fee_bps: options.Fee = Costs.fee_bps,
     slippage_bps: options.Slippage = Costs.slippage_bps,
+    impact: options.Impact = Costs.impact,
     fill: options.FillPrice = None,
     agents: Annotated[int, typer.Option(help="Agents trained side by side.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds, after each of which the weaker follow the stronger.")] = 2,
@@ -53,7 +54,7 @@ def train(
         options.check_dates(text, None)
     require_free(out, overwrite, "ensemble.json")
     plain_word(out.resolve().name)
-    costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps)
+    costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)
     if seeds < 1:
         raise InputError(f"seeds is {seeds}; it must be a whole number from 1 on")
     Plan(agents=agents, rounds=rounds, keep=keep, steps=Plan.steps if steps is None else steps, seed=seed)

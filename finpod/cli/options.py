@@ -24,6 +24,9 @@ Members = Annotated[
 Benchmark = Annotated[str, typer.Option(help="Ticker of the benchmark among the bars.")]
 Fee = Annotated[float, typer.Option(help="Commission a side, in basis points of the traded notional.")]
 Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points of the traded notional.")]
+Impact = Annotated[
+    float, typer.Option(help="Market impact: this many daily volatilities times the root of the share of volume.")
+]
 FillPrice = Annotated[
     Literal["open", "close"] | None, typer.Option("--fill", help="Price of the fills; open where the data have opens.")
 ]

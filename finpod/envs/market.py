@@ -161,6 +161,7 @@ class MarketEnv:
         self.device = tape.mark.device
         self._shape = (config.groups, config.num_envs // config.groups)
         self._any_delisted = tape.delisted.any(-1).cpu()
+        tape.impact_for(config.costs)  # measured, or refused, before the first step
         self._generator = torch.Generator().manual_seed(seed)
         self._bad = torch.full((3,), -1, dtype=torch.int64, device=self.device)
         self._clock = 0

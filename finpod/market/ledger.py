@@ -30,9 +30,11 @@ class Costs:
     """Half-spread and slippage in basis points of the traded notional, charged like the fee."""
     per_share: float = 0.0
     """Commission per share as traded, in currency."""
+    impact: float = 0.0
+    """Coefficient of the square-root market impact, about 1 in practice; 0 leaves it out, and needs no volumes."""
 
     def __post_init__(self) -> None:
-        for name in ("fee_bps", "slippage_bps", "per_share"):
+        for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value < 10_000):
                 raise InputError(f"{name} is {value}; it must be a number from 0 to below 10000")
@@ -44,7 +46,7 @@ class Costs:
 
     @property
     def rate(self) -> float:
-        """Cost as a fraction of the traded notional, without the part per share."""
+        """Cost as a fraction of the traded notional, without the part per share and the impact."""
         return (self.fee_bps + self.slippage_bps) / 10_000
 
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
@@ -55,6 +57,18 @@ class Costs:
         if self.per_share == 0:
             return self.rate
         return (self.rate + self.per_share * (1.0 if factor is None else factor) / price).clamp(max=1)
+
+    def at_size(self, rate: Tensor | float, notional: Tensor, impact: Tensor | None) -> Tensor | float:
+        """`rate` with the market impact of dealing in `notional` [..., N] at once; no more than 1, like `rate`.
+
+        The square-root law adds impact * sigma * sqrt(notional / V), with sigma the daily volatility and V the daily
+        dollar volume; the argument `impact` [..., N] is sigma / sqrt(V) (`Tape.impact`). It is paid once: later prices
+        do not move. Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of 3/5; Toth et al. (2011).
+        """
+        if self.impact == 0:
+            return rate
+        assert impact is not None, "costs with impact need the table of it"
+        return (rate + notional.sqrt().mul_(self.impact * impact)).clamp(max=1)
 
 
 class Fill(NamedTuple):
@@ -96,6 +110,7 @@ def settle(
     costs: Costs,
     *,
     factor: Tensor | None = None,
+    impact: Tensor | None = None,
     whole_shares: bool = False,
 ) -> Fill:
     """Fill `orders` [..., N] (in shares, sells negative) at `price` [..., N].
@@ -103,23 +118,26 @@ def settle(
     Names that are not `tradable` get no fill and names that one `may_buy` not are only sold. Sells settle first and are
     bounded by what is held; buys share the wallet pro rata and pay their cost from it. `price` must be finite and
     positive everywhere, also where nothing can be traded. With `whole_shares` the counts dealt in are whole as traded,
-    but for a sale of all that is held.
+    but for a sale of all that is held. `impact` [..., N] is the table that `Costs.at_size` needs for costs with impact.
     """
     rate = costs.rates(price, factor)
     sold = (-orders).clamp_(min=0).minimum(shares).mul_(tradable)
     if whole_shares:
         sold = _whole(sold, factor).where(sold < shares, sold)
     notional_sold = sold * price
-    cash = cash + (notional_sold * (1 - rate)).sum(-1)
+    cash = cash + (notional_sold * (1 - costs.at_size(rate, notional_sold, impact))).sum(-1)
     bought = orders.clamp(min=0).mul_(tradable & may_buy)
-    asked = (bought * price).mul_(1 + rate).sum(-1)
-    bought.mul_((cash / asked.clamp(min=1e-300)).clamp(max=1).unsqueeze(-1))
+    bought.mul_(_share(cash, (bought * price).mul_(1 + rate)))
+    if costs.impact:  # of what the cash pays for without it; the smaller order that is left moves the price less
+        notional = bought * price
+        bought.mul_(_share(cash, notional * (1 + costs.at_size(rate, notional, impact))))
     if whole_shares:
         bought = _whole(bought, factor)
     notional_bought = bought * price
-    cash = (cash - (notional_bought * (1 + rate)).sum(-1)).clamp(min=0)
+    cash = (cash - (notional_bought * (1 + costs.at_size(rate, notional_bought, impact))).sum(-1)).clamp(min=0)
     traded = bought.sub_(sold)
-    return Fill(cash, shares + traded, traded, notional_bought.add_(notional_sold).mul_(rate))
+    notional = notional_bought.add_(notional_sold)  # no name is both bought and sold
+    return Fill(cash, shares + traded, traded, notional.mul_(costs.at_size(rate, notional, impact)))
 
 
 def cash_out(
@@ -128,6 +146,11 @@ def cash_out(
     """Turn the positions in `delisted` names [N] to cash at their last mark times (1 + delisting_return)."""
     gone = shares * delisted
     return cash + (gone * mark).sum(-1) * (1 + delisting_return), shares * ~delisted
+
+
+def _share(cash: Tensor, asked: Tensor) -> Tensor:
+    """Share [..., 1] of orders that would cost `asked` [..., N] that the cash pays for."""
+    return (cash / asked.sum(-1).clamp(min=1e-300)).clamp(max=1).unsqueeze(-1)
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +14,15 @@ from torch import Tensor
 from finpod.errors import InputError
 from finpod.market.data import Array, MarketData
 from finpod.market.ledger import Costs, Fill, cash_out, orders_for, settle
+from finpod.market.rolling import delay, rolling_mean
 
 Row = int | Tensor
 """A row for all accounts, or rows [E], one for each."""
+
+MONTH = 21
+"""Sessions over which volatility and dollar volume are measured for the market impact."""
+UNSEEN = 0.03
+"""Daily return that a session without one counts as: what is not known of a name is taken to be wild."""
 
 
 class Account(NamedTuple):
@@ -44,6 +52,10 @@ class Tape:
     """[T, N] bool: the first session after a name's last bar."""
     factor: Tensor | None
     """[T, N] float64 adjusted / as traded, carried forward; None stands for 1."""
+    volume: Tensor | None = None
+    """[T, N] float64 adjusted shares dealt in, NaN where not known; None where the data have no volumes."""
+    month: int = MONTH
+    """Rows in `MONTH` sessions."""
 
     @property
     def lag(self) -> int:
@@ -58,22 +70,61 @@ class Tape:
         """The row of the fill of that decision."""
         return row + 1 - self.lag
 
+    @cached_property
+    def impact(self) -> Tensor | None:
+        """[T, N] sigma / sqrt(V), the market impact of trading one unit of currency; None where there are no volumes.
+
+        Over the rows of the last month, up to and with the row: sigma is the root mean square of the returns, V the mean
+        of close * volume over the bars that have one. Both are those of a row; per square root of time they are the same
+        as those of a day. A name that nobody dealt in counts as the worst of the day's members; NaN where all are such.
+        """
+        if self.volume is None:
+            return None
+        month, close = self.month, self.mark.where(self.has_bar, math.nan)
+        unseen = UNSEEN**2 * MONTH / month
+        squares = (close / delay(close, 1) - 1).square().nan_to_num(nan=unseen)
+        dollars = close * self.volume
+        dealt = _over_rows(dollars.nan_to_num(nan=0.0), month, 0.0)
+        days = _over_rows(dollars.isfinite().double(), month, 0.0)
+        impact = (_over_rows(squares, month, unseen) * days / dealt).sqrt()
+        known = dealt > 0
+        worst = impact.where(known & self.member, -math.inf).amax(-1, keepdim=True)
+        return impact.where(known, worst.where(worst >= 0, math.nan))
+
+    def impact_for(self, costs: Costs) -> Tensor | None:
+        """The table `impact` where the costs have any. Raises InputError for such costs where there are no volumes."""
+        if costs.impact == 0:
+            return None
+        if self.impact is None:
+            raise InputError(
+                f"impact is {costs.impact:g}, and these data have no volumes to measure it by; leave it at 0"
+            )
+        return self.impact
+
     def orders(self, account: Account, row: Row, weights: Tensor) -> Tensor:
         """Orders [..., N] in shares that bring the account to `weights` at the fill prices."""
         return orders_for(weights, account.cash, account.shares, self.price[self.fill_row(row)])
 
     def trade(self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False) -> Fill:
-        """Fill the orders of the decision taken at `row`; members of the decision day may be bought, others only sold."""
-        at = self.fill_row(row)
+        """Fill the orders of the decision taken at `row`; members of the decision day may be bought, others only sold.
+
+        With market impact nothing trades while not one member's volume is known.
+        """
+        at, seen = self.fill_row(row), self.decision_row(row)
+        tradable, impact = self.tradable[at], self.impact_for(costs)
+        if impact is not None:
+            impact = impact[seen]
+            tradable, impact = tradable & impact.isfinite(), impact.nan_to_num(nan=0.0)
         return settle(
             account.cash,
             account.shares,
             orders,
             self.price[at],
-            self.tradable[at],
-            self.member[self.decision_row(row)],
+            tradable,
+            self.member[seen],
             costs,
             factor=None if self.factor is None else self.factor[at],
+            impact=impact,
             whole_shares=whole_shares,
         )
 
@@ -117,7 +168,14 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
         member=tensor(market.member),
         delisted=tensor(delisted),
         factor=None if market.factor is None else tensor(carried_forward(market.factor)),
+        volume=None if market.volume is None else tensor(market.volume),
+        month=max(round(MONTH * market.bars_per_session), 1),
     )
+
+
+def _over_rows(table: Tensor, rows: int, before: float) -> Tensor:
+    """[T, N] mean of the last `rows` rows; those before the first count as `before`."""
+    return rolling_mean(torch.cat([table.new_full((rows, table.shape[1]), before), table]), rows)[rows:]
 
 
 def carried_forward(table: Array, before: float = 1.0) -> Array:
