@@ -21,12 +21,16 @@ Format = Literal["csv", "parquet"]
 MARKER = "export.json"
 """What marks a folder as an export: what it holds, what was left out and how to read it."""
 READ = {
-    "csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0], float_precision='round_trip')",
+    "csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0])",
     "parquet": "pd.read_parquet(FILE)",
 }
 """The line that reads a file; of one with a single column, `.squeeze("columns")` makes the series."""
 SYMBOLS = ", dtype={'symbol': str}, keep_default_na=False)"
 """How the line for a CSV of transactions ends, for tickers such as 0700, NA and TRUE."""
+CLOCK = (
+    "sessions at midnight UTC, as pyfolio wants them; quantstats wants no clock: append .tz_localize(None) to the line"
+)
+"""What the dates are."""
 
 atomic.OWN.setdefault(
     MARKER, ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"))
@@ -56,7 +60,7 @@ class PyfolioInputs(NamedTuple):
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """The series of a result as pyfolio, empyrical and quantstats take them, unchanged but for the clock.
+    """The series of a result as pyfolio and empyrical take them; for quantstats, which wants no clock, `.tz_localize(None)`.
 
     `benchmark` and `equal_weight` are what `benchmark_rets` and `factor_returns` ask for. Raises InputError for a
     ticker called 'cash', the name under which pyfolio looks for the cash.
@@ -117,6 +121,7 @@ def _description(
         "in_sample": result.in_sample,
         "warnings": result.warnings,
         "notes": notes,
+        "dates": CLOCK,
         "files": {f"{name}.{format}": how_to_read(f"{name}.{format}") for name in tables},
     }
 

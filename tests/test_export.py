@@ -1,0 +1,332 @@
+"""Exports: what pyfolio, empyrical and quantstats read is what finpod found."""
+
+import json
+import warnings
+from dataclasses import replace
+
+import empyrical
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_results import make_result, trained
+
+import finpod
+from finpod.errors import InputError
+from finpod.export import MARKER, PyfolioInputs, export, how_to_read, to_pyfolio
+from finpod.market.data import MarketData
+from finpod.strategy import EqualWeight
+
+FORMATS = ("csv", "parquet")
+
+
+@pytest.fixture(scope="module")
+def market():
+    return finpod.simulate_market(names=6, days=300, signal=0.1, seed=3)
+
+
+class Strongest(finpod.Strategy):
+    """Two of the first five names for a week, a tenth in cash."""
+
+    every = 5
+
+    def decide(self, view):
+        closes = view.closes(20)
+        return 0.9 * finpod.top_k(closes[-1] / closes[0], 2, among=view.tradable & (np.arange(6) < 5))
+
+
+@pytest.fixture(scope="module")
+def result(market):
+    return finpod.backtest(Strongest(), market, start=market.dates[60], fill="close")
+
+
+def read_all(folder):
+    """Every file of an export by the line of Python that export.json gives for it."""
+    described = json.loads((folder / MARKER).read_text())
+    here = {"pd": pd}
+    return {
+        file.partition(".")[0]: eval(line.replace(f"'{file}'", repr(str(folder / file))), here)
+        for file, line in described["files"].items()
+    }
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    assert str(found.index.tz) == "UTC"
+    assert (found.index == expected.index).all()
+    if isinstance(expected, pd.Series):
+        assert found.name == expected.name
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+        return
+    assert list(found) == list(expected)
+    for name in expected:
+        if name == "symbol":
+            assert list(found[name]) == list(expected[name])
+        else:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-15)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_files_hold_what_memory_holds(result, tmp_path, form):
+    notes = export(result, tmp_path / "out", format=form)
+    found, expected = read_all(tmp_path / "out"), to_pyfolio(result)
+    assert set(found) == {"returns", "positions", "transactions", "benchmark", "equal_weight"}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        [MARKER, *(f"{name}.{form}" for name in found)]
+    )
+    for name, table in found.items():
+        assert_same(table, getattr(expected, name))
+    assert notes == expected.notes
+
+
+@given(seed=st.integers(0, 999), days=st.integers(1, 40), names=st.integers(1, 4))
+@settings(max_examples=15, deadline=None)
+def test_any_result_comes_back_from_its_files(tmp_path_factory, seed, days, names):
+    made = make_result(days=days, names=names + 1, seed=seed, strategy='a, "b"\n')
+    folder = tmp_path_factory.mktemp("export") / "out"
+    export(made, folder)
+    for name, table in read_all(folder).items():
+        assert_same(table, getattr(to_pyfolio(made), name))
+
+
+@pytest.mark.parametrize("ticker", ["0700", "NA", "TRUE", "nan", "1e5", "date", ""])
+@pytest.mark.parametrize("form", FORMATS)
+def test_tickers_that_look_like_something_else_stay_tickers(tmp_path, ticker, form):
+    made = make_result(days=10, names=2)
+    trades = made.trades.replace({"ticker": {"N00": ticker}})
+    export(replace(made, trades=trades), tmp_path / "out", format=form)
+    assert list(read_all(tmp_path / "out")["transactions"]["symbol"]) == list(trades["ticker"])
+
+
+def test_the_series_compound_to_the_curves(result):
+    series = to_pyfolio(result)
+    for steps, equity in (
+        (series.returns, result.equity),
+        (series.benchmark, result.benchmark_equity),
+        (series.equal_weight, result.equal_weight_equity),
+    ):
+        np.testing.assert_allclose((1 + steps).cumprod() * equity.iloc[0], equity.iloc[1:], rtol=1e-12)
+    assert series.returns.name == result.strategy
+    assert series.benchmark.name == result.benchmark
+    assert list(series.returns) == list(result.returns)
+
+
+def test_positions_add_up_to_the_account_and_leave_unheld_names_out(result):
+    positions = to_pyfolio(result).positions
+    np.testing.assert_allclose(positions.sum(axis=1), result.equity.iloc[1:], rtol=1e-12)
+    assert list(positions)[-1] == "cash"
+    assert (positions.drop(columns="cash") != 0).any().all()
+    last = result.weights.iloc[-1] * result.equity.iloc[-1]
+    np.testing.assert_allclose(positions.iloc[-1, :-1], last[positions.columns[:-1]])
+
+
+def test_transactions_explain_the_positions(result, market):
+    """Shares summed up, times the last close, are the positions; money spent and costs are the change of cash."""
+    series = to_pyfolio(result)
+    held = series.transactions.groupby("symbol")["amount"].sum()
+    closes = pd.Series(market.close[-1], index=market.tickers)
+    last = series.positions.iloc[-1].drop("cash")
+    np.testing.assert_allclose((held * closes).reindex(last.index), last, rtol=1e-9, atol=1e-9 * result.equity.iloc[-1])
+    spent = (series.transactions["amount"] * series.transactions["price"]).sum() + result.fees
+    assert result.equity.iloc[0] - spent == pytest.approx(series.positions["cash"].iloc[-1], abs=1e-6)
+    assert list(series.transactions) == ["amount", "price", "symbol"]
+    assert (series.transactions["amount"] < 0).any()
+
+
+def test_a_delisting_is_a_sale_at_its_price():
+    made = make_result(days=10)
+    trades = made.trades.copy()
+    trades.loc[3, ["kind", "price"]] = ["delisted", 0.0]
+    found = to_pyfolio(replace(made, trades=trades)).transactions
+    assert len(found) == len(trades)
+    assert (found["amount"].iloc[3], found["price"].iloc[3]) == (-4.0, 0.0)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_empyrical_finds_the_figures_of_finpod(result, tmp_path, form):
+    export(result, tmp_path / "out", format=form)
+    found, own = read_all(tmp_path / "out"), result.metrics
+    returns, benchmark = found["returns"], found["benchmark"]
+    for theirs, ours in (
+        (empyrical.cum_returns_final(returns), own.total_return),
+        (empyrical.cagr(returns), own.cagr),
+        (empyrical.annual_volatility(returns), own.volatility),
+        (empyrical.sharpe_ratio(returns), own.sharpe),
+        (empyrical.sortino_ratio(returns), own.sortino),
+        (empyrical.max_drawdown(returns), own.max_drawdown),
+        (empyrical.calmar_ratio(returns), own.calmar),
+        (empyrical.beta(returns, benchmark), result.relative.beta),
+    ):
+        assert theirs == pytest.approx(ours, rel=1e-12, abs=1e-12)
+
+
+def test_a01_the_first_loss_counts_in_empyrical_too():
+    made = make_result([1000, 900, 950, 855, 1010])
+    assert empyrical.max_drawdown(to_pyfolio(made).returns) == pytest.approx(-0.145, abs=1e-12)
+
+
+def test_pyfolio_takes_the_files_as_they_are(result, tmp_path, capsys):
+    import matplotlib.pyplot as plt
+    import pyfolio
+
+    export(result, tmp_path / "out")
+    found = read_all(tmp_path / "out")
+    accounts = {"positions": found["positions"], "transactions": found["transactions"]}
+    figures = pyfolio.timeseries.perf_stats(found["returns"], factor_returns=found["benchmark"], **accounts)
+    assert figures["Sharpe ratio"] == pytest.approx(result.metrics.sharpe, rel=1e-12)
+    assert figures["Max drawdown"] == pytest.approx(result.metrics.max_drawdown, rel=1e-12)
+    invested = 1 - result.cash_weight.iloc[1:].mean()
+    assert figures["Gross leverage"] == pytest.approx(invested, rel=1e-9)
+    pyfolio.create_simple_tear_sheet(found["returns"], benchmark_rets=found["benchmark"], **accounts)
+    assert plt.get_fignums()
+    plt.close("all")
+    capsys.readouterr()
+
+
+def test_pyfolio_takes_an_account_that_never_traded():
+    idle = replace(make_result(np.full(30, 1000.0)), strategy="idle")
+    idle = replace(idle, weights=idle.weights * 0, trades=idle.trades[:0])
+    series = to_pyfolio(idle)
+    assert series.positions is None
+    assert series.transactions is None
+    assert series.notes == ("no positions: nothing was held at any close", "no transactions: nothing was traded")
+
+    import pyfolio
+
+    accounts = {"positions": series.positions, "transactions": series.transactions}
+    with np.errstate(invalid="ignore"):  # its tail ratio is 0 / 0
+        figures = pyfolio.timeseries.perf_stats(series.returns, **accounts)
+    assert figures["Cumulative returns"] == 0
+
+
+def test_quantstats_takes_them_without_the_clock(result, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stats = pytest.importorskip("quantstats", exc_type=ImportError).stats
+    export(result, tmp_path / "out")
+    returns = read_all(tmp_path / "out")["returns"].tz_localize(None)
+    assert stats.sharpe(returns) == pytest.approx(result.metrics.sharpe, rel=1e-9)
+
+
+def test_a_benchmark_with_gaps_is_given_from_bar_to_bar():
+    made = make_result([100, 101, 102.01, 103.0301])
+    bars = pd.Series([400, 404, np.nan, 412.08], made.equity.index)
+    series = to_pyfolio(replace(made, benchmark_equity=bars))
+    assert list(series.benchmark) == pytest.approx([0.01, 0.02])
+    assert list(series.benchmark.index) == list(series.returns.index[[0, 2]])
+    assert "the benchmark QQQ has 3 of 4 bars; its return after a missing one spans the gap" in series.notes
+    none = to_pyfolio(replace(made, benchmark_equity=bars * np.nan))
+    assert none.benchmark is None
+    assert "no benchmark: QQQ has fewer than two bars in the window" in none.notes
+
+
+def test_a14_ruin_is_minus_one_and_then_zero():
+    series = to_pyfolio(make_result([100, 110, 0, 0]))
+    assert list(series.returns) == pytest.approx([0.1, -1, 0])
+    assert np.isfinite(series.positions).all().all()
+
+
+def test_intraday_results_go_session_by_session(tmp_path):
+    days = pd.bdate_range("2024-01-01", periods=20)
+    dates = np.concatenate(
+        [day + pd.Timedelta("9h30min") + pd.timedelta_range("0min", periods=4, freq="1h") for day in days]
+    )
+    close = 50 * np.cumprod(1 + np.random.default_rng(0).normal(0, 0.002, (len(dates), 3)), axis=0)
+    market = MarketData(
+        dates=dates, tickers=("A", "B", "C"), close=close, benchmark="B", benchmark_close=close[:, 1], manifest={}
+    )
+    intraday = finpod.backtest(EqualWeight(), market)
+    series = to_pyfolio(intraday)
+    assert list(series.returns.index) == list(days[1:].tz_localize("UTC"))
+    whole = intraday.equity.groupby(intraday.equity.index.normalize()).last()
+    np.testing.assert_allclose((1 + series.returns).cumprod() * whole.iloc[0], whole.iloc[1:])
+    assert len(series.transactions) == len(intraday.trades)
+    assert set(series.transactions.index) <= set(days.tz_localize("UTC"))
+    assert any(note.startswith("session by session") for note in series.notes)
+    export(intraday, tmp_path / "out")
+    assert len(read_all(tmp_path / "out")["positions"]) == 19
+
+
+def test_a25_the_clock_of_a_result_is_no_matter():
+    naive, aware = make_result(days=30), make_result(days=30)
+    zone = "America/New_York"
+    aware = replace(aware, equity=aware.equity.tz_localize(zone), weights=aware.weights.tz_localize(zone))
+    assert to_pyfolio(naive).returns.equals(to_pyfolio(aware).returns)
+
+
+def test_fractions_are_too_small_for_pyfolios_round_trips(result):
+    assert any("round_trips" in note for note in to_pyfolio(result).notes)
+    assert not to_pyfolio(make_result(days=10)).notes
+
+
+def test_a_ticker_called_cash_is_refused():
+    made = make_result(days=5, names=2)
+    with pytest.raises(InputError, match=r"'cash'.*rename"):
+        to_pyfolio(replace(made, weights=made.weights.set_axis(["N00", "cash"], axis=1)))
+
+
+def test_equal_results_give_equal_bytes(tmp_path):
+    for form in FORMATS:
+        for folder in ("one", "two"):
+            export(trained(30), tmp_path / form / folder, format=form)
+        for path in (tmp_path / form / "one").iterdir():
+            assert path.read_bytes() == (tmp_path / form / "two" / path.name).read_bytes()
+
+
+def test_the_description_carries_the_warnings(tmp_path):
+    made = trained(30)
+    export(made, tmp_path / "out")
+    described = json.loads((tmp_path / "out" / MARKER).read_text())
+    assert described["warnings"] == list(made.warnings)
+    assert described["start"] == "2017-01-03"
+    assert "tz_localize(None)" in described["dates"]
+    assert described["data_hash"] == made.data_hash
+
+
+def test_an_existing_folder_is_refused_and_an_export_replaced_on_request(tmp_path):
+    export(make_result(days=5), tmp_path / "out")
+    before = (tmp_path / "out" / "returns.csv").read_bytes()
+    with pytest.raises(InputError, match="out exists already"):
+        export(make_result(days=6), tmp_path / "out")
+    assert (tmp_path / "out" / "returns.csv").read_bytes() == before
+    export(make_result(days=6), tmp_path / "out", format="parquet", overwrite=True)
+    assert not (tmp_path / "out" / "returns.csv").exists()
+    assert len(read_all(tmp_path / "out")["returns"]) == 6
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    run = make_result(days=5).save(tmp_path / "run")
+    with pytest.raises(InputError, match="not an export"):
+        export(make_result(days=5), run, overwrite=True)
+    assert sorted(path.name for path in run.iterdir()) == [
+        "result.json",
+        "returns.csv",
+        "run.json",
+        "trades.csv",
+        "weights.parquet",
+    ]
+
+
+@pytest.mark.parametrize(("form", "said"), [("xls", "'xls'.*csv or parquet"), ("", "''")])
+def test_an_unknown_format_is_refused(tmp_path, form, said):
+    with pytest.raises(InputError, match=said):
+        export(make_result(days=5), tmp_path / "out", format=form)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
+    with pytest.raises(InputError, match="No space left"):
+        export(make_result(days=5), tmp_path / "deep" / "out", format="parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_line_for_each_file():
+    assert how_to_read("returns.parquet") == "pd.read_parquet('returns.parquet').squeeze('columns')"
+    assert how_to_read("positions.parquet") == "pd.read_parquet('positions.parquet')"
+    assert "dtype={'symbol': str}" in how_to_read("transactions.csv")
+    assert PyfolioInputs._field_defaults == {"notes": ()}
