@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import data, judge, learn
+from finpod.cli import data, judge, learn, walkforward
 from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
@@ -26,7 +26,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data", help="Fetch, import and inspect market data.")
-for command in (learn.train, judge.backtest, judge.report, judge.audit, learn.bench, learn.demo):
+for command in (
+    learn.train,
+    judge.backtest,
+    judge.report,
+    judge.audit,
+    learn.bench,
+    learn.demo,
+    walkforward.walkforward,
+):
     app.command()(command)
 
 

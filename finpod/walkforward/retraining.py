@@ -150,7 +150,7 @@ def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
         whole_shares=trading.whole_shares,
         delisting_return=trading.delisting_return,
     )
-    return with_segments(result, strategy)
+    return with_segments(result, strategy, market)
 
 
 def _part(progress: Progress, i: int, count: int) -> Progress:

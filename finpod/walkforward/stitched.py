@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ import numpy as np
 import pandas as pd
 
 from finpod.atomic import write_text
+from finpod.backtester import equal_weight_equity
 from finpod.errors import CheckpointError, StrategyError
 from finpod.jsonable import to_json
 from finpod.market.data import Array, MarketData, as_date
 from finpod.measures import metrics
 from finpod.result import BacktestResult
+from finpod.simulation import Terms
 from finpod.strategy import MarketView, Strategy
 from finpod.tournament.ensemble import load_ensemble
 from finpod.walkforward.segments import Segment
@@ -122,38 +125,53 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
     }
 
 
-def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
+def with_segments(result: BacktestResult, strategy: WalkForward, market: MarketData) -> BacktestResult:
     """The result with what each segment earned in `agent["segments"]`, and how far validation foretold it.
 
     To each line: 'out_of_sample_score' (Sharpe), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from
-    the first close of its test to that of the next segment. `agent["walk_forward"]["rank_correlation"]` is Spearman's
-    between validation and out-of-sample scores, NaN below three segments.
+    the first close of its test to that of the next segment. In `agent["walk_forward"]`, Spearman's rank correlation of
+    the segments' validation and out-of-sample scores, and of what both have above the Sharpe ratio of equal weight in the
+    same days, which takes the mood of the market out; NaN below three segments.
     """
     begins = np.array([one.test[0] for one in strategy.segments], dtype="datetime64[ns]")
     edges = [*np.searchsorted(result.equity.index.to_numpy(), begins), len(result.equity) - 1]
+    parts = [slice(first, last + 1) for first, last in pairwise(edges)]
     lines = [
-        {**line, **_figures(result, first, last + 1)}
-        for line, first, last in zip(strategy.provenance["segments"], edges[:-1], edges[1:], strict=True)
+        {**line, **_figures(result, part)} for line, part in zip(strategy.provenance["segments"], parts, strict=True)
     ]
-    scores = ([line[f"{kind}_score"] for line in lines] for kind in ("validation", "out_of_sample"))
-    whole = {**strategy.provenance["walk_forward"], "rank_correlation": rank_correlation(*scores)}
-    return replace(result, agent={**result.agent, "segments": lines, "walk_forward": whole})
+    terms = Terms(costs=result.costs, fill=result.fill, cash=float(result.equity.iloc[0]))
+    before = [equal_weight_equity(market, *one.validation, terms) for one in strategy.segments]
+    after = [result.equal_weight_equity.iloc[part] for part in parts]
+    equal = np.array([[_sharpe(result, curve) for curve in curves] for curves in (before, after)])
+    scores = np.array([[line[f"{when}_score"] for line in lines] for when in ("validation", "out_of_sample")])
+    whole = {
+        "rank_correlation": rank_correlation(*scores),
+        "rank_correlation_over_equal_weight": rank_correlation(*(scores - equal)),
+    }
+    walk = {**strategy.provenance["walk_forward"], **whole}
+    return replace(result, agent={**result.agent, "segments": lines, "walk_forward": walk})
 
 
-def _figures(result: BacktestResult, first: int, stop: int) -> dict[str, float]:
-    """What was earned over the points [first, stop) of the curves; NaN where there is nothing to measure."""
-    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
-    own, bench, equal = (curve.iloc[first:stop].dropna().to_numpy() for curve in curves)
-    growth = [c[-1] / c[0] - 1 if len(c) > 1 and c[0] > 0 else math.nan for c in (own, bench, equal)]
+def _sharpe(result: BacktestResult, curve: pd.Series) -> float:
     terms = {"risk_free": result.risk_free, "periods_per_year": result.periods_per_year}
+    return float(metrics(curve.to_numpy(), **terms).sharpe) if len(curve) > 1 and curve.iloc[0] > 0 else math.nan
+
+
+def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
+    """What was earned over a part of the curves; NaN where there is nothing to measure."""
+    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    values = (curve.iloc[part].dropna().to_numpy() for curve in curves)
+    own, bench, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in values)
     return {
-        "out_of_sample_score": float(metrics(own, **terms).sharpe) if np.isfinite(growth[0]) else math.nan,
-        **dict(zip(("total_return", "benchmark", "equal_weight"), map(float, growth), strict=True)),
-        "over_equal_weight": float(growth[0] - growth[2]),
+        "out_of_sample_score": _sharpe(result, result.equity.iloc[part]),
+        "total_return": own,
+        "benchmark": bench,
+        "equal_weight": equal,
+        "over_equal_weight": own - equal,
     }
 
 
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+def rank_correlation(one: Array, other: Array) -> float:
     """Spearman's: Pearson's correlation of the average ranks; NaN for fewer than three pairs without NaN, or no spread."""
     pairs = pd.DataFrame({"one": one, "other": other}, dtype=float).dropna().rank()
     if len(pairs) < 3 or (pairs.nunique() < 2).any():

@@ -1,0 +1,139 @@
+"""`finpod walkforward`: would retraining year after year have paid?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from finpod import runs
+from finpod.cli import console, options
+from finpod.market.ledger import Costs
+
+
+def walkforward(
+    context: typer.Context,
+    task: Annotated[Literal["stocks"], typer.Argument(help="What to learn.")],
+    start: Annotated[str, typer.Option(help="First session of the first test, YYYY-MM-DD.")],
+    out: Annotated[Path, typer.Option(help="Folder of the agents, such as strategies/wf.")],
+    end: Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; the data's own if left out.")] = None,
+    train: Annotated[str, typer.Option(help="Length of each training: 4y, 6m or a number of sessions.")] = "4y",
+    validation: Annotated[str, typer.Option(help="Length of each validation, on which agents are chosen.")] = "1y",
+    test: Annotated[str, typer.Option(help="Length of each test, after which the next agents take over.")] = "1y",
+    expanding: Annotated[
+        bool, typer.Option("--expanding", help="Begin every training on the first day of the first.")
+    ] = False,
+    purge: Annotated[
+        int | None, typer.Option(help="Sessions left out between training and validation; --hold if left out.")
+    ] = None,
+    embargo: Annotated[
+        int | None, typer.Option(help="Sessions left out between validation and test; --hold if left out.")
+    ] = None,
+    market: options.Market = "sample",
+    members: options.Members = None,
+    benchmark: options.Benchmark = "QQQ",
+    learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
+    features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
+    fee_bps: options.Fee = Costs.fee_bps,
+    slippage_bps: options.Slippage = Costs.slippage_bps,
+    fill: options.FillPrice = None,
+    agents: Annotated[int, typer.Option(help="Agents trained side by side.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds, after each of which the weaker follow the stronger.")] = 2,
+    keep: Annotated[int, typer.Option(help="Agents kept in each ensemble.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps an agent over all rounds; 600,000 if left out.")
+    ] = None,
+    hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
+    action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
+    seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Runs of each tournament, from seed, seed + 1, ...; all are kept.")] = 1,
+    device: options.Device = "auto",
+    name: Annotated[str | None, typer.Option(help="Name of the run; that of the folder if left out.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the segments that an earlier run finished.")
+    ] = False,
+    overwrite: options.Overwrite = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train on rolling windows, each agent trading the days after its own; write OUT, backtests/NAME/ and reports/NAME.html."""
+    started = datetime.now(UTC)
+    outputs = runs.plan_outputs(runs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite)
+    runs.plain_word(out.resolve().name)
+    options.check_dates(start, end)
+    training = {
+        "learner": learner,
+        "features": None if features == "default" else options.words(features),
+        "costs": Costs(fee_bps=fee_bps, slippage_bps=slippage_bps),
+        "agents": agents,
+        "rounds": rounds,
+        "keep": keep,
+        "steps": steps,
+        "action": action,
+        "seed": seed,
+        "seeds": seeds,
+        "device": device,
+    }
+    _check(out, {"train": train, "validation": validation, "test": test}, device, overwrite=overwrite, resume=resume)
+    from finpod.walkforward import walk_forward
+
+    prices = options.load(market, members, benchmark)
+    with console.progress("training", log=True) as progress:
+        result = walk_forward(
+            task,
+            market=prices,
+            start=start,
+            end=end,
+            out=out,
+            train=train,
+            validation=validation,
+            test=test,
+            expanding=expanding,
+            purge=purge,
+            embargo=embargo,
+            hold=hold,
+            fill=fill,
+            overwrite=overwrite,
+            resume=resume,
+            progress=progress,
+            **training,
+        )
+        runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+    if as_json:
+        print(result.to_json(), end="")
+    else:
+        console.show_table([_row(line) for line in result.agent["segments"]])
+        print(f"\n{result}\n")
+    for path in (out, *filter(None, outputs)):
+        console.remark(str(path)) if as_json else print(path)
+
+
+def _check(out: Path, lengths: Mapping[str, str], device: str, *, overwrite: bool, resume: bool) -> None:
+    """Raise InputError for what can be known to be wrong before any data are read."""
+    from finpod.devices import pick_device
+    from finpod.walkforward import as_span, require_free_for
+
+    for what, length in lengths.items():
+        as_span(length, what)
+    require_free_for(out, overwrite=overwrite, resume=resume)
+    if pick_device(device).type == "cpu" and device == "auto":
+        console.remark("no GPU found: computing on the CPU")
+
+
+def _row(line: Mapping[str, Any]) -> dict[str, str]:
+    """One segment as the table of the terminal has it."""
+    from finpod.table import percent, ratio
+
+    return {
+        "test": line["test"],
+        "train": line["train"],
+        "validation": line["validation"],
+        "validation Sharpe": ratio(line["validation_score"]),
+        "Sharpe": ratio(line["out_of_sample_score"]),
+        "return": percent(line["total_return"]),
+        "benchmark": percent(line["benchmark"]),
+        "equal weight": percent(line["equal_weight"]),
+    }
