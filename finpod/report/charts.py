@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import FuncFormatter
+from matplotlib.dates import date2num
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, session_dates
 from finpod.report.drawing import (
@@ -18,6 +19,7 @@ from finpod.report.drawing import (
     PALETTE,
     PERCENT,
     Chart,
+    bars,
     curves_of,
     date_axis,
     new_figure,
@@ -26,6 +28,7 @@ from finpod.report.drawing import (
     to_svg,
 )
 from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
+from finpod.report.rivals import rival_charts
 from finpod.table import percent
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ def draw(result: BacktestResult) -> dict[str, Chart]:
             "exposure": exposure_chart(result),
             "turnover": turnover_chart(result),
             **distribution_charts(result),
+            **rival_charts(result),
         }
 
 
@@ -85,7 +89,7 @@ def years_chart(result: BacktestResult) -> Chart:
     found = {name: period_returns(curve, dates, "year") for name, curve in curves_of(result).items()}
     first = found["strategy"][0][0].astype(int)
     for place, (name, (years, values)) in enumerate(found.items()):
-        axes.bar(years.astype(int) - first + (place - 1) * 0.27, values, 0.25, color=PALETTE[name])
+        bars(axes, years.astype(int) - first + (place - 1) * 0.27 - 0.125, values, 0.25, PALETTE[name])
     labels = found["strategy"][0]
     step = -(-len(labels) // 8)
     axes.set_xticks(np.arange(len(labels))[::step], [str(year) for year in labels[::step]])
@@ -127,9 +131,9 @@ def turnover_chart(result: BacktestResult) -> Chart:
     if unit == "month":
         periods, inverse = np.unique(dates.astype("datetime64[M]"), return_inverse=True)
         sums = np.bincount(inverse, weights=result.turnover)
-        axes.bar(periods.astype("datetime64[D]"), sums, width=26, align="edge", color=PALETTE["strategy"], alpha=0.8)
+        bars(axes, date2num(periods), sums, 26, PALETTE["strategy"], alpha=0.8)
     else:
-        axes.bar(dates, result.turnover, width=0.8, color=PALETTE["strategy"], alpha=0.8)
+        bars(axes, date2num(dates) - 0.4, result.turnover.to_numpy(), 0.8, PALETTE["strategy"], alpha=0.8)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     axes.set_ylim(bottom=0)
     date_axis(axes, session_dates(result.equity.index))
@@ -143,7 +147,10 @@ def turnover_chart(result: BacktestResult) -> Chart:
 
 def distribution_charts(result: BacktestResult) -> dict[str, Chart]:
     """pyfolio's histogram of monthly returns and its quantiles of daily, weekly and monthly returns."""
-    titles = {"months": "Distribution of monthly returns", "quantiles": "Spread of daily, weekly and monthly returns"}
+    titles = {
+        "months": "Distribution of monthly returns (dashed: mean)",
+        "quantiles": "Spread of daily, weekly and monthly returns",
+    }
     if len(period_returns(result.equity, result.equity.index, "month")[0]) < _FEWEST_MONTHS:
         return {name: Chart(title, f"Fewer than {_FEWEST_MONTHS} months.", "") for name, title in titles.items()}
     with warnings.catch_warnings():
@@ -155,6 +162,10 @@ def distribution_charts(result: BacktestResult) -> dict[str, Chart]:
         histogram, axes = new_figure()
         plot_monthly_returns_dist(returns, ax=axes)
         recolour(axes, mean="danger")
+        for line in axes.lines:
+            if line.get_linestyle() == "-":  # pyfolio's line at zero
+                line.set_color(PALETTE["ink"])
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 4) + 0.0:g}%"))
         quantiles, box_axes = new_figure()
         plot_return_quantiles(returns, ax=box_axes)

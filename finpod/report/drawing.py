@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from finpod.measures import Array
 
@@ -34,6 +35,7 @@ PALETTE = {
     "rule": "#dfe3e8",
     "danger": "#b3261f",
     "test": "#0b57d2",
+    "random": "#8a6fb0",
 }
 CURVES = ("strategy", "benchmark", "equal-weight")
 """The three curves of a result, as keys of `PALETTE`."""
@@ -41,6 +43,8 @@ WIDE_TEXT = 7
 """Size of the text in wide charts, in points; they are scaled up more than the others."""
 PERCENT = FuncFormatter(lambda value, _: f"{round(100 * value, 4) + 0.0:g}%")
 
+_DIGITS = re.compile(r"(?<=\.\d)\d+")
+"""Decimals of a path beyond the first, a seventh of a millimetre on paper."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "finpod",
@@ -68,6 +72,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.major.size": 0,
     "axes.unicode_minus": False,
     "text.parse_math": False,
+    "path.simplify_threshold": 0.4,
 }
 
 
@@ -130,6 +135,31 @@ def date_axis(axes: Axes, dates: Array) -> None:
     axes.set_xlim(dates[0] - margin, dates[-1] + margin)
 
 
+def log_axis(axes: Axes) -> None:
+    """Amounts on a log scale along the y axis, with round figures however narrow the range; call it after drawing."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(
+        MaxNLocator(6) if high < 4 * low else LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5))
+    )
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
+    )
+
+
+def bars(axes: Axes, left: Array, heights: Array, width: float, colour: str, *, alpha: float = 1.0) -> None:
+    """Bars from zero, drawn as one path; left [B] as floats of the x axis, heights [B]; NaN draws none."""
+    known = np.isfinite(heights)
+    x, y = np.asarray(left, dtype=float)[known], np.asarray(heights, dtype=float)[known]
+    corners = np.stack([x, x, x + width, x + width], axis=1), np.stack([y * 0, y, y, y * 0], axis=1)
+    shapes = PolyCollection(list(np.stack(corners, axis=2)), facecolor=colour, alpha=alpha, linewidth=0)
+    axes.add_collection(shapes, autolim=False)
+    if len(x):
+        axes.update_datalim(np.column_stack([[x.min(), x.max() + width], [min(y.min(), 0), max(y.max(), 0)]]))
+        axes.autoscale_view()
+
+
 def recolour(axes: Axes, mean: str) -> None:
     """Put pyfolio's own colours, title and legend into the report's style."""
     axes.set_title("")
@@ -155,7 +185,7 @@ def to_svg(figure: Figure, name: str) -> str:
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1 aria-hidden='true'>", svg, count=1)
     svg = re.sub(r"\s*<style type=\"text/css\">.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]).replace(" \n", " "), svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: _DIGITS.sub("", path[0]).replace(" \n", " "), svg)
     svg = svg.replace('id="', f'id="{name}-').replace('"#', f'"#{name}-').replace("url(#", f"url(#{name}-")
     for key, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{key})")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from finpod.measures import Array, drawdowns, session_dates
 from finpod.report.drawing import (
@@ -17,8 +16,8 @@ from finpod.report.drawing import (
     Chart,
     curves_of,
     date_axis,
+    log_axis,
     new_figure,
-    short_amount,
     to_svg,
 )
 from finpod.table import percent
@@ -41,15 +40,7 @@ def equity_chart(result: BacktestResult) -> Chart:
             marker="o" if len(dates) < 30 else None,
             markersize=2.5,
         )
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(
-        MaxNLocator(6) if high < 4 * low else LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5))
-    )
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
-    )
+    log_axis(axes)
     date_axis(axes, dates)
     _shade_windows(axes, result, dates)
     if (result.equity <= 0).any():

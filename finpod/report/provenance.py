@@ -34,6 +34,8 @@ class Table(NamedTuple):
     """Cells, the first of each row being its label."""
     foot: Sequence[Sequence[str]] = ()
     """Closing rows: mean, spread and count."""
+    own: str = ""
+    """Label of the strategy's own row, if it stands among others."""
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:

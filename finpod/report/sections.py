@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from finpod.measures import drawdown_table, period_returns, session_dates
 from finpod.report.provenance import Table, members, provenance
+from finpod.report.skill import skill
 from finpod.table import (
     TURNOVER,
     benchmark_cover,
@@ -45,9 +47,10 @@ class Cell(NamedTuple):
 
 def contents(result: BacktestResult) -> dict[str, Any]:
     """All that the page prints beside its charts, by the name the template uses."""
-    names = columns(result)
-    return {
+    names, shown = columns(result), skill(result)
+    return shown | {
         "result": result,
+        "outline": outline(result, shown),
         "start": f"{result.equity.index[0]:%Y-%m-%d}",
         "end": f"{result.equity.index[-1]:%Y-%m-%d}",
         "data_title": result.manifest.get("title", result.manifest.get("source", "unnamed market")),
@@ -66,7 +69,7 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "headline": headline(result),
         "month_names": MONTHS,
         "months": months(result),
-        "legend": {key.replace("_", "-"): name for key, name in names.items()},
+        "legend": {key.replace("_", "-"): name for key, name in names.items()} | {"random": "random portfolios"},
         "years": years(result),
         "drawdowns": worst_drawdowns(result),
         "holdings": holdings(result),
@@ -74,6 +77,25 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "members": members(result),
         "provenance": provenance(result),
     }
+
+
+def outline(result: BacktestResult, shown: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Anchor and title of the sections that the page has, in their order."""
+    parts = [
+        ("performance", "Performance", True),
+        ("figures", "Headline figures", True),
+        ("luck", "Luck or skill?", shown["luck"]),
+        ("rules", "Against simple rules", shown["rules"] or len(result.fan)),
+        ("costs", "Costs and capacity", shown["fees"] or shown["sizes"]),
+        ("returns", "Returns", True),
+        ("risk", "Risk", True),
+        ("trading", "Holdings and trading", True),
+        ("spread", "Spread over seeds and agents", members(result)),
+        ("events", "Events", True),
+        ("provenance", "Provenance", True),
+        ("definitions", "How the figures are defined", True),
+    ]
+    return [(anchor, title) for anchor, title, present in parts if present]
 
 
 def summary(result: BacktestResult) -> str:

@@ -1,0 +1,269 @@
+"""What speaks for the strategy and what against: luck, simple rules, costs, size and the audit, ready to print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from finpod.measures import metrics, relative
+from finpod.report.provenance import Table
+from finpod.table import columns, count, percent, ratio
+
+if TYPE_CHECKING:
+    from finpod.result import BacktestResult
+
+_MEASURES: tuple[tuple[str, str, Callable[..., str], int], ...] = (
+    ("sharpe", "Sharpe ratio", ratio, 2),
+    ("cagr", "CAGR", percent, 1),
+    ("max_drawdown", "Max drawdown", percent, 1),
+)
+"""What there are intervals of: key, heading, how it is written, and digits of the ends; the estimate has two."""
+_ROOM = 0.06
+"""Share of a drawn scale that is left free at both ends."""
+
+
+class Mark(NamedTuple):
+    """A bar on a line beside its figures; all in percent of the line."""
+
+    left: float
+    """Where the bar begins."""
+    width: float
+    """How long it is."""
+    zero: float
+    """Where zero lies."""
+    dot: float | None = None
+    """Where the estimate lies."""
+    tone: str = ""
+    """'gain', 'loss' or '': whether the bar lies above zero, below it, or covers it."""
+
+
+class Span(NamedTuple):
+    """One row of the table of intervals."""
+
+    label: str
+    """What the figure is of."""
+    estimate: str
+    """The figure itself."""
+    interval: str
+    """From where to where it may lie."""
+    said: str
+    """Where zero lies, for readers who do not see the drawing."""
+    mark: Mark | None
+    """The drawing; None if it is undefined."""
+
+
+def skill(result: BacktestResult) -> dict[str, Any]:
+    """All that the page's sections on skill print, by the name the template uses."""
+    said, findings, failed = audit_line(result)
+    return {
+        "audit": said,
+        "findings": findings,
+        "audit_failed": failed,
+        "not_run": not_run(result),
+        "luck": luck(result),
+        "rules": rules(result),
+        "random_name": f"{result.fan.shape[1]:,} random portfolios: median, middle half, nine in ten",
+        "fees": sweep(result, result.cost_sweep),
+        "sizes": sweep(result, result.capacity),
+    }
+
+
+def audit_line(result: BacktestResult) -> tuple[str, Sequence[str], bool]:
+    """What the look-ahead audit found in a few words, its findings, and whether that is grave."""
+    audit = result.audit
+    if not audit:
+        return "Look-ahead audit: not run", (), False
+    days = audit.get("days", 0)
+    number = len(days) if isinstance(days, (list, tuple)) else int(days or 0)
+    span = f"on {number:,} day{'s' if number != 1 else ''}"
+    if audit.get("passed"):
+        open_ends = "; ".join(map(str, audit.get("unchecked") or ()))
+        return f"Look-ahead audit: passed {span}" + (f"; not checked: {open_ends}" if open_ends else ""), (), False
+    return f"Look-ahead audit: failed {span}", [str(finding) for finding in audit.get("findings") or ()], True
+
+
+def not_run(result: BacktestResult) -> str:
+    """Which of the usual comparisons this result lacks; empty if none."""
+    missing = [
+        name
+        for name, found in (
+            ("simple rules", len(result.baselines) > 0),
+            ("random portfolios", len(result.fan) > 0),
+            ("other fees", len(result.cost_sweep) > 0),
+            ("other sizes", len(result.capacity) > 0),
+        )
+        if not found
+    ]
+    return f"Not run for this result: {', '.join(missing)}." if missing else ""
+
+
+def luck(result: BacktestResult) -> dict[str, Any] | None:
+    """The section on luck: sentence, intervals by measure, and the probabilities in words; None for a short history."""
+    found: Mapping[str, Any] = getattr(result, "significance", None) or {}
+    groups = [
+        (title, spans) for key, title, show, places in _MEASURES if (spans := _spans(result, found, key, show, places))
+    ]  # [(measure, rows)]
+    answers = probabilities(result, found)
+    if not groups and not answers:
+        return None
+    return {
+        "sentence": str(found.get("sentence") or ""),
+        "level": f"{100 * found.get('level', 0.95):g} %",
+        "groups": groups,
+        "answers": answers,
+        "note": (
+            f"Block bootstrap of the daily returns, {count(found['resamples'])} resamples; "
+            if found.get("resamples")
+            else ""
+        )
+        + "the upright line is zero, and an interval that covers it is no evidence. Resamples fall from more peaks than the "
+        "one record: a drawdown may lie far from the middle.",
+    }
+
+
+def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What was asked, the answer, and what it means; questions without an answer are left out."""
+    trials = int(found.get("trials") or result.trials)
+    hurdle = f"the best of {trials:,} trials without skill" if trials > 1 else "zero"
+    level = f"{100 * found.get('level', 0.95):g} %"
+    source = f" ({said})" if (said := found.get("trial_sd_source")) else ""
+    active = "of the returns less equal weight's, which tell of skill where the whole market rises"
+    history = f"this record has {len(result.returns) / result.periods_per_year:.1f}"
+    rows = [
+        (
+            "Chance that the true Sharpe ratio is above zero",
+            _share(found.get("probabilistic_sharpe")),
+            "from the length, skew and tails of this record, as if nothing else had been tried (probabilistic Sharpe ratio)",
+        ),
+        (
+            f"Chance that it is above {hurdle}",
+            _share(found.get("deflated_sharpe")) if trials > 1 else "",
+            f"luck alone would show {ratio(found.get('expected_best'))}, as the ratios of the trials deviate by "
+            f"{ratio(found.get('trial_sd'))}{source} (deflated Sharpe ratio)",
+        ),
+        (f"Chance that the lead is above {hurdle}", _share(found.get("deflated_active_sharpe")), active),
+        (
+            "Years needed",
+            _years(found.get("minimum_years")),
+            f"of returns like these, before the chance of beating {hurdle} passes {level}; {history}",
+        ),
+        (
+            "Years needed for the lead",
+            _years(found.get("minimum_active_years")),
+            f"the same {active.removesuffix(', which tell of skill where the whole market rises')}; {history}",
+        ),
+        (
+            "Chance that the choice was overfitted",
+            _share(found.get("overfitting")),
+            "how often the best trial of one half of the days is below the median of the other; choosing blindly gives 50 %",
+        ),
+        (
+            "Random portfolios beaten",
+            _share(found.get("fan_beaten")),
+            f"by Sharpe ratio, of {count(found.get('fan_size'))} with random weights that trade as much at the same costs",
+        ),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def rules(result: BacktestResult) -> Table | None:
+    """Strategy, benchmark, equal weight and every simple rule, ranked by Sharpe ratio; None if no rule was run."""
+    if not result.baselines:
+        return None
+    own, bench, equal = columns(result).values()
+    curves = {own: result.equity, bench: result.benchmark_equity, equal: result.equal_weight_equity}
+    curves |= {name: curve for name, curve in result.baselines.items() if name not in curves}
+    figures = {name: _figures(result, curve) for name, curve in curves.items()}
+    ranked = sorted(figures, key=lambda name: -figures[name][2] if math.isfinite(figures[name][2]) else math.inf)
+    show = (percent, percent, ratio, percent, ratio, percent)
+    rows = [
+        (name, str(place), *(write(value) for write, value in zip(show, figures[name], strict=True)))
+        for place, name in enumerate(ranked, 1)
+    ]
+    head = ("", "Rank", "CAGR", "Volatility", "Sharpe", "Max drawdown", "Calmar", f"Excess over {result.benchmark}")
+    return Table(head, rows, own=own)
+
+
+def sweep(result: BacktestResult, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table | None:
+    """Sharpe ratio and rank of each strategy at each fee or size, and what it cost; None if none was run."""
+    if not found:
+        return None
+    names, own = list(dict.fromkeys(name for at in found.values() for name in at)), columns(result)["strategy"]
+    rows = [(name, *(_sharpe_and_rank(at.get(name, {})) for at in found.values())) for name in names]
+    paid = [at.get(own, {}).get("costs") for at in found.values()]
+    foot = (
+        [(f"costs a year of {own}", *map(percent, paid))] if any(math.isfinite(_known(cost)) for cost in paid) else []
+    )
+    return Table(("", *map(str, found)), rows, foot, own=own)
+
+
+def mark(low: float, high: float, scale: tuple[float, float], dot: float | None = None) -> Mark | None:
+    """The bar from `low` to `high` on a line that spans `scale`; None where an end is undefined."""
+    if not all(math.isfinite(end) for end in (low, high, *scale)):
+        return None
+    start, length = scale[0], max(scale[1] - scale[0], 1e-12)
+    left, right, zero = (round(100 * (value - start) / length, 1) for value in (low, high, 0.0))
+    at = None if dot is None or not math.isfinite(dot) else round(100 * (dot - start) / length, 1)
+    return Mark(left, round(right - left, 1), zero, at, "gain" if low > 0 else "loss" if high < 0 else "")
+
+
+def scale_of(values: Sequence[float]) -> tuple[float, float]:
+    """A scale that holds zero and every finite value, with a little room at both ends."""
+    known = [0.0, *(value for value in values if math.isfinite(value))]
+    room = _ROOM * (max(known) - min(known) or 1.0)
+    return min(known) - room, max(known) + room
+
+
+def _spans(
+    result: BacktestResult, found: Mapping[str, Any], key: str, show: Callable[..., str], places: int
+) -> list[Span]:
+    ends = {
+        name: [_known(figures[key].get(end)) for end in ("low", "estimate", "high")]
+        for name, figures in (found.get("intervals") or {}).items()
+        if key in figures
+    }
+    scale = scale_of([value for three in ends.values() for value in three])
+    spans = []
+    for name, (low, estimate, high) in ends.items():
+        sign = "+" if name.startswith("minus ") else ""
+        shown = [
+            f"{sign * (value > 0)}{show(value, digits)}"
+            for value, digits in ((low, places), (estimate, 2), (high, places))
+        ]
+        drawn = mark(low, high, scale, estimate)
+        said = {"gain": "above zero", "loss": "below zero", "": "covers zero"}[drawn.tone] if drawn else "undefined"
+        label = name.replace("minus benchmark", f"minus {result.benchmark}")
+        spans.append(Span(label, shown[1], f"{shown[0]} to {shown[2]}", said, drawn))
+    return spans
+
+
+def _figures(result: BacktestResult, curve: pd.Series) -> tuple[float, ...]:
+    """CAGR, volatility, Sharpe, drawdown, Calmar and excess over the benchmark of a curve on its own days."""
+    known = curve.dropna()
+    if len(known) < 2:
+        return (math.nan,) * 6
+    own = metrics(known.to_numpy(), risk_free=result.risk_free, periods_per_year=result.periods_per_year)
+    lead = relative(curve.reindex(result.equity.index).to_numpy(), result.benchmark_equity.to_numpy())
+    return own.cagr, own.volatility, own.sharpe, own.max_drawdown, own.calmar, lead.excess
+
+
+def _sharpe_and_rank(figures: Mapping[str, float]) -> str:
+    rank = _known(figures.get("rank"))
+    return ratio(figures.get("sharpe")) + (f" ({rank:.0f})" if math.isfinite(rank) else "")
+
+
+def _share(value: float | None) -> str:
+    return percent(value, 1) if math.isfinite(_known(value)) else ""
+
+
+def _years(value: float | None) -> str:
+    known = _known(value)
+    return "" if math.isnan(known) else "no number is enough" if math.isinf(known) else f"{known:.1f}"
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else float(np.float64(value))
