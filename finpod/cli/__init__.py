@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import data, judge, learn, walkforward
+from finpod.cli import compare, data, judge, learn, walkforward
 from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
@@ -31,6 +31,8 @@ for command in (
     judge.backtest,
     judge.report,
     judge.audit,
+    compare.compare,
+    compare.export,
     learn.bench,
     learn.demo,
     walkforward.walkforward,

@@ -1,0 +1,87 @@
+"""`finpod compare | export`: several runs in one table, and a run for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from finpod import runs
+from finpod.atomic import require_free, require_free_file
+from finpod.cli import console, options
+from finpod.errors import InputError
+
+Runs = Annotated[
+    list[str], typer.Argument(metavar="RUN...", help="Two runs or more: folders, or names under backtests/.")
+]
+Name = Annotated[str, typer.Option(help="Heading of the page, and its file reports/NAME.html.")]
+
+
+def compare(
+    folders: Runs,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
+    name: Name = "compare",
+    overwrite: options.Overwrite = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Set saved runs side by side on their common days; write one page and print the table."""
+    import finpod
+    from finpod.comparison import compare as compared
+
+    places = [_run(folder) for folder in folders]
+    whole = [place.resolve() for place in places]
+    if twice := next((place for place in whole if whole.count(place) > 1), None):
+        raise InputError(f"{runs.name_of(twice)} is given twice; give each run once")
+    target = None if no_report else out or runs.REPORTS / f"{runs.plain_word(name)}.html"
+    if target is not None:
+        require_free_file(target, overwrite)
+    with console.progress("reading") as report:
+        results = [finpod.load_result(place) for place in places]
+        report("comparing", 0.3)
+        found = compared(results, names=_names(places))
+        report("drawing", 0.8)
+        if target is not None:
+            found.report(target, overwrite=overwrite, title="" if name == "compare" else name)
+    print(found.to_json(), end="") if as_json else print(f"{found}\n")
+    if target is not None:
+        console.remark(str(target)) if as_json else print(target)
+
+
+def export(
+    folder: Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")],
+    out: Annotated[Path | None, typer.Option(help="The new folder; backtests/NAME-export if left out.")] = None,
+    form: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Kind of the files.")] = "csv",
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a saved run as pyfolio, empyrical and quantstats read it: returns, positions, transactions, benchmark."""
+    import finpod
+    from finpod.export import MARKER, how_to_read
+    from finpod.export import export as exported
+
+    place = _run(folder)
+    target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"
+    require_free(target, overwrite, MARKER)
+    with console.progress("writing"):
+        notes = exported(finpod.load_result(place), target, format=form, overwrite=overwrite)
+    files = sorted(path.name for path in target.iterdir() if path.name != MARKER)
+    if as_json:
+        console.show_json({"folder": target, "files": {file: how_to_read(file) for file in files}, "notes": notes})
+        return
+    console.show_facts({str(target / file): how_to_read(file) for file in files})
+    for note in notes:
+        print(f"note: {note}")
+
+
+def _run(text: str) -> Path:
+    """A run as a folder: a bare word means the one of that name under backtests/, if it is there."""
+    path, kept = Path(text), runs.BACKTESTS / text
+    return kept if path.name == text and (kept.exists() or not path.exists()) else path
+
+
+def _names(places: list[Path]) -> list[str]:
+    """What to call runs whose strategies have the same name: their folders, with as much of the path as tells them apart."""
+    short = [runs.name_of(place) for place in places]
+    return [str(place) if short.count(name) > 1 else name for place, name in zip(places, short, strict=True)]

@@ -1,0 +1,233 @@
+"""The page that sets several runs side by side: the look of a report, one file, no script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from finpod.atomic import refuse_existing, write_text
+from finpod.contrasts import LEVEL, RESAMPLES
+from finpod.measures import drawdowns, session_dates
+from finpod.report.provenance import Table, provenance
+from finpod.side_by_side import contrasts, figure_rows, pairs_note, rank_rows, short_note
+from finpod.table import TURNOVER, percent, ratio
+
+if TYPE_CHECKING:
+    from finpod.comparison import Comparison
+    from finpod.report.drawing import Chart
+
+COLOURS = {
+    "run-1": ("#0b57d3", "#76a9fe"),
+    "run-2": ("#c2185b", "#ff8ab8"),
+    "run-3": ("#12774f", "#5fcc9b"),
+    "run-4": ("#7b3fb5", "#c7a2f2"),
+    "run-5": ("#0a7589", "#5dc9dd"),
+    "run-6": ("#6b6b00", "#c9c95a"),
+}
+"""Lines of the runs, on light paper and on dark."""
+DASHES = ("solid", (0, (5, 2)), (0, (2, 1.5)))
+"""When there are more runs than colours, these come round again, broken."""
+RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
+"""Keys of `PALETTE` for what runs are set against, and how the lines are broken."""
+DATA = ("Title", "Content hash (SHA-256)")
+"""Lines of the provenance of the data that are shown for each run."""
+_WIDEST = 7
+"""Columns that fit on A4 in the report's type."""
+
+
+def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
+    """Write the page of `comparison` to `path`, whole or not at all, and return the path.
+
+    Equal comparisons give equal bytes. Raises InputError if the file exists and `overwrite` is false, or cannot be
+    written.
+    """
+    target = Path(path)
+    refuse_existing(target, overwrite)
+    write_text(target, render_comparison(comparison, title))
+    return target
+
+
+def render_comparison(comparison: Comparison, title: str = "") -> str:
+    """The page as HTML; `title` stands at its head."""
+    from finpod.report.drawing import report_style
+    from finpod.report.pages import fill
+
+    with report_style():
+        charts = {"growth": growth_chart(comparison), "drawdown": fall_chart(comparison)}
+    heading = title or f"{len(comparison.runs)} runs compared"
+    return fill("compare.html.j2", charts, title=heading, **contents(comparison))
+
+
+def contents(comparison: Comparison) -> dict[str, Any]:
+    """All that the page prints beside its charts, by the name the template uses."""
+    days = comparison.equity.index
+    return {
+        "start": f"{days[0]:%Y-%m-%d}",
+        "end": f"{days[-1]:%Y-%m-%d}",
+        "returns": f"{len(days) - 1:,} return{'s' if len(days) > 2 else ''}",
+        "summary": summary(comparison),
+        "selection": comparison.selection,
+        "notes": notes(comparison),
+        "legend": dict(zip(_keys(comparison), comparison.runs, strict=True)) | _rival_legend(comparison),
+        "colours": COLOURS,
+        "broken": _keys(comparison)[len(COLOURS) :],
+        "figures": figures(comparison),
+        "many": len(comparison.runs) + len(comparison.rivals) > _WIDEST,
+        "turnover_note": TURNOVER,
+        "short_note": short_note(comparison),
+        "pairs": pairs(comparison),
+        "pairs_note": pairs_note(comparison),
+        "correlation": correlation(comparison),
+        "provenance": [(name, _origin(run)) for name, run in comparison.runs.items()],
+        "versions": dict(provenance(next(iter(comparison.runs.values()))))["This report was made with"],
+        "risk_free": percent(comparison.risk_free),
+        "level": f"{100 * LEVEL:.0f} %",
+        "resamples": f"{RESAMPLES:,}",
+    }
+
+
+def summary(comparison: Comparison) -> str:
+    """The comparison in two sentences."""
+    totals = {name: own["total_return"] for name, own in comparison.figures.items()}
+    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
+    rivals = [f"{name} {percent(own['total_return'])}" for name, own in comparison.rival_figures.items()]
+    judged = [pair.cagr for pair in comparison.pairs if pair.cagr is not None]
+    apart = sum(not found.covers_zero for found in judged)
+    pairs, differ = f"{len(judged)} pair{'s' * (len(judged) != 1)}", f"differ{'s' * (apart < 2)}"
+    said = f" Of {pairs}, {apart or 'none'} {differ} in growth by more than luck explains." if judged else ""
+    return (
+        f"The total returns run from {percent(totals[least])} ({least}) to {percent(totals[most])} ({most}), after costs; "
+        f"over the same days: {', '.join(rivals)}.{said}"
+    )
+
+
+def notes(comparison: Comparison) -> list[tuple[str, bool]]:
+    """What must be known before believing the table, each with whether it is grave."""
+    said = [(_sentence(text), True) for text in comparison.unfair]
+    said += [(_sentence(text), False) for text in comparison.notes]
+    everyone = tuple(comparison.runs)
+    for warned in comparison.warnings:
+        who = "" if warned.runs == everyone else f"{', '.join(warned.runs)}: "
+        said.append((f"{who}{warned.text if who else _sentence(warned.text)}", warned.grave))
+    return sorted(said, key=lambda note: not note[1])
+
+
+def figures(comparison: Comparison) -> Table:
+    """Figures of the runs and of what they are set against, closed by the ranks of the runs."""
+    empty = [""] * len(comparison.rivals)
+    return Table(
+        ("", *comparison.runs, *comparison.rivals),
+        [(label, *cells) for label, cells in figure_rows(comparison)],
+        [(label, *cells, *empty) for label, cells in rank_rows(comparison)],
+    )
+
+
+def pairs(comparison: Comparison) -> Table:
+    """Differences of every two runs."""
+    interval = f"{100 * LEVEL:.0f} % interval"
+    head = ("", "CAGR, points a year", interval, "Sharpe", interval, "In words")
+    return Table(head, [tuple(contrast) for contrast in contrasts(comparison)])
+
+
+def correlation(comparison: Comparison) -> Table:
+    """Correlation matrix of the returns in excess of equal weight."""
+    table = comparison.correlation
+    return Table(
+        ("", *comparison.runs),
+        [(name, *(ratio(table.loc[name, other]) for other in comparison.runs)) for name in comparison.runs],
+    )
+
+
+def growth_chart(comparison: Comparison) -> Chart:
+    """Value of all accounts on a log scale, from 1."""
+    return _chart(
+        comparison,
+        "growth",
+        "Value of 1 at the first common close (log scale)",
+        "Lines of the value of each account and of what all are set against; the total returns are in the table of figures.",
+        height=3.4,
+    )
+
+
+def fall_chart(comparison: Comparison) -> Chart:
+    """Fall of all accounts below their running peaks."""
+    deepest = min(comparison.figures, key=lambda name: comparison.figures[name]["max_drawdown"])
+    depth = percent(comparison.figures[deepest]["max_drawdown"])
+    return _chart(
+        comparison,
+        "drawdown",
+        "Drawdown",
+        f"Fall below the running peak; the deepest is {depth}, of {deepest}.",
+        height=2.2,
+    )
+
+
+def _chart(comparison: Comparison, name: str, title: str, alt: str, *, height: float) -> Chart:
+    """Lines of all runs and shared rivals; names stand in the legend alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    from finpod.report.drawing import PALETTE, PERCENT, Chart, date_axis, log_axis, new_figure, to_svg
+
+    figure, axes = new_figure(wide=True, height=height)
+    dates, growth = session_dates(comparison.equity.index), name == "growth"
+    marker = "o" if len(dates) < 30 else None
+
+    def line(curve: pd.Series, **style: Any) -> None:
+        values = curve.to_numpy()
+        axes.plot(
+            dates,
+            np.where(values > 0, values, np.nan) if growth else drawdowns(values),
+            marker=marker,
+            markersize=2.5,
+            **style,
+        )
+
+    for rival in comparison.rivals.values():
+        key = rival.kind.replace(" ", "-")
+        line(rival.curve, color=PALETTE[key], linewidth=1.1, linestyle=RIVALS[key], zorder=3)
+    for place, run in enumerate(comparison.runs):
+        colour, _ = COLOURS[f"run-{place % len(COLOURS) + 1}"]
+        dash = DASHES[place // len(COLOURS) % len(DASHES)]
+        line(comparison.equity[run], color=colour, linewidth=1.5 if growth else 1.0, linestyle=dash, zorder=4)
+    if growth:
+        log_axis(axes)
+    else:
+        axes.set_ylim(top=0)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(PERCENT)
+    date_axis(axes, dates)
+    svg = to_svg(figure, name)
+    for key, (light, _) in COLOURS.items():
+        svg = svg.replace(light, f"var(--{key})")
+    return Chart(title, alt, svg, (*_keys(comparison), *RIVALS), wide=True)
+
+
+def _keys(comparison: Comparison) -> list[str]:
+    """The colour variable of each run in legends."""
+    return [f"run-{place}" for place in range(1, len(comparison.runs) + 1)]
+
+
+def _rival_legend(comparison: Comparison) -> dict[str, str]:
+    """Key of `PALETTE` -> the name of the rival of that kind, or that each run has its own."""
+    said = {}
+    for key in RIVALS:
+        kind = key.replace("-", " ")
+        names = [name for name, rival in comparison.rivals.items() if rival.kind == kind]
+        said[key] = names[0] if len(names) == 1 else f"{kind} of each run"
+    return said
+
+
+def _origin(run: Any) -> list[tuple[str, str]]:
+    """Settings of a run and what its data are."""
+    groups = dict(provenance(run))
+    return [
+        *groups["Run"],
+        *((f"Data: {label[0].lower()}{label[1:]}", text) for label, text in groups["Data"] if label in DATA),
+    ]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
