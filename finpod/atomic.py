@@ -11,7 +11,7 @@ from pathlib import Path
 from finpod.errors import InputError
 
 OWN = {
-    "ensemble.json": ("a trained folder", re.compile(r"member-\d+\.pt")),
+    "ensemble.json": ("a trained folder", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
     "result.json": ("a backtest", re.compile(r"run\.json|returns\.csv|trades\.csv|weights\.parquet")),
     "manifest.json": ("a snapshot", re.compile(r"bars\.parquet")),
 }

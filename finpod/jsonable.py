@@ -15,6 +15,11 @@ def to_json(value: Any) -> str:
     return json.dumps(_plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
+def to_json_line(value: Any) -> str:
+    """The same on a single line, without the newline."""
+    return json.dumps(_plain(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

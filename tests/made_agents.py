@@ -13,7 +13,8 @@ from finpod.market.scaling import Scaling
 from finpod.rl.policy import Code, MarketPolicy
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.ensemble import Ensemble
-from finpod.tournament.pod import Arena, Pod, Settings
+from finpod.tournament.arena import Arena
+from finpod.tournament.pod import Pod, Settings
 from finpod.tournament.training import train
 
 FEATURES = ("return_5", "volatility_21")

@@ -12,7 +12,8 @@ from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import collect
 from finpod.rl.snapshot import Snapshot
 from finpod.simulator import simulate_market
-from finpod.tournament.pod import Arena, Settings, train_slice, validate
+from finpod.tournament.arena import Arena
+from finpod.tournament.pod import Settings, train_slice, validate
 
 pytestmark = pytest.mark.gpu
 

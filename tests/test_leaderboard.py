@@ -5,15 +5,18 @@ import numpy as np
 import pytest
 
 from finpod.errors import FinpodError
+from finpod.rl.ppo import PPOConfig
 from finpod.tournament.leaderboard import Entry, Leaderboard, rank
+from finpod.tournament.pod import Settings
 
 NAN = float("nan")
 
 
 def entry(trial, score, agent=None, parent=None, generation=0):
-    return Entry(trial=trial, agent_id=agent or f"agent {trial}", parent_id=parent, generation=generation, seed=100 + trial,
-                 score=score, metrics={"sharpe": score}, returns=np.array([0.01, -0.01]), config={"gamma": 0.9},
-                 snapshot=SimpleNamespace(steps=64 * (generation + 1)))  # fmt: skip
+    settings = Settings(agent_id=agent or f"agent {trial}", seed=100 + trial, config=PPOConfig(gamma=0.9))
+    return Entry(trial=trial, settings=settings, parent_id=parent, generation=generation, score=score,
+                 metrics={"sharpe": score}, returns=np.array([0.01, -0.01]), steps=64 * (generation + 1),
+                 stored=lambda: SimpleNamespace(steps=64))  # fmt: skip
 
 
 def board(*entries):
@@ -78,7 +81,10 @@ def test_each_agent_is_chosen_once_by_its_best_trial():
 
 
 def test_a_summary_is_plain_values():
-    assert entry(3, 0.5, "c", "a", 1).summary() == {
+    summary = entry(3, 0.5, "c", "a", 1).summary()
+    assert summary.pop("config")["gamma"] == 0.9
+    assert summary == {
         "trial": 3, "agent": "c", "parent": "a", "generation": 1, "seed": 103, "score": 0.5, "steps": 128,
-        "metrics": {"sharpe": 0.5}, "config": {"gamma": 0.9},
+        "metrics": {"sharpe": 0.5},
+        "settings": {"hidden": 32, "features": None, "reward": None, "cost_factor": 1.0},
     }  # fmt: skip

@@ -12,7 +12,7 @@ from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.rl.rollout import collect
 from finpod.tournament.pod import Pod, train_slice, validate, without_accounts
-from finpod.tournament.training import PERTURB, vary
+from finpod.tournament.search import PERTURB, vary
 
 
 @pytest.fixture(scope="module")

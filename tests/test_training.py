@@ -14,10 +14,15 @@ from finpod.lookahead import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.rl.snapshot import Snapshot
-from finpod.tournament import training
+from finpod.storage import LocalStore
+from finpod.tournament import pod, training
+from finpod.tournament.arena import Arena, make_arena, trading_of
 from finpod.tournament.ensemble import load_ensemble
-from finpod.tournament.pod import Arena, Pod
-from finpod.tournament.training import STEPS, Plan, make_arena, tournament, trading_of, vary
+from finpod.tournament.journal import Journal
+from finpod.tournament.plan import STEPS, Plan
+from finpod.tournament.pod import Pod
+from finpod.tournament.search import Search, vary
+from finpod.workers.engine import InlineEngine
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +39,26 @@ def trained(market, tmp_path_factory):
 @pytest.fixture
 def slices(monkeypatch):
     """Note the arena, settings and snapshot of every slice that is trained."""
-    noted, train_slice = [], training.train_slice
+    noted, run_slice = [], training.run_slice
 
-    def spy(arena, settings, snapshot, until, total):
-        noted.append((arena, settings, snapshot))
-        return train_slice(arena, settings, snapshot, until, total)
+    def spy(arena, piece):
+        noted.append((arena, piece.settings, piece.start))
+        return run_slice(arena, piece)
 
-    monkeypatch.setattr(training, "train_slice", spy)
+    monkeypatch.setattr(training, "run_slice", spy)
     return noted
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Run a tournament in this process, in a folder of its own."""
+
+    def run(arena, plan, config=CONFIG, say=lambda doing, share: None):
+        store = LocalStore(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
+        engine = InlineEngine(training.run_slice, arena)
+        return training.tournament(arena, plan, config, say, store, Journal(store), engine)
+
+    return run
 
 
 def arena_of(market):
@@ -205,8 +222,8 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
     assert [line["score"] for line in trained.provenance["board"]] == sorted(scores, reverse=True)
 
 
-def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch):
-    validate, lost = training.validate, []
+def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch, play):
+    validate, lost = pod.validate, []
 
     def blind(arena, snapshot):
         found, returns = validate(arena, snapshot)
@@ -215,20 +232,20 @@ def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch)
             found = replace(found, sharpe=math.nan)
         return found, returns
 
-    monkeypatch.setattr(training, "validate", blind)
-    board = tournament(arena_of(market), Plan(agents=3, rounds=2, steps=64, seed=2), CONFIG, lambda doing, share: None)
+    monkeypatch.setattr(pod, "validate", blind)
+    board = play(arena_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=Search(fresh=0)))
     second = [entry for entry in board.log if entry.generation == 1]
-    assert board.ranked()[-1].seed == lost[0]
-    assert lost[0] not in {entry.seed for entry in second}
+    assert board.ranked()[-1].settings.seed == lost[0]
+    assert lost[0] not in {entry.settings.seed for entry in second}
     assert len([entry for entry in second if entry.parent_id]) == 1
-    assert lost[0] not in {entry.seed for entry in board.best(9)}
+    assert lost[0] not in {entry.settings.seed for entry in board.best(9)}
     assert len(board.best(9)) == 3
 
 
 def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, monkeypatch):
-    validate = training.validate
+    validate = pod.validate
     monkeypatch.setattr(
-        training,
+        pod,
         "validate",
         lambda arena, snapshot: (replace(validate(arena, snapshot)[0], sharpe=math.nan), np.zeros(19)),
     )
@@ -236,18 +253,16 @@ def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, 
 
 
 @pytest.mark.parametrize(("agents", "rounds"), [(1, 1), (1, 3), (3, 2), (5, 2)])
-def test_fields_of_any_size(market, agents, rounds):
-    plan = Plan(agents=agents, rounds=rounds, steps=rounds * STEPS_AN_UPDATE)
-    board = tournament(arena_of(market), plan, CONFIG, lambda doing, share: None)
+def test_fields_of_any_size(market, play, agents, rounds):
+    board = play(arena_of(market), Plan(agents=agents, rounds=rounds, steps=rounds * STEPS_AN_UPDATE))
     assert len(board.log) == agents * rounds
     assert len({entry.agent_id for entry in board.log if entry.generation == 0}) == agents
-    assert [entry.snapshot.steps for entry in board.log] == [
-        (i // agents + 1) * STEPS_AN_UPDATE for i in range(agents * rounds)
-    ]
+    assert [entry.steps for entry in board.log] == [entry.snapshot.steps for entry in board.log]
+    assert [entry.steps for entry in board.log] == [(i // agents + 1) * STEPS_AN_UPDATE for i in range(agents * rounds)]
 
 
-def test_the_first_agent_has_the_settings_asked_for(market, slices):
-    tournament(arena_of(market), Plan(agents=3, rounds=1, steps=32), CONFIG, lambda doing, share: None)
+def test_the_first_agent_has_the_settings_asked_for(market, slices, play):
+    play(arena_of(market), Plan(agents=3, rounds=1, steps=32))
     assert slices[0][1].config == CONFIG
     assert slices[1][1].config != CONFIG
     assert slices[1][1].config != slices[2][1].config
@@ -380,6 +395,10 @@ def test_training_that_fails_half_way_leaves_an_existing_folder_alone(market, tm
     with pytest.raises(InputError, match="full"):
         tiny_train(market, folder, seed=9, overwrite=True)
     assert (folder / "ensemble.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny", "tiny.unfinished"]
+    monkeypatch.undo()
+    trained = tiny_train(market, folder, seed=9, overwrite=True, resume=True)
+    assert trained.provenance["seeds"] == [9]
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
@@ -401,9 +420,9 @@ def test_a_market_with_closes_alone_trains_and_names_what_is_left_out(market, tm
     assert trained.provenance["left_out"] == ["volume_shock_5", "intraday_return_21"]
 
 
-def test_the_arena_is_laid_out_once(market, monkeypatch, slices):
+def test_the_arena_is_laid_out_once(market, slices, play):
     arena = arena_of(market)
-    tournament(arena, Plan(agents=2, rounds=2, steps=64), CONFIG, lambda doing, share: None)
+    play(arena, Plan(agents=2, rounds=2, steps=64))
     assert {id(one) for one, _, _ in slices} == {id(arena)}
     assert isinstance(arena, Arena)
 

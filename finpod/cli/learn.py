@@ -47,7 +47,8 @@ def train(
 ) -> None:
     """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
     import finpod
-    from finpod.tournament.training import Plan, trading_of
+    from finpod.tournament.arena import trading_of
+    from finpod.tournament.plan import Plan
 
     windows = options.window(train, "--train"), options.window(validation, "--validation")
     for text in (*windows[0], *windows[1]):

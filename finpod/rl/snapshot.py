@@ -53,19 +53,32 @@ class Snapshot:
             ) from error
         return policy.requires_grad_(False)
 
-    def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+    def to_bytes(self) -> bytes:
+        """The content of a file."""
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}, buffer)
-        write_bytes(path, buffer.getvalue())
+        return buffer.getvalue()
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all."""
+        write_bytes(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> Snapshot:
         """Read a file that `save` wrote; no code in it is run. Raises CheckpointError for anything else."""
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            stored = path.read_bytes()
         except FileNotFoundError as error:
             raise CheckpointError(f"{path} is missing; the folder is not whole, train again") from error
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror}); train again") from error
+        return cls.from_bytes(stored, str(path))
+
+    @classmethod
+    def from_bytes(cls, stored: bytes, path: str = "the snapshot") -> Snapshot:
+        """What `to_bytes` gave, from `path`. Raises CheckpointError, naming it, for anything else."""
+        try:
+            content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
             raise CheckpointError(f"{path} is not a finpod snapshot, or it is damaged; train again") from error
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from finpod.atomic import new_folder, write_text
+from finpod.atomic import new_folder, write_bytes, write_text
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.jsonable import to_json
@@ -25,13 +27,18 @@ from finpod.strategy import MarketView, Strategy
 if TYPE_CHECKING:
     from finpod.strategy import Decision
 
-FORMAT = "finpod ensemble 1"
+FORMAT = "finpod ensemble 2"
 MANIFEST = "ensemble.json"
+RECENT = 63
+"""Sessions over which the 'recent' choice compares its members, as in Yang et al. 2020; and how long it keeps to one."""
 
 
 class Ensemble(Strategy):
     """Holds the mean of its members' target weights, each decided by the mean action; reads only the view.
 
+    With `choice` 'score' members weigh by their validation `scores` [members], as far as these lie above zero; with
+    'recent' it follows, 63 sessions at a time, the member whose own decisions had the best Sharpe ratio over the 63
+    sessions before, gross of costs: the published rolling choice. Until there are so many it holds the mean.
     `runs` [members] are the seeds of the tournaments they come from; as `variants` each run stands alone, or each member
     where there was one run. The members share one task. They fit any market that can give their features, whatever its
     names. `log` keeps every trial of the tournament with its validation returns, chosen or not.
@@ -47,6 +54,8 @@ class Ensemble(Strategy):
         runs: Sequence[int] = (),
         log: Sequence[dict[str, Any]] = (),
         own_features: Sequence[Callable[[MarketData], Array]] = (),
+        choice: str = "mean",
+        scores: Sequence[float] = (),
     ) -> None:
         if not members:
             raise CheckpointError("an ensemble needs at least one member")
@@ -59,8 +68,15 @@ class Ensemble(Strategy):
         self.windows = {key: (first, last) for key, (first, last) in task["windows"].items()}
         self.trading = trading_config(task["trading"])
         self.every = self.trading.hold
+        self.choice, self.scores = choice, tuple(scores)
         own = {name_of(feature): feature for feature in own_features}
-        self.features: tuple[Any, ...] = tuple(own.get(feature, feature) for feature in task["features"])
+        observed = dict.fromkeys(name for member in members for name in member.task_spec["features"])
+        self.features: tuple[Any, ...] = tuple(own.get(feature, feature) for feature in observed)
+        self._columns = [[list(observed).index(name) for name in member.task_spec["features"]] for member in members]
+        self._shares = shares(self.scores or [0.0] * len(members))
+        self._past: list[Array] = []
+        self._held: Array | None = None
+        self._leader = -1
         if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in FEATURES]:
             raise CheckpointError(
                 f"{name} was trained on {', '.join(foreign)}, no feature of finpod; "
@@ -86,10 +102,12 @@ class Ensemble(Strategy):
             trials=self.trials,
             provenance={},
             own_features=[feature for feature in self.features if callable(feature)],
+            choice=self.choice,
+            scores=[self.scores[i] for i in chosen] if self.scores else (),
         )
 
     def decide(self, view: MarketView) -> Decision:
-        """Mean target weights [N] of the members. Raises CheckpointError if the market lacks a feature they read."""
+        """Target weights [N] of the members together. Raises CheckpointError if the market lacks a feature they read."""
         try:
             raw = torch.tensor(view.features(self.features))
         except InputError as error:
@@ -106,18 +124,39 @@ class Ensemble(Strategy):
             greedy_weights(
                 policy,
                 self.trading,
-                scaling.apply(raw[None], torch.tensor(view.member)[None])[0],
+                scaling.apply(raw[None][..., columns], torch.tensor(view.member)[None])[0],
                 among,
                 state,
                 price,
                 view.equity,
             )
-            for policy, scaling in zip(self._policies, self._scalings, strict=True)
+            for policy, scaling, columns in zip(self._policies, self._scalings, self._columns, strict=True)
         ]
-        return torch.stack(weights).mean(0).numpy()
+        decided = torch.stack(weights).numpy()
+        if self.choice == "recent":
+            return self._led(view, decided)
+        return decided.mean(0) if self.choice == "mean" else self._shares @ decided
 
-    def save(self, folder: Path, *, overwrite: bool = False) -> Path:
-        """Write `ensemble.json` and one snapshot a member; all or nothing."""
+    def _led(self, view: MarketView, decided: Array) -> Array:
+        """Weights of the member that leads; also follows what the decisions [members, N] of each would have earned."""
+        if view.step == 0:
+            self._past, self._held, self._leader = [], None, -1
+        if self._held is not None:
+            closes = view.closes(self.every + 1)
+            earned = (
+                np.nan_to_num(closes[1:] / closes[:-1] - 1) @ self._held.T
+            )  # [hold, members], to the weights' own days
+            self._past = [*self._past, *earned][-RECENT:]
+        self._held = decided
+        if view.step and view.step % (-(-RECENT // self.every) * self.every) == 0 and len(self._past) >= RECENT:
+            past = np.array(self._past)
+            self._leader = int(np.argmax(past.mean(0) / np.maximum(past.std(0, ddof=1), 1e-12)))
+        return decided.mean(0) if self._leader < 0 else decided[self._leader]
+
+    def save(
+        self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Path:
+        """Write `ensemble.json`, one snapshot a member and what goes `beside` them, by name; all or nothing."""
         with new_folder(folder, overwrite=overwrite) as fresh:
             files = [f"member-{i}.pt" for i in range(len(self.members))]
             for file, member in zip(files, self.members, strict=True):
@@ -129,7 +168,11 @@ class Ensemble(Strategy):
                 "trials": self.trials,
                 "provenance": self.provenance,
                 "log": self.log,
+                "choice": self.choice,
+                "scores": self.scores,
             }
+            for file, stored in beside.items():
+                write_bytes(fresh / file, stored)
             write_text(fresh / MANIFEST, to_json(content))
         return folder
 
@@ -155,9 +198,17 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             runs=content["runs"],
             log=content["log"],
             own_features=features,
+            choice=str(content["choice"]),
+            scores=[math.nan if score is None else float(score) for score in content["scores"]],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} lacks {error}; it is not whole, train again") from error
+
+
+def shares(scores: Sequence[float]) -> Array:
+    """[members] parts of one, by how far each validation score lies above zero; equal where none does."""
+    above = np.clip(np.nan_to_num(np.array(scores, dtype=np.float64)), 0, None)
+    return above / above.sum() if above.sum() > 0 else np.full(len(above), 1 / len(above))
 
 
 def trading_config(values: dict[str, Any]) -> TradingConfig:

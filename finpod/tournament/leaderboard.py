@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,10 @@ import numpy as np
 from finpod.errors import FinpodError
 from finpod.market.data import Array
 from finpod.rl.snapshot import Snapshot
+from finpod.tournament.pod import Settings
+
+ALIKE = 0.95
+"""Agents whose active returns correlate more than this are one bet, not two."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,38 +23,50 @@ class Entry:
     """One agent after one slice of training, as it did on the validation window."""
 
     trial: int
-    """Number of the submission, from 0; breaks ties."""
-    agent_id: str
-    """The agent; a varied copy is another agent."""
+    """Number of the trial, from 0; breaks ties."""
+    settings: Settings
+    """The agent: name, seed, and all that was varied."""
     parent_id: str | None
     """The agent it was copied from; None for one that began untrained."""
     generation: int
-    """Round of the tournament, from 0."""
-    seed: int
-    """Seed of the agent."""
+    """Level of experience, from 0; only entries of one level are compared by the search."""
     score: float
-    """Validation score, NaN if undefined."""
+    """Validation score, NaN if undefined or if its pod was lost for good."""
     metrics: Mapping[str, float]
     """Validation metrics."""
     returns: Array
-    """[n] validation returns, net of costs."""
-    config: Mapping[str, Any]
-    """Settings of the learner."""
-    snapshot: Snapshot
-    """The agent itself."""
+    """[n] validation returns, net of costs; empty if it was lost."""
+    steps: int
+    """Environment steps of experience, its ancestors' included."""
+    stored: Callable[[], Snapshot] | None
+    """Fetches the agent itself from where it is kept; None if it was lost."""
+
+    @property
+    def agent_id(self) -> str:
+        """The agent; a varied copy is another agent."""
+        return self.settings.agent_id
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The agent itself. Raises FinpodError if it was lost."""
+        if self.stored is None:
+            raise FinpodError(f"agent {self.agent_id} was lost in training and has no snapshot")
+        return self.stored()
 
     def summary(self) -> dict[str, Any]:
         """One line of the board as plain values."""
+        own = self.settings.to_dict()
         return {
             "trial": self.trial,
             "agent": self.agent_id,
             "parent": self.parent_id,
             "generation": self.generation,
-            "seed": self.seed,
+            "seed": own.pop("seed"),
             "score": self.score,
-            "steps": self.snapshot.steps,
+            "steps": self.steps,
             "metrics": dict(self.metrics),
-            "config": dict(self.config),
+            "config": own.pop("config"),
+            "settings": {name: value for name, value in own.items() if name != "agent_id"},
         }
 
 
@@ -61,25 +77,53 @@ class Leaderboard:
     log: list[Entry] = field(default_factory=list)
 
     def submit(self, entry: Entry) -> None:
-        """Take an entry in."""
-        self.log.append(entry)
+        """Take an entry in. Raises FinpodError for a trial that is on the board already: no agent counts twice."""
+        at = len(self.log)
+        while at and self.log[at - 1].trial >= entry.trial:  # almost always the last
+            at -= 1
+        if at < len(self.log) and self.log[at].trial == entry.trial:
+            raise FinpodError(f"trial {entry.trial} is on the board already")
+        self.log.insert(at, entry)
 
-    def ranked(self, entries: list[Entry] | None = None) -> list[Entry]:
+    def ranked(self, entries: Sequence[Entry] | None = None) -> list[Entry]:
         """Best first; NaN last; ties to the earlier trial."""
-        return [(entries or self.log)[i] for i in rank([entry.score for entry in entries or self.log])]
+        chosen = self.log if entries is None else entries
+        return [chosen[i] for i in rank([entry.score for entry in chosen])]
 
-    def best(self, count: int) -> list[Entry]:
-        """The best entry of each agent, the best `count` of these. Raises FinpodError if no agent has a score."""
-        chosen: dict[str, Entry] = {}
+    def best(self, count: int, base: Array | None = None, alike: float = ALIKE) -> list[Entry]:
+        """The best entry of each agent, the best `count` of these that are not alike.
+
+        `base` [n] are the validation returns of equal weight: an agent whose returns above it correlate with those of one
+        chosen before by more than `alike` waits until nobody else is left. Without `base` rank alone decides. Raises
+        FinpodError if no agent has a score.
+        """
+        agents: dict[str, Entry] = {}
         for entry in self.ranked():
-            if not math.isnan(entry.score):
-                chosen.setdefault(entry.agent_id, entry)
-        if not chosen:
+            if not math.isnan(entry.score) and entry.stored is not None:
+                agents.setdefault(entry.agent_id, entry)
+        if not agents:
             raise FinpodError("no agent has a validation score: all are undefined; train longer, or look at the data")
-        return list(chosen.values())[:count]
+        field = list(agents.values())
+        if base is None:
+            return field[:count]
+        chosen: list[Entry] = []
+        for entry in field:
+            if len(chosen) < count and all(
+                correlation(entry.returns - base, other.returns - base) <= alike for other in chosen
+            ):
+                chosen.append(entry)
+        rest = [entry for entry in field if entry not in chosen]
+        return self.ranked([*chosen, *rest[: count - len(chosen)]])
 
 
-def rank(scores: list[float]) -> list[int]:
+def correlation(first: Array, second: Array) -> float:
+    """Of two series [n]; 1 where one does not vary at all, for such an agent adds nothing."""
+    first, second = first - first.mean(), second - second.mean()
+    scale = math.sqrt(float((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum()) / scale if scale > 1e-24 else 1.0
+
+
+def rank(scores: Sequence[float]) -> list[int]:
     """Indices of scores, best first; NaN last; ties in order."""
     keys = np.array(scores, dtype=np.float64)
     return [int(i) for i in np.argsort(np.where(np.isnan(keys), np.inf, -keys), kind="stable")]

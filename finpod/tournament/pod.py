@@ -7,21 +7,18 @@ runs makes no difference to it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import finpod
-from finpod.envs.market import MarketEnv, TradingConfig, account_state
-from finpod.market.data import MarketData
-from finpod.market.features import Features, Panel, build_panel
+from finpod.envs.market import MarketEnv, account_state
 from finpod.market.ledger import value
-from finpod.market.tape import Account, Tape, build_tape
+from finpod.market.tape import Account
 from finpod.measures import Metrics, metrics
 from finpod.rl.greedy import greedy_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec
@@ -29,56 +26,7 @@ from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import collect
 from finpod.rl.snapshot import Snapshot
 from finpod.simulation import Terms, simulate
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Arena:
-    """What all agents of a tournament share: data, task and windows. The test window is not in it."""
-
-    market: MarketData
-    """Rows up to the end of validation and no further."""
-    trading: TradingConfig
-    """The task."""
-    fill: str | None
-    """'open', 'close' or None for open where the data have opens."""
-    features: Features
-    """Features that agents observe."""
-    train: tuple[int, int]
-    """First and last training row."""
-    validation: tuple[int, int]
-    """First and last validation row."""
-    device: str = "cpu"
-    """Where tensors live."""
-    threads: int = 1
-    """CPU threads of a slice; sums differ between thread counts, so it is part of the result."""
-
-    @cached_property
-    def tape(self) -> Tape:
-        """The market as the ledger reads it."""
-        return build_tape(self.market, self.fill, self.device)
-
-    @cached_property
-    def panel(self) -> Panel:
-        """The market as agents see it, scaled on training rows."""
-        first, last = self.train
-        return build_panel(self.market, self.features, fit=(first, last + 1), device=self.device)
-
-    def task_spec(self) -> dict[str, Any]:
-        """The task as plain values that travel with an agent."""
-        day = [f"{date!s:.10}" for date in self.market.dates]
-        return {
-            "task": "stocks",
-            "features": list(self.panel.names),
-            "left_out": list(self.panel.left_out),
-            "scaling": self.panel.scaling.to_dict(),
-            "tickers": list(self.market.tickers),
-            "trading": asdict(self.trading),
-            "fill": self.tape.fill,
-            "windows": {"train": [day[i] for i in self.train], "validation": [day[i] for i in self.validation]},
-            "trained_until": day[self.validation[1]],
-            "training_data_hash": self.market.content_hash,
-            "data_title": self.market.title,
-        }
+from finpod.tournament.arena import Arena
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +34,62 @@ class Settings:
     """What makes an agent itself before it has learnt anything."""
 
     agent_id: str
+    """Its name in the tournament."""
     seed: int
+    """Seed of its weights, its days and its exploration."""
     config: PPOConfig
+    """Settings of the learner."""
     hidden: int = 32
+    """Width of its network."""
+    features: tuple[str, ...] | None = None
+    """Features it observes; None for all of the arena."""
+    reward: str | None = None
+    """'log' or 'value' to train on; None for the task's own. Validation is the same for all."""
+    cost_factor: float = 1.0
+    """Times the true costs that it trains with; it is validated at the true ones."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"features": None if self.features is None else list(self.features)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """What `to_dict` wrote."""
+        features = values["features"]
+        chosen = None if features is None else tuple(features)
+        return cls(**{**values, "config": PPOConfig(**values["config"]), "features": chosen})
+
+
+class Slice(NamedTuple):
+    """A piece of work: train an agent on to a number of steps, and perhaps validate it there."""
+
+    settings: Settings
+    """The agent."""
+    start: bytes | None
+    """The snapshot it begins with; None for an untrained one."""
+    copied: bool
+    """Whether that is another agent's, of which a varied copy begins."""
+    until: int
+    """Steps of experience at the end of the slice."""
+    total: int
+    """Steps that drive the schedules."""
+    last: bool
+    """Whether the trial ends with this slice, and the agent is validated."""
+
+
+class Trained(NamedTuple):
+    """What a slice leaves."""
+
+    snapshot: bytes
+    """The agent, with its accounts."""
+    steps: int
+    """Its experience."""
+    losses: dict[str, float]
+    """Of the last update."""
+    metrics: dict[str, float] | None
+    """Validation metrics, if this was the last slice."""
+    returns: np.ndarray | None
+    """[n] validation returns, if this was the last slice."""
 
 
 class Pod:
@@ -96,17 +97,18 @@ class Pod:
 
     def __init__(self, arena: Arena, settings: Settings, snapshot: Snapshot | None = None) -> None:
         self.arena, self.settings = arena, settings
+        self.panel, trading = arena.panel_of(settings.features), arena.trading_of(settings)
         weights, days, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
         generator = torch.Generator(device=arena.device).manual_seed(noise)
         spec = PolicySpec(
-            features=len(arena.panel.names),
+            features=len(self.panel.names),
             hidden=settings.hidden,
-            action=arena.trading.action,
-            tilt=arena.trading.tilt,
+            action=trading.action,
+            tilt=trading.tilt,
         )
         self.policy = MarketPolicy(spec, torch.Generator().manual_seed(weights)).to(arena.device)
-        self.env = MarketEnv(arena.tape, *arena.train, arena.trading, seed=days)
-        self.learner = PPO(self.policy, arena.panel, arena.trading.groups, settings.config, generator)
+        self.env = MarketEnv(arena.tape, *arena.train, trading, seed=days)
+        self.learner = PPO(self.policy, self.panel, trading.groups, settings.config, generator)
         self.steps = 0
         if snapshot is not None:
             self.policy.load_state_dict(snapshot.weights)
@@ -129,7 +131,7 @@ class Pod:
             rollout = collect(
                 self.env,
                 self.policy,
-                self.arena.panel,
+                self.panel,
                 self.settings.config.num_steps,
                 self.learner.generator,
                 self.learner.updates,
@@ -143,7 +145,7 @@ class Pod:
         return Snapshot(
             policy_spec=asdict(self.policy.spec),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
-            task_spec=self.arena.task_spec(),
+            task_spec=self.arena.task_spec(self.settings.features),
             learner=copy.deepcopy(self.learner.state_dict()),
             env=self.env.state_dict(),
             config=asdict(self.settings.config),
@@ -160,16 +162,39 @@ def without_accounts(snapshot: Snapshot) -> Snapshot:
 
 def train_slice(arena: Arena, settings: Settings, snapshot: Snapshot | None, until: int, total: int) -> Snapshot:
     """Train an agent on to `until` steps of experience."""
+    return _trained(arena, settings, snapshot, until, total)[0]
+
+
+def _trained(
+    arena: Arena, settings: Settings, snapshot: Snapshot | None, until: int, total: int
+) -> tuple[Snapshot, dict[str, float]]:
+    """The agent after the slice, and the losses of its last update."""
     with _threads(arena.threads):
-        pod = Pod(arena, settings, snapshot)
-        for _ in pod.train(until, total):
+        pod, losses = Pod(arena, settings, snapshot), {}
+        for losses in pod.train(until, total):  # noqa: B007
             pass
-        return pod.snapshot()
+        return pod.snapshot(), {name: float(value) for name, value in losses.items()}
+
+
+def run_slice(arena: Arena, piece: Slice) -> Trained:
+    """The work of a pod, wherever it runs."""
+    start = (
+        None if piece.start is None else Snapshot.from_bytes(piece.start, f"the snapshot of {piece.settings.agent_id}")
+    )
+    if start is not None and piece.copied:
+        start = without_accounts(start)
+    snapshot, losses = _trained(arena, piece.settings, start, piece.until, piece.total)
+    if not piece.last:
+        return Trained(snapshot.to_bytes(), snapshot.steps, losses, None, None)
+    with _threads(arena.threads):
+        found, returns = validate(arena, snapshot)
+    return Trained(snapshot.to_bytes(), snapshot.steps, losses, asdict(found), returns)
 
 
 def validate(arena: Arena, snapshot: Snapshot) -> tuple[Metrics, np.ndarray]:
     """Metrics and returns [n] of the deterministic policy on the validation window, net of the task's costs."""
-    policy, trading, tape, panel = snapshot.policy(arena.device), arena.trading, arena.tape, arena.panel
+    policy, trading, tape = snapshot.policy(arena.device), arena.trading, arena.tape
+    panel = arena.panel_of(snapshot.task_spec["features"])
 
     def decide(k: int, row: int, seen: Account) -> torch.Tensor | None:
         if k % trading.hold:

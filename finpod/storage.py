@@ -1,0 +1,192 @@
+"""`Store`: a folder of files, here or at a URL, whose files are either whole or absent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from finpod.atomic import write_bytes
+from finpod.errors import InputError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+class Store(Protocol):
+    """What a tournament asks of its storage; names may hold slashes."""
+
+    where: str
+    """How messages call it."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole. Raises InputError, naming it, where it cannot be written."""
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises FileNotFoundError if there is none, InputError if it cannot be read."""
+
+    def append(self, name: str, content: bytes) -> None:
+        """Add to the end of a file, and return when it is on the disk."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Files in a folder, by their whole names, sorted; none if there is no such folder."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+
+class LocalStore:
+    """A folder on this machine, or on a file system mounted here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.where = str(folder)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Written beside the target, then renamed."""
+        write_bytes(self.folder / name, content)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of the file."""
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise InputError(f"cannot read {self.folder / name}: {error.strerror or error}") from error
+
+    def append(self, name: str, content: bytes) -> None:
+        """One write at the end of the file, forced to the disk; what a full disk cut short is taken back."""
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab", buffering=0) as file:
+                before = file.tell()
+                try:
+                    written = file.write(content)
+                    if written != len(content):
+                        raise OSError(28, "No space left on device")
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(before)
+                    raise
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror or error}; free some space and resume") from error
+
+    def names(self, folder: str = "") -> list[str]:
+        """Files directly in the folder, hidden ones left out."""
+        place = self.folder / folder
+        if not place.is_dir():
+            return []
+        prefix = f"{folder}/" if folder else ""
+        return sorted(prefix + one.name for one in place.iterdir() if one.is_file() and not one.name.startswith("."))
+
+    def remove(self, name: str) -> None:
+        """Unlink."""
+        (self.folder / name).unlink(missing_ok=True)
+
+
+class RemoteStore:
+    """A folder of an object store or another file system that pyarrow or fsspec speaks.
+
+    Objects appear whole. They cannot be appended to, so that each addition becomes an object of its own, and `read`
+    joins them.
+    """
+
+    def __init__(self, system: FileSystem, root: str, where: str) -> None:
+        self.system, self.root, self.where = system, root.rstrip("/"), where
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def write(self, name: str, content: bytes) -> None:
+        """One object."""
+        path = self._path(name)
+        try:
+            self.system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+            with self.system.open_output_stream(path) as file:
+                file.write(content)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot write {self.where}/{name}: {str(error).splitlines()[0]}") from error
+
+    def read(self, name: str) -> bytes:
+        """The object, with all that was appended to it."""
+        parts = self.names(f"{name}.parts")
+        try:
+            if not parts:
+                with self.system.open_input_stream(self._path(name)) as file:
+                    return file.read()
+            return b"".join(self.system.open_input_stream(self._path(part)).read() for part in parts)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {self.where}/{name}: {str(error).splitlines()[0]}") from error
+
+    def append(self, name: str, content: bytes) -> None:
+        """A part of its own, numbered by how many there are."""
+        parts = self.names(f"{name}.parts")
+        number = int(parts[-1].rsplit("/", 1)[1]) + 1 if parts else 0
+        self.write(f"{name}.parts/{number:09}", content)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Objects directly under the folder."""
+        from pyarrow.fs import FileSelector, FileType
+
+        place = self._path(folder) if folder else self.root
+        try:
+            found = self.system.get_file_info(FileSelector(place, allow_not_found=True))
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot list {self.where}: {str(error).splitlines()[0]}") from error
+        prefix = f"{folder}/" if folder else ""
+        return sorted(prefix + one.base_name for one in found if one.type == FileType.File)
+
+    def folders(self, prefix: str) -> list[str]:
+        """Folders directly under the root whose names begin so."""
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self.system.get_file_info(FileSelector(self.root, allow_not_found=True))
+        return sorted(
+            one.base_name for one in found if one.type == FileType.Directory and one.base_name.startswith(prefix)
+        )
+
+    def clear(self, prefix: str) -> None:
+        """Delete these folders and all that is in them."""
+        for name in self.folders(prefix):
+            self.system.delete_dir(self._path(name))
+
+    def remove(self, name: str) -> None:
+        """Delete the object and its parts."""
+        for path in (name, *self.names(f"{name}.parts")):
+            try:
+                self.system.delete_file(self._path(path))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise InputError(f"cannot remove {self.where}/{path}: {str(error).splitlines()[0]}") from error
+
+
+def open_store(place: str | Path) -> Store:
+    """A folder, or a URL such as s3://bucket/runs, gs://..., abfs://..., that pyarrow or fsspec can open.
+
+    Raises InputError for a URL that neither knows or that cannot be reached.
+    """
+    text = str(place)
+    if "://" not in text:
+        return LocalStore(Path(place))
+    if text.startswith("file://"):
+        return LocalStore(Path(text.removeprefix("file://")))
+    try:
+        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+
+        try:
+            system, root = FileSystem.from_uri(text)
+        except (ValueError, OSError):
+            import fsspec
+
+            files, root = fsspec.core.url_to_fs(text)
+            system = PyFileSystem(FSSpecHandler(files))
+    except (ImportError, ValueError, OSError) as error:
+        raise InputError(
+            f"cannot open {text}: {str(error).splitlines()[0]}; give a folder, or a URL that pyarrow or fsspec knows"
+        ) from error
+    return RemoteStore(system, root, text)

@@ -1,0 +1,100 @@
+"""`Plan`: the size of a tournament, how it is run, and when it stops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from numbers import Integral
+from typing import Any
+
+from finpod.errors import InputError
+from finpod.tournament.leaderboard import ALIKE
+from finpod.tournament.search import Search
+
+STEPS = 600_000
+"""Environment steps an agent trains for, if not told otherwise."""
+MODES = ("rounds", "async")
+CHOICES = ("mean", "score", "recent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Rules that end a tournament early; None for a rule that is not asked for. What runs is finished, nothing begins."""
+
+    trials: int | None = None
+    """Trials in all."""
+    steps: int | None = None
+    """Environment steps of all agents together."""
+    seconds: float | None = None
+    """Wall time since this driver began."""
+    score: float | None = None
+    """A validation score that is enough."""
+    patience: int | None = None
+    """Trials in a row that brought no better score."""
+
+    def __post_init__(self) -> None:
+        for rule in fields(self):
+            value = getattr(self, rule.name)
+            low = -math.inf if rule.name == "score" else 0
+            if value is not None and not (isinstance(value, (int, float)) and low < value < math.inf):
+                raise InputError(f"stop after {rule.name} = {value!r}: give a positive number, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Size of a tournament."""
+
+    agents: int = 4
+    """Agents trained side by side."""
+    rounds: int = 2
+    """Slices of training, each followed by a validation; the levels of experience of an asynchronous tournament."""
+    keep: int = 3
+    """Agents kept in the ensemble."""
+    steps: int = STEPS
+    """Environment steps of an agent over all rounds, its ancestors' included."""
+    seed: int = 0
+    """The one seed that all randomness comes from."""
+    mode: str = "rounds"
+    """'rounds': all agents meet after each; 'async': no barrier, a slow pod holds nobody up."""
+    checkpoint_steps: int | None = None
+    """Environment steps between checkpoints inside a round; None for a checkpoint at its end."""
+    retries: int = 3
+    """Times a slice whose pod was lost is started again before its agent counts as lost."""
+    alike: float = ALIKE
+    """Largest correlation of active validation returns between two agents kept; 1 lets rank alone decide."""
+    choice: str = "mean"
+    """How the kept agents decide: 'mean' of their weights, weighted by 'score', or the best of the 'recent' past."""
+    search: Search = field(default_factory=Search)
+    """How agents are varied."""
+    stop: Stop = field(default_factory=Stop)
+    """When to stop early."""
+
+    def __post_init__(self) -> None:
+        for name in ("agents", "rounds", "keep", "steps"):
+            require_count(name, getattr(self, name))
+        if self.checkpoint_steps is not None:
+            require_count("checkpoint_steps", self.checkpoint_steps)
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; it must be 0 or more")
+        for name, choices in (("mode", MODES), ("choice", CHOICES)):
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+        if not 0 <= self.alike <= 1:
+            raise InputError(f"alike is {self.alike}; it is a correlation, from 0 to 1")
+        if self.retries < 0:
+            raise InputError(f"retries is {self.retries}; it must be 0 or more")
+
+    @property
+    def most_trials(self) -> int:
+        """Trials after which it ends if nothing stops it before."""
+        return self.stop.trials or self.agents * self.rounds
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def require_count(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is a whole number from 1 on."""
+    if not (isinstance(value, Integral) and int(value) >= 1):
+        raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on")

@@ -1,0 +1,242 @@
+"""The generator and the selector: which agent is trained next, and how it differs from its parent.
+
+Nothing here is random by itself: every choice is a function of the board and of a generator that the caller seeds with
+the number of the round or of the draw, so that a log of them replays to the same choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from finpod.errors import InputError
+from finpod.rl.ppo import BOUNDS, PPOConfig
+from finpod.tournament.leaderboard import Entry, Leaderboard, rank
+from finpod.tournament.pod import Settings
+
+PERTURB = (0.8, 1.25)
+"""Factors by which a setting of a varied copy moves."""
+HIDDEN = (16, 32, 64)
+"""Widths of the network that a fresh agent may have."""
+COST_FACTOR = (0.5, 2.0)
+"""Bounds of the share of the true costs that agents train with."""
+FEWEST_FEATURES = 3
+"""A fresh agent observes at least so many features, if there are so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How agents are varied."""
+
+    fresh: float = 0.25
+    """Share of new agents that begin untrained, with settings drawn anew from their bounds."""
+    structure: bool = True
+    """Whether fresh agents also draw their features, their reward and the width of their network."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fresh <= 1:
+            raise InputError(f"fresh is {self.fresh}; it is a share, from 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One agent to be trained to a level of experience and validated there: one trial."""
+
+    trial: int
+    """Its number, from 0; breaks ties."""
+    generation: int
+    """Level of experience it is trained to, from 0: the number of slices it and its ancestors have had before."""
+    settings: Settings
+    """The agent."""
+    parent_id: str | None
+    """The agent it was copied from; None for one that began untrained."""
+    source: int | None
+    """Trial whose snapshot it begins with; None for an untrained one."""
+    copied: bool
+    """Whether it begins as a varied copy of another agent rather than going on as itself."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**vars(self), "settings": self.settings.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        """What `to_dict` wrote."""
+        return cls(**{**values, "settings": Settings.from_dict(values["settings"])})
+
+
+def vary(config: PPOConfig, random: np.random.Generator) -> PPOConfig:
+    """Every setting that has bounds, moved by one of the factors and kept within them; gamma by its horizon.
+
+    A setting that the user put beyond a bound moves that bound.
+    """
+    changes: dict[str, Any] = {}
+    for name, (low, high) in BOUNDS.items():
+        value = getattr(config, name)
+        factor = float(random.choice(PERTURB))
+        moved = 1 - (1 - value) * factor if name in ("gamma", "gae_lambda") else value * factor
+        changes[name] = min(max(moved, min(low, value)), max(high, value))
+    return replace(config, **changes)
+
+
+def varied(parent: Settings, agent_id: str, seed: int, random: np.random.Generator) -> Settings:
+    """The settings of a copy: what can change without touching the network is moved by one of the factors."""
+    factor = float(np.clip(parent.cost_factor * random.choice(PERTURB), *COST_FACTOR))
+    return replace(parent, agent_id=agent_id, seed=seed, config=vary(parent.config, random), cost_factor=factor)
+
+
+def fresh(
+    like: PPOConfig, features: Sequence[str], search: Search, agent_id: str, seed: int, random: np.random.Generator
+) -> Settings:
+    """The settings of an untrained agent: bounded ones log-uniform (gamma by its horizon), the structure drawn as well."""
+    drawn: dict[str, Any] = {name: _between(name, *bounds, random) for name, bounds in BOUNDS.items()}
+    config = replace(like, **drawn)
+    factor = float(np.exp(random.uniform(*np.log(COST_FACTOR))))
+    if not search.structure:
+        return Settings(agent_id=agent_id, seed=seed, config=config, cost_factor=factor)
+    fewest = min(FEWEST_FEATURES, len(features))
+    count = int(random.integers(fewest, len(features) + 1))
+    chosen = sorted(random.choice(len(features), count, replace=False).tolist())
+    return Settings(
+        agent_id=agent_id,
+        seed=seed,
+        config=config,
+        hidden=int(random.choice(HIDDEN)),
+        features=tuple(features[i] for i in chosen),
+        reward=str(random.choice(["log", "value"])),
+        cost_factor=factor,
+    )
+
+
+def _between(name: str, low: float, high: float, random: np.random.Generator) -> float:
+    if name in ("gamma", "gae_lambda"):
+        return 1 - float(np.exp(random.uniform(math.log(1 - high), math.log(1 - low))))
+    return float(np.exp(random.uniform(math.log(low), math.log(high))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generator:
+    """Draws the next agents; the seed of the tournament and the number of the draw decide all that is random."""
+
+    seed: int
+    """Seed of the tournament."""
+    config: PPOConfig
+    """Settings of the learner of the first agent; fresh ones take from it what has no bounds."""
+    features: tuple[str, ...]
+    """All that can be observed."""
+    search: Search
+    """How agents are varied."""
+
+    def _identity(self, made: int) -> tuple[str, int]:
+        """Name and seed of the agent that is the `made`-th to be made."""
+        return f"{self.seed}-{made}", int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
+
+    def begin(self, made: int, random: np.random.Generator) -> Settings:
+        """An untrained agent: the first as asked for, the others varied from it or, a share of them, drawn anew."""
+        agent_id, seed = self._identity(made)
+        if made and random.random() < self.search.fresh:
+            return fresh(self.config, self.features, self.search, agent_id, seed, random)
+        return Settings(agent_id=agent_id, seed=seed, config=vary(self.config, random) if made else self.config)
+
+    def copy(self, parent: Settings, made: int, random: np.random.Generator) -> Settings:
+        """A varied copy of `parent`."""
+        return varied(parent, *self._identity(made), random)
+
+    def first_round(self, agents: int) -> list[Job]:
+        """The field of the first round."""
+        random = np.random.default_rng([self.seed, 0])
+        return [_untrained(i, 0, self.begin(i, random)) for i in range(agents)]
+
+    def next_round(self, entries: Sequence[Entry], agents: int, made: int, trial: int) -> list[Job]:
+        """The stronger half of a round goes on; each of the others gives way to a copy of a stronger one, or to a fresh agent.
+
+        `entries` are one round's, all of equal experience; `made` agents exist and `trial` is the next number. A fresh
+        agent is trained to the experience of the others before it is compared with them.
+        """
+        generation = entries[0].generation + 1
+        random = np.random.default_rng([self.seed, generation])
+        ranked = [entries[i] for i in rank([entry.score for entry in entries])]
+        alive = [entry for entry in ranked if entry.stored is not None] or ranked[:1]
+        strong = alive[: math.ceil(len(entries) / 2)][:agents]
+        jobs = [_onward(trial + i, generation, entry) for i, entry in enumerate(strong)]
+        for i in range(agents - len(strong)):
+            parent = strong[i % len(strong)]
+            if parent.stored is None or random.random() < self.search.fresh:
+                settings = fresh(self.config, self.features, self.search, *self._identity(made), random)
+                jobs.append(_untrained(trial + len(jobs), generation, settings))
+            else:
+                child = self.copy(parent.settings, made, random)
+                jobs.append(_copied(trial + len(jobs), generation, child, parent))
+            made += 1
+        return jobs
+
+    def draw(self, board: Leaderboard, drawn: Sequence[Job], agents: int, levels: int) -> Job:
+        """The next agent of an asynchronous tournament, with no barrier: a slow one holds nobody up.
+
+        An agent goes on, and has one varied copy, once it stands in the better half of at least two that have reached its
+        level, so that only agents of equal experience are compared; the highest level is served first. Where nobody is
+        waiting a new agent begins, at first as in rounds, later as a fresh one or with varied settings of an agent drawn
+        by its rank (weights n, n - 1, ..., 1).
+        """
+        trial, made = len(drawn), sum(not _goes_on(job) for job in drawn)
+        random = np.random.default_rng([self.seed, trial, 1])
+        if made >= agents:
+            for level in reversed(range(levels - 1)):
+                if waiting := _waiting(board, drawn, level):
+                    entry, goes_on = waiting[0]
+                    if goes_on:
+                        return _onward(trial, level + 1, entry)
+                    return _copied(trial, level + 1, self.copy(entry.settings, made, random), entry)
+        ranked = [entry for entry in board.ranked() if entry.stored is not None]
+        if made < agents or not ranked or random.random() < self.search.fresh:
+            return _untrained(trial, 0, self.begin(made, random))
+        weights = np.arange(len(ranked), 0, -1, dtype=np.float64)
+        like = ranked[int(random.choice(len(ranked), p=weights / weights.sum()))]
+        return _untrained(trial, 0, self.copy(like.settings, made, random))
+
+
+def _goes_on(job: Job) -> bool:
+    """Whether a job is of an agent that was there before."""
+    return job.source is not None and not job.copied
+
+
+def _waiting(board: Leaderboard, drawn: Sequence[Job], level: int) -> list[tuple[Entry, bool]]:
+    """Entries of the better half of a level that have not gone on yet, or have no copy yet; best first."""
+    at_level = [entry for entry in board.log if entry.generation == level]
+    if len(at_level) < 2:
+        return []
+    ranked = [at_level[i] for i in rank([entry.score for entry in at_level])]
+    gone = {(job.source, job.copied) for job in drawn if job.source is not None}
+    strong = [e for e in ranked[: len(ranked) // 2] if e.stored is not None and not math.isnan(e.score)]
+    waiting = [(entry, True) for entry in strong if (entry.trial, False) not in gone]
+    return waiting + [(entry, False) for entry in strong if (entry.trial, True) not in gone]
+
+
+def _untrained(trial: int, generation: int, settings: Settings) -> Job:
+    return Job(trial=trial, generation=generation, settings=settings, parent_id=None, source=None, copied=False)
+
+
+def _onward(trial: int, generation: int, entry: Entry) -> Job:
+    return Job(
+        trial=trial,
+        generation=generation,
+        settings=entry.settings,
+        parent_id=entry.parent_id,
+        source=entry.trial if entry.stored is not None else None,
+        copied=False,
+    )
+
+
+def _copied(trial: int, generation: int, child: Settings, parent: Entry) -> Job:
+    return Job(
+        trial=trial,
+        generation=generation,
+        settings=child,
+        parent_id=parent.settings.agent_id,
+        source=parent.trial,
+        copied=True,
+    )
