@@ -17,7 +17,7 @@ PACKAGE = Path(finpod.__file__).parent
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 
 LAYERS = [
-    ["errors", "atomic", "devices", "jsonable", "measures", "significance"],
+    ["errors", "atomic", "devices", "jsonable", "storage", "measures", "bootstrap", "significance"],
     ["market"],
     [
         "strategy",
@@ -31,8 +31,15 @@ LAYERS = [
         "table",
         "backtester",
         "lookahead",
+        "watching",
         "simulator",
         "baselines",
+        "attribution",
+        "capacity",
+        "examination",
+        "batch",
+        "comparison",
+        "export",
     ],
     ["envs"],
     ["rl"],
