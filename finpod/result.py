@@ -169,12 +169,12 @@ class BacktestResult:
             for name in ("equity", "benchmark_equity", "equal_weight_equity", "weights")
         }
         turnover = self.turnover.groupby(self.turnover.index.normalize()).sum()
-        others = {
-            kind: {name: _last_of_session(equity) for name, equity in getattr(self, kind).items()}
-            for kind in ("variants", "baselines")
-        }
+        variants = {name: _last_of_session(equity) for name, equity in self.variants.items()}
+        baselines = {name: _last_of_session(equity) for name, equity in self.baselines.items()}
         fan = _last_of_session(self.fan) if len(self.fan) else self.fan
-        return replace(self, **last, **others, fan=fan, turnover=turnover, periods_per_year=252)
+        return replace(
+            self, **last, variants=variants, baselines=baselines, fan=fan, turnover=turnover, periods_per_year=252
+        )
 
     @property
     def cash_weight(self) -> pd.Series:
