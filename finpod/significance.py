@@ -1,9 +1,9 @@
-"""What luck alone would have shown: bootstrap intervals, the expected best of N trials, the deflated Sharpe ratio."""
+"""What luck alone would have shown: the expected best of N trials, deflated Sharpe ratios, overfitting, enough history."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from itertools import combinations
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -11,26 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finpod.errors import InputError
+from finpod.measures import DUST
 
 Array = NDArray[Any]
 
 EULER = 0.5772156649015329
-_CHUNK = 2**22
-"""Resampled returns held in memory at a time."""
+MOST_SPLITS = 20
+"""More would make over 184,756 combinations."""
 
 
-class Interval(NamedTuple):
-    """An estimate and the interval that covers the truth with the stated probability."""
+class Overfitting(NamedTuple):
+    """What choosing the best of `trials` in one half of the days was worth in the other half, over all such halves."""
 
-    low: float
-    estimate: float
-    high: float
-    level: float
-
-    @property
-    def covers_zero(self) -> bool:
-        """Whether luck alone may explain the estimate."""
-        return not (self.low > 0 or self.high < 0)
+    probability: float
+    """How often the best of one half was below the median of the other; exactly at the median counts half."""
+    loss_probability: float
+    """How often its Sharpe ratio was negative in the other half."""
+    slope: float
+    """Of its Sharpe ratio in the other half on that in the half where it was best (least squares)."""
+    in_sample: float
+    """Its yearly Sharpe ratio where it was best, on average."""
+    out_of_sample: float
+    """Its yearly Sharpe ratio in the other half, on average."""
+    combinations: int
+    """Number of ways to choose the half."""
+    trials: int
+    """Number of columns that were chosen from."""
 
 
 def expected_best(trials: int, sd: float) -> float:
@@ -55,14 +61,9 @@ def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_
     Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)) with s and s* per period, g3 skewness and g4 kurtosis
     (Bailey and Lopez de Prado 2012). NaN for constant returns and for fewer than three.
     """
-    steps = np.asarray(returns, dtype=np.float64)
-    if len(steps) < 3 or steps.std(ddof=1) < 1e-12:
-        return math.nan
-    sharpe = steps.mean() / steps.std(ddof=1)
-    centred = (steps - steps.mean()) / steps.std()
-    skewness, kurtosis = (centred**3).mean(), (centred**4).mean()
-    spread = math.sqrt(max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12))
-    return NormalDist().cdf((sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(len(steps) - 1) / spread)
+    sharpe, spread = _sharpe_and_spread(returns)
+    above = (sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(max(len(returns) - 1, 0)) / spread
+    return math.nan if math.isnan(above) else NormalDist().cdf(above)
 
 
 def deflated_sharpe(returns: Array, trials: int, sd: float, *, periods_per_year: float = 252) -> float:
@@ -70,50 +71,88 @@ def deflated_sharpe(returns: Array, trials: int, sd: float, *, periods_per_year:
     return probabilistic_sharpe(returns, expected_best(trials, sd), periods_per_year=periods_per_year)
 
 
-def excess_interval(
-    returns: Array,
-    other: Array,
-    *,
-    periods_per_year: float = 252,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    block: float | None = None,
-    seed: int = 0,
-) -> Interval:
-    """Interval of CAGR(returns) - CAGR(other) for two series [n] of the same days; days are drawn together.
+def minimum_length(
+    returns: Array, benchmark: float = 0.0, *, level: float = 0.95, periods_per_year: float = 252
+) -> float:
+    """Number of returns like these [n] after which `probabilistic_sharpe` passes `level`: the minimum track record length.
 
-    Percentile interval of the stationary block bootstrap (Politis and Romano 1994), mean block length n^(1/3) unless
-    given. Raises InputError for series of different lengths, fewer than two days, and NaN.
+    1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 (Bailey and Lopez de Prado 2012). Infinite where the Sharpe
+    ratio is not above `benchmark`, which no length would show; NaN for constant returns and for fewer than three.
     """
-    own, base = (np.asarray(series, dtype=np.float64) for series in (returns, other))
-    if own.shape != base.shape or own.ndim != 1 or len(own) < 2:
-        raise InputError(
-            f"the series have shapes {own.shape} and {base.shape}; give two of the same days, at least two"
-        )
-    if not (np.isfinite(own).all() and np.isfinite(base).all()):
-        raise InputError("the series hold NaN; drop the days that one of them lacks")
-    with np.errstate(divide="ignore"):
-        growth = np.log1p(np.stack([own, base]))
-    scale = periods_per_year / len(own)
-    drawn = [
-        np.exp(growth[:, rows].sum(axis=-1) * scale)
-        for rows in _stationary(len(own), resamples, block or len(own) ** (1 / 3), seed)
-    ]
-    yearly = np.concatenate([first - second for first, second in drawn])
-    tail = (1 - level) / 2
-    low, high = np.quantile(yearly, [tail, 1 - tail])
-    first, second = np.exp(growth.sum(axis=-1) * scale)
-    return Interval(float(low), float(first - second), float(high), level)
+    if not 0.5 <= level < 1:
+        raise InputError(f"level is {level}; a level that is to be passed lies from 0.5 to below 1, such as 0.95")
+    sharpe, spread = _sharpe_and_spread(returns)
+    lead = sharpe - benchmark / math.sqrt(periods_per_year)
+    if not lead > 0:
+        return math.nan if math.isnan(lead) else math.inf
+    return 1 + (spread * NormalDist().inv_cdf(level) / lead) ** 2
 
 
-def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[Array]:
-    """Rows [resamples, days] in chunks: each day follows the one before it, or with probability 1 / block begins anew."""
-    random = np.random.default_rng(seed)
-    size = max(_CHUNK // days, 1)
-    for first in range(0, resamples, size):
-        count = min(size, resamples - first)
-        anew = random.random((count, days)) < 1 / block
-        anew[:, 0] = True
-        begun = np.maximum.accumulate(np.where(anew, np.arange(days), 0), axis=1)
-        start = random.integers(days, size=(count, days))
-        yield (np.take_along_axis(start, begun, axis=1) + np.arange(days) - begun) % days
+def overfitting(returns: Array, *, splits: int = 16, periods_per_year: float = 252) -> Overfitting:
+    """What choosing the highest Sharpe ratio among the columns of `returns` [T, M] is worth on days it was not chosen on.
+
+    Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017): the rows are cut into
+    `splits` blocks, in order, whose lengths differ by one at most; each half of the blocks is once in sample and the rest
+    out of sample. A column without a Sharpe ratio (a constant one) ranks last, equal ones share a rank, and halves in which
+    no column has one are left out. NaN for fewer than two columns or two rows a block. Raises InputError for another shape,
+    NaN, and a number of splits that is odd or not within 2..20. Takes about 50 bytes a combination and column.
+    """
+    table = np.asarray(returns, dtype=np.float64)
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise InputError(f"returns have shape {table.shape}; give [T, M], one column a trial, without NaN")
+    if splits % 2 or not 2 <= splits <= MOST_SPLITS:
+        raise InputError(f"splits is {splits}; give an even number from 2 to {MOST_SPLITS}, such as 16")
+    rows, trials = table.shape
+    if trials < 2 or rows < 2 * splits:
+        return Overfitting(math.nan, *_degraded(table[:0], periods_per_year), math.comb(splits, splits // 2), trials)
+    inside = _half_sharpes(table, splits)
+    outside = inside[::-1]  # combinations come in order, so the rest of the first is the last, and so on
+    best = inside.argmax(axis=1)[:, None]
+    first, then = (np.take_along_axis(side, best, axis=1) for side in (inside, outside))
+    rank = (outside < then).sum(axis=1) + ((outside == then).sum(axis=1) + 1) / 2
+    judged = np.isfinite(first[:, 0])
+    below = (np.sign((trials + 1) / 2 - rank[judged]) + 1) / 2
+    chosen = np.stack([first[:, 0], then[:, 0]])[:, judged & np.isfinite(then[:, 0])]
+    return Overfitting(
+        float(below.mean()) if len(below) else math.nan, *_degraded(chosen, periods_per_year), len(inside), trials
+    )
+
+
+def _degraded(chosen: Array, periods_per_year: float) -> tuple[float, float, float, float]:
+    """Of the Sharpe ratios [2, C] in and out of sample: share of losses, slope and both yearly means; NaN without any."""
+    if not chosen.size:
+        return (math.nan,) * 4
+    (mean_in, mean_out), year = chosen.mean(axis=1), math.sqrt(periods_per_year)
+    across = chosen[0] - mean_in
+    spread = float(across @ across)
+    slope = float(across @ chosen[1]) / spread if spread > DUST**2 else math.nan
+    return float((chosen[1] < 0).mean()), slope, float(mean_in) * year, float(mean_out) * year
+
+
+def _half_sharpes(table: Array, splits: int) -> Array:
+    """[C, M] Sharpe ratios a period over each half of the blocks, in lexicographic order; -inf where undefined."""
+    rows = len(table)
+    edges = np.arange(splits) * rows // splits
+    halves = np.array(list(combinations(range(splits), splits // 2)))
+    taken = np.zeros((len(halves), splits))
+    np.put_along_axis(taken, halves, 1.0, axis=1)
+    count = (taken @ np.diff(edges, append=rows))[:, None]
+    mean = table.mean(axis=0)
+    centred = table - mean  # of which sums of squares lose no digits
+    total, squares = (taken @ np.add.reduceat(values, edges) for values in (centred, centred**2))
+    variance = (squares - total**2 / count) / (count - 1)
+    # a half in which a column stands still leaves only rounding of its distance from the mean
+    known = variance > np.maximum(DUST**2, 1e-12 * squares / count)
+    sharpe = (total / count + mean) / np.sqrt(np.where(known, variance, 1.0))
+    return np.where(known, sharpe, -np.inf)
+
+
+def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
+    """Sharpe ratio s a period, and the standard deviation of its estimate times sqrt(n - 1); NaN where undefined."""
+    steps = np.asarray(returns, dtype=np.float64)
+    if len(steps) < 3 or steps.std(ddof=1) < DUST:
+        return math.nan, math.nan
+    sharpe = float(steps.mean() / steps.std(ddof=1))
+    centred = (steps - steps.mean()) / steps.std()
+    skewness, kurtosis = (centred**3).mean(), (centred**4).mean()
+    return sharpe, math.sqrt(max(1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2, 1e-12))

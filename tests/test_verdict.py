@@ -1,13 +1,28 @@
-"""The sentence that says whether an excess is more than luck."""
+"""What is said of whether an excess is more than luck, in figures and in sentences."""
+
+import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_results import make_result
 
-from finpod.verdict import RESAMPLES, excess_over, sentence, verdicts
+from finpod import bootstrap, verdict
+from finpod.jsonable import to_json
+from finpod.significance import expected_best, minimum_length, probabilistic_sharpe
+from finpod.verdict import MEASURED, RESAMPLES, SAMPLING, evidence, excess_over, sentence, verdicts
 
 DAYS = 756
+PROBABILITIES = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
+YEARS = ("minimum_years", "minimum_active_years")
+
+
+@pytest.fixture(autouse=True)
+def fewer_resamples(monkeypatch):
+    assert RESAMPLES == 10_000
+    monkeypatch.setattr(verdict, "RESAMPLES", 1000)
 
 
 def curve(steps, index):
@@ -63,7 +78,6 @@ def test_the_sentence_holds_the_figures():
     assert found.estimate == result.metrics.cagr - result.equal_weight_metrics.cagr or np.isclose(
         found.estimate, result.metrics.cagr - result.equal_weight_metrics.cagr
     )
-    assert RESAMPLES >= 1000
 
 
 def test_both_comparisons_are_made_and_gaps_are_left_out():
@@ -81,3 +95,173 @@ def test_there_is_no_sentence_without_a_history_or_a_difference():
     assert excess_over(same, same.equal_weight_equity) is None
     nothing = make_result(days=DAYS, benchmark_equity=pd.Series(np.nan, make_result(days=DAYS).equity.index))
     assert len(verdicts(nothing)) == 1
+
+
+def test_evidence_is_the_intervals_and_the_ratios():
+    result = against(0.0004, trials=12)
+    found = evidence(result)
+    own, base = (np.diff(np.log(curve)) for curve in (result.equity, result.equal_weight_equity))
+    steps, active = np.expm1(own), np.expm1(own) - np.expm1(base)
+    sd = 1 / math.sqrt(DAYS / 252)
+    best = expected_best(12, sd)
+    assert list(found["intervals"]) == ["strategy", "minus equal weight", "minus benchmark"]
+    assert found["intervals"]["strategy"]["sharpe"]["estimate"] == pytest.approx(result.metrics.sharpe)
+    drawdown = result.metrics.max_drawdown - result.benchmark_metrics.max_drawdown
+    assert found["intervals"]["minus benchmark"]["max_drawdown"]["estimate"] == pytest.approx(drawdown)
+    assert found["probabilistic_sharpe"] == pytest.approx(probabilistic_sharpe(steps))
+    assert found["deflated_sharpe"] == pytest.approx(probabilistic_sharpe(steps, best))
+    assert found["deflated_active_sharpe"] == pytest.approx(probabilistic_sharpe(active, best))
+    assert found["minimum_years"] == pytest.approx(minimum_length(steps, best) / 252)
+    assert found["minimum_active_years"] == pytest.approx(minimum_length(active, best) / 252)
+    assert (found["trials"], found["trial_sd"], found["expected_best"]) == (12, pytest.approx(sd), pytest.approx(best))
+    assert found["trial_sd_source"] == SAMPLING
+    assert (found["level"], found["resamples"], found["fan_size"]) == (0.95, 1000, 0)
+    assert np.isnan([found["overfitting"], found["fan_beaten"]]).all()
+
+
+def test_the_years_are_there_when_the_probability_passes_the_level():
+    for mean in (0.0002, 0.0004, 0.0006):
+        found = evidence(against(mean, trials=5))
+        assert (found["deflated_active_sharpe"] >= 0.95) == (found["minimum_active_years"] <= DAYS / 252)
+
+
+def test_what_the_search_measured_is_taken_from_it():
+    result = against(0.0004, trials=12, search={"trials": 12, "sharpe_sd": 0.25, "overfitting": 0.4})
+    found = evidence(result)
+    assert (found["trial_sd"], found["trial_sd_source"], found["overfitting"]) == (0.25, MEASURED, 0.4)
+    assert found["expected_best"] == expected_best(12, 0.25)
+    unknown = evidence(replace(result, search={"sharpe_sd": None, "overfitting": None}))  # as read back from JSON
+    assert unknown["trial_sd_source"] == SAMPLING
+    assert unknown["deflated_sharpe"] < found["deflated_sharpe"]
+    assert unknown["deflated_active_sharpe"] == found["deflated_active_sharpe"]
+    assert math.isnan(unknown["overfitting"])
+
+
+def test_the_risk_free_rate_is_taken_off():
+    plain, charged = (evidence(against(0.0004, risk_free=rate)) for rate in (0.0, 0.05))
+    assert charged["probabilistic_sharpe"] < plain["probabilistic_sharpe"]
+    assert charged["deflated_active_sharpe"] == plain["deflated_active_sharpe"]
+    assert charged["intervals"]["strategy"]["sharpe"]["estimate"] == pytest.approx(
+        against(0.0004, risk_free=0.05).metrics.sharpe
+    )
+
+
+def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
+    """The intervals are worked out once, whoever asks first."""
+    calls, whole = [], bootstrap.intervals
+    monkeypatch.setattr(verdict, "intervals", lambda *given, **settings: calls.append(1) or whole(*given, **settings))
+    result = against(0.00005)
+    own, bench = verdicts(result)
+    found = evidence(result)
+    assert (own, bench) == tuple(verdicts(result))
+    assert len(calls) == 1
+    for said, key in (
+        (own, "minus equal weight"),
+        (bench, "minus benchmark"),
+        (found["sentence"], "minus equal weight"),
+    ):
+        span = found["intervals"][key]["cagr"]
+        assert all(f"{100 * span[end]:+.1f}" in said for end in ("estimate", "low", "high"))
+    lead = excess_over(result, result.equal_weight_equity)
+    assert (
+        dict(zip(("low", "estimate", "high"), lead, strict=False)) == found["intervals"]["minus equal weight"]["cagr"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mean", "trials", "said"),
+    [
+        (0.00005, 1, "not distinguishable from luck"),
+        (0.0008, 1, "more than luck explains"),
+        (0.0008, 24, "more than luck explains"),
+        (0.0003, 400, "more than luck explains in one trial, but not in 400"),
+        (-0.0008, 24, "worse than luck explains"),
+    ],
+)
+def test_the_sentence_sums_up_interval_and_probability(mean, trials, said):
+    found = evidence(against(mean, trials=trials))
+    assert found["sentence"].endswith(f" {100 * found['deflated_active_sharpe']:.0f} %: {said}")
+    hurdle = "zero" if trials == 1 else f"the best of {trials} without skill"
+    assert f"true Sharpe ratio is above {hurdle} is" in found["sentence"]
+
+
+def test_the_share_of_random_portfolios_that_are_beaten():
+    """Two fall on average, one rises without a fall's worth of noise, one never moves and has no Sharpe ratio."""
+    result = against(0.0)
+    worse, better = np.tile([0.01, -0.011], DAYS // 2), np.tile([0.01, -0.005], DAYS // 2)
+    fan = pd.DataFrame(
+        {name: curve(steps, result.equity.index) for name, steps in enumerate((worse, 2 * worse, better, 0 * worse))}
+    )
+    found = evidence(replace(result, fan=fan))
+    assert (found["fan_beaten"], found["fan_size"]) == (2 / 3, 4)
+    assert math.isnan(evidence(replace(result, fan=fan[[3]]))["fan_beaten"])
+
+
+def test_a_short_history_has_neither_intervals_nor_probabilities():
+    short = make_result(days=10, fan=pd.DataFrame({0: make_result(days=10, seed=1).equity}))
+    found = evidence(short)
+    assert found["intervals"] == {}
+    assert found["sentence"] == ""
+    assert np.isnan([found[key] for key in (*PROBABILITIES, *YEARS)]).all()
+    assert excess_over(short, short.equal_weight_equity) is None
+
+
+def test_there_is_no_lead_over_an_equal_curve():
+    same = against(0.0, sd=0.0)
+    found = evidence(same)
+    assert list(found["intervals"]) == ["strategy", "minus benchmark"]
+    assert found["sentence"] == ""
+    assert math.isnan(found["deflated_active_sharpe"])
+
+
+def test_a_ruined_account_has_no_intervals():
+    equity = np.concatenate([np.linspace(1e6, 0, 100), np.zeros(200)])
+    found = evidence(make_result(equity, names=3))
+    assert found["intervals"] == {}
+    assert found["probabilistic_sharpe"] < 0.05
+    assert found["minimum_years"] == math.inf
+    rival = make_result(days=299, equal_weight_equity=pd.Series(equity, make_result(days=299).equity.index))
+    assert list(evidence(rival)["intervals"]) == ["strategy", "minus benchmark"]
+
+
+def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
+    result = against(0.0004)
+    holes = result.benchmark_equity.copy()
+    holes.iloc[[5, 6, 100]] = np.nan
+    gaps, whole = (evidence(one)["intervals"] for one in (replace(result, benchmark_equity=holes), result))
+    assert list(gaps) == list(whole)
+    assert gaps["strategy"] == whole["strategy"]
+    assert gaps["minus equal weight"] == whole["minus equal weight"]
+    assert gaps["minus benchmark"] != whole["minus benchmark"]
+    lead = excess_over(result, holes)
+    assert gaps["minus benchmark"]["cagr"]["estimate"] == lead.estimate
+
+
+def test_intraday_results_are_judged_session_by_session():
+    """Two bars a session, of which the first is anywhere."""
+    daily = against(0.0004, trials=3)
+    random = np.random.default_rng(1)
+
+    def twice(series):
+        bars = pd.concat([series * random.uniform(0.99, 1.01, len(series)), series])
+        bars.index = series.index.append(series.index + pd.Timedelta(hours=6))
+        return bars.sort_index()
+
+    curves = ("equity", "benchmark_equity", "equal_weight_equity")
+    fine = replace(
+        daily,
+        **{name: twice(getattr(daily, name)) for name in curves},
+        weights=twice(daily.weights["N00"]).to_frame(),
+        turnover=twice(daily.turnover),
+        periods_per_year=504,
+    )
+    assert to_json(evidence(fine)) == to_json(evidence(daily))
+    assert verdicts(fine) == verdicts(daily)
+    assert excess_over(fine, fine.equal_weight_equity) == excess_over(daily, daily.equal_weight_equity)
+
+
+def test_evidence_can_be_written_as_json():
+    found = evidence(against(0.0004, trials=12))
+    text = to_json(found)
+    assert json.loads(text)["intervals"] == found["intervals"]
+    assert to_json(evidence(against(0.0004, trials=12))) == text

@@ -1,0 +1,73 @@
+"""Does the evidence believe skill, and nothing else? Simulated markets with a planted signal, and without one.
+
+Skill is a lead over equal weight. Judged by its whole returns a strategy shares the market's rise and fall, which is most
+of what a long-only account does: in the markets here the strategy that knows the signal would be doubted for a few bad
+years of the market, and in a rising one anybody would be believed. So it is the active returns, those less equal
+weight's, that are deflated.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import finpod
+from finpod.market.ledger import Costs
+from finpod.verdict import LEVEL, evidence
+
+pytestmark = pytest.mark.slow
+
+DAYS = 757
+TRIALS = 100
+HOLD = 21
+"""Sessions for which a random tilt is held."""
+FREE = Costs(fee_bps=0)
+
+
+@pytest.fixture(autouse=True)
+def fewer_resamples(monkeypatch):
+    monkeypatch.setattr("finpod.verdict.RESAMPLES", 2000)
+
+
+def random_tilts(market, count, seed):
+    """[count, T, N] weights around equal weight, drawn anew every month without a look at the prices."""
+    sessions, names = market.shape
+    parts = np.exp(np.random.default_rng(seed).normal(0, 1, (count, -(-sessions // HOLD), names)))
+    return np.repeat(parts / parts.sum(axis=-1, keepdims=True), HOLD, axis=1)[:, :sessions]
+
+
+def test_the_interval_of_a_strategy_without_skill_covers_zero():
+    covered = []
+    for seed in range(20):
+        market = finpod.simulate_market(days=DAYS, signal=0.0, seed=seed)
+        (result,) = finpod.backtest(random_tilts(market, 1, seed), market, costs=FREE)
+        assert result.relative_to_equal_weight.tracking_error > 0.02  # it does differ from equal weight
+        span = evidence(result)["intervals"]["minus equal weight"]["cagr"]
+        covered.append(span["low"] <= 0 <= span["high"])
+    assert sum(covered) >= 17, covered
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_planted_edge_is_believed(seed):
+    """After costs, and though a hundred were tried."""
+    market = finpod.simulate_market(days=DAYS, signal=0.1, seed=seed)
+    found = evidence(replace(finpod.backtest(market.oracle, market), trials=TRIALS))
+    assert found["deflated_active_sharpe"] > LEVEL
+    assert found["minimum_active_years"] < (DAYS - 1) / 252
+    assert found["intervals"]["minus equal weight"]["sharpe"]["low"] > 0
+    assert found["sentence"].endswith(": more than luck explains")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_of_a_hundred_without_skill_is_not_believed(seed):
+    """Chosen by its lead on the very days it is judged on. Were it the only trial it would be believed."""
+    market = finpod.simulate_market(days=DAYS, signal=0.0, seed=seed)
+    results = finpod.backtest(random_tilts(market, TRIALS, seed), market, costs=FREE)
+    best = max(results, key=lambda result: result.relative_to_equal_weight.information_ratio)
+    alone, chosen = evidence(best), evidence(replace(best, trials=TRIALS))
+    assert alone["deflated_active_sharpe"] > LEVEL
+    assert chosen["deflated_active_sharpe"] < LEVEL
+    assert chosen["deflated_sharpe"] < LEVEL
+    assert chosen["minimum_active_years"] > (DAYS - 1) / 252
+    assert not chosen["sentence"].endswith(": more than luck explains")
+    assert chosen["intervals"] == alone["intervals"]
