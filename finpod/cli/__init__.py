@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import compare, data, judge, learn, walkforward
+from finpod.cli import compare, data, judge, learn, train, walkforward
 from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data", help="Fetch, import and inspect market data.")
 for command in (
-    learn.train,
+    train.train,
     judge.backtest,
     judge.report,
     judge.audit,

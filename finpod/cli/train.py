@@ -1,0 +1,185 @@
+"""`finpod train`: a tournament, begun or gone on with, here or on Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from finpod.atomic import require_free
+from finpod.cli import console, options
+from finpod.errors import InputError
+from finpod.market.ledger import Costs
+from finpod.runs import plain_word
+
+NEEDED = ("train", "validation", "out")
+"""Options that a new run must be given."""
+OWN = ("resume", "overwrite", "as_json", "device", "ray", "address", "pods", "pod_cpus", "pod_gpus", "timeout")
+"""Options that are of one driver, and not taken over by the next."""
+
+
+def train(
+    context: typer.Context,
+    task: Annotated[Literal["stocks"], typer.Argument(help="What to learn.")] = "stocks",
+    train: Annotated[str | None, typer.Option(help="Training days, FIRST:LAST.")] = None,
+    validation: Annotated[str | None, typer.Option(help="Days on which agents are chosen, FIRST:LAST.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the ensemble, such as strategies/first.")] = None,
+    market: options.Market = "sample",
+    members: options.Members = None,
+    benchmark: options.Benchmark = "QQQ",
+    learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
+    features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
+    fee_bps: options.Fee = Costs.fee_bps,
+    slippage_bps: options.Slippage = Costs.slippage_bps,
+    impact: options.Impact = Costs.impact,
+    fill: options.FillPrice = None,
+    agents: Annotated[int, typer.Option(help="Agents trained side by side.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds, after each of which the weaker follow the stronger.")] = 2,
+    keep: Annotated[int, typer.Option(help="Agents kept in the ensemble.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps an agent over all rounds; 600,000 if left out.")
+    ] = None,
+    hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
+    action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
+    seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="Runs of the whole tournament, from seed, seed + 1, ...; all are kept.")
+    ] = 1,
+    mode: Annotated[
+        Literal["rounds", "async"], typer.Option(help="Meet after each round, or never wait for a slow pod.")
+    ] = "rounds",
+    choice: Annotated[
+        Literal["mean", "score", "recent"], typer.Option(help="How the kept agents decide together.")
+    ] = "mean",
+    alike: Annotated[
+        float, typer.Option(help="Largest correlation of active validation returns between two agents kept.")
+    ] = 0.95,
+    fresh: Annotated[
+        float, typer.Option(help="Share of new agents that begin untrained, all settings drawn anew.")
+    ] = 0.25,
+    checkpoint_steps: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints inside a round; none if left out.")
+    ] = None,
+    stop_trials: Annotated[int | None, typer.Option(help="Stop after so many trials.")] = None,
+    stop_steps: Annotated[int | None, typer.Option(help="Stop after so many environment steps in all.")] = None,
+    stop_minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+    stop_score: Annotated[float | None, typer.Option(help="Stop at such a validation score.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many trials without a better score.")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Train on Ray: all cores of this machine, or a cluster.")] = False,
+    address: Annotated[
+        str | None, typer.Option(help="Of a running Ray cluster ('auto' inside one); implies --ray.")
+    ] = None,
+    pods: Annotated[str, typer.Option(help="Pods at a time; 'auto' follows the cluster.")] = "auto",
+    pod_cpus: Annotated[float, typer.Option(help="CPUs of a pod.")] = 1.0,
+    pod_gpus: Annotated[float, typer.Option(help="GPUs of a pod; 0.25 puts four on one.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a slice of training counts as lost.")] = 3600.0,
+    storage: Annotated[
+        str | None, typer.Option(help="URL for log and checkpoints, such as s3://bucket/run; beside --out if left out.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Go on with an unfinished run, with the settings it was given.")
+    ] = None,
+    fork: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Begin with a copy of an unfinished run; settings may change.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard event files.")] = None,
+    device: options.Device = "auto",
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
+    from finpod.tournament.resume import asked_of
+
+    given = dict(context.params)
+    if resume or fork:
+        told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+        asked = asked_of(resume or str(fork), storage if resume else None)
+        kept = {name: value for name, value in asked.items() if name in given and name not in (*told, *OWN)}
+        if fork:
+            kept.pop("out", None)
+        given |= kept
+    for name in NEEDED:
+        if given[name] is None:
+            raise InputError(f"--{name} is missing; a new run needs --train, --validation and --out")
+    _train(given, resume=bool(resume))
+
+
+def _train(given: dict[str, Any], *, resume: bool) -> None:
+    """Check what can be checked before anything is loaded, train, and show the board."""
+    import finpod
+    from finpod.tournament.arena import trading_of
+    from finpod.tournament.plan import Plan, Stop
+    from finpod.tournament.search import Search
+    from finpod.tournament.training import Pods
+    from finpod.workers.ray_engine import check_pods
+
+    windows = options.window(given["train"], "--train"), options.window(given["validation"], "--validation")
+    for text in (*windows[0], *windows[1]):
+        options.check_dates(text, None)
+    out = Path(given["out"])
+    require_free(out, given["overwrite"], "ensemble.json")
+    plain_word(out.resolve().name)
+    costs = Costs(fee_bps=given["fee_bps"], slippage_bps=given["slippage_bps"], impact=given["impact"])
+    if given["seeds"] < 1:
+        raise InputError(f"seeds is {given['seeds']}; it must be a whole number from 1 on")
+    minutes = given["stop_minutes"]
+    stop = Stop(trials=given["stop_trials"], steps=given["stop_steps"], score=given["stop_score"],
+                seconds=None if minutes is None else 60 * minutes, patience=given["patience"])  # fmt: skip
+    steps = Plan.steps if given["steps"] is None else given["steps"]
+    size = {name: given[name] for name in ("agents", "rounds", "keep", "seed")}
+    plan = Plan(**size, steps=steps, search=Search(fresh=given["fresh"]), stop=stop,
+                **{name: given[name] for name in ("mode", "choice", "alike", "checkpoint_steps")})  # fmt: skip
+    trading_of(hold=given["hold"], action=given["action"], costs=costs)
+    count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
+    check_pods(count, given["pod_cpus"], given["pod_gpus"])
+    where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
+                 gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
+    _say_device(given["device"])
+    prices = options.load(given["market"], given["members"], given["benchmark"])
+    with console.watched(given["tensorboard"]) as (progress, watch):
+        ensemble = finpod.train(
+            given["task"],
+            market=prices,
+            train=windows[0],
+            validation=windows[1],
+            out=out,
+            learner=given["learner"],
+            features=None if given["features"] == "default" else options.words(given["features"]),
+            costs=costs,
+            steps=given["steps"],
+            **size,
+            **{
+                name: given[name]
+                for name in ("seeds", "hold", "action", "fill", "device", "overwrite", "storage", "fork")
+            },
+            resume=resume,
+            progress=progress,
+            watch=watch,
+            plan=plan,
+            pods=where,
+            asked={name: value for name, value in given.items() if name not in OWN},
+        )
+    if given["as_json"]:
+        console.show_json({**ensemble.provenance, "path": str(out)})
+        return
+    print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {given['validation']}")
+    if failed := ensemble.provenance["failed"]:
+        print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
+    console.show_table(ensemble.provenance["board"])
+    print(f"\n{out}")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"pods is {text!r}; it must be 'auto' or a whole number from 1 on") from error
+
+
+def _say_device(asked: str) -> None:
+    """One line where 'auto' means the CPU. Raises InputError for a GPU that is not there."""
+    from finpod.devices import pick_device
+
+    if pick_device(asked).type == "cpu" and asked == "auto":
+        console.remark("no GPU found: computing on the CPU")
