@@ -36,7 +36,9 @@ from finpod.walkforward.stitched import (
     write_manifest,
 )
 
-WITHOUT_EFFECT = ("progress", "overwrite")
+UNFINISHED = ".unfinished"
+"""Ends the name of a folder in which work goes on."""
+WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
 """Arguments of `train` that change no agent."""
 
 Progress = Callable[[str, float], None]
@@ -65,10 +67,10 @@ def walk_forward(
     """Train an ensemble for each segment of `schedule`, and run them as one strategy over [start, end].
 
     Further keywords are those of `finpod.train`; the account runs on the terms they trained on. Finished segments are
-    kept beside `out` until all are done: `resume` goes on with them, or with what `out` holds, if the settings are the
-    same. The result tells in `agent` what `with_segments` says. Raises InputError for what `schedule` and `train` refuse,
+    kept in `OUT.unfinished` until all are done: `resume` goes on from there, or from what `out` holds, if the settings are
+    the same. The result tells in `agent` what `with_segments` says. Raises InputError for what `schedule` and `train` refuse,
     for an `out` that exists (unless `overwrite`), for unfinished work that is neither resumed nor overwritten, and for
-    settings that differ from those of the work to be resumed.
+    work to be resumed that is not there or had other settings.
     """
     out = Path(out)
     require_free_for(out, overwrite=overwrite, resume=resume)
@@ -117,13 +119,14 @@ def _trained(
             for i, segment in enumerate(segments):
                 folder = partial / segment.folder
                 if not (folder / ENSEMBLE).is_file():
+                    begun = {"resume": True} if _has(partial, f"{folder.name}{UNFINISHED}/seed-*/*") else {}
                     train_ensemble(
                         market=market,
                         train=segment.train,
                         validation=segment.validation,
                         out=folder,
                         progress=_part(progress, i, len(segments)),
-                        **training,
+                        **{**training, **begun},
                     )
                 agents.append(load_ensemble(folder, _own_features(training)))
             strategy = WalkForward(segments, agents, name=out.resolve().name, settings=settings)
@@ -211,7 +214,9 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
             f"{_partial(out)} holds an unfinished walk-forward; go on with --resume (resume=True), or start anew with "
             "--overwrite (overwrite=True)"
         )
-    if resume and not _unfinished(out) and (out / MANIFEST).is_file():
+    if resume and not _unfinished(out):
+        if not (out / MANIFEST).is_file():
+            raise InputError(f"there is no walk-forward to go on with at {_partial(out)}; begin one without --resume")
         return
     if not (overwrite and out.is_dir()) or out.resolve() in (here := Path.cwd(), *here.parents):
         require_free(out, overwrite)
@@ -228,11 +233,16 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
 
 def _partial(out: Path) -> Path:
     """Where finished segments wait for the others."""
-    return out.parent / f".{out.resolve().name}.partial"
+    return out.parent / f"{out.resolve().name}{UNFINISHED}"
 
 
 def _unfinished(out: Path) -> bool:
-    return next(_partial(out).glob(f"segment-*/{ENSEMBLE}"), None) is not None
+    """Whether work worth keeping lies there: a finished segment, or one that has begun."""
+    return _has(_partial(out), f"segment-*/{ENSEMBLE}") or _has(_partial(out), f"segment-*{UNFINISHED}/seed-*/*")
+
+
+def _has(folder: Path, pattern: str) -> bool:
+    return next(folder.glob(pattern), None) is not None
 
 
 def _put(partial: Path, out: Path) -> None:
