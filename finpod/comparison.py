@@ -243,10 +243,10 @@ def _periods(runs: Mapping[str, BacktestResult]) -> int:
 def _unfair(runs: Mapping[str, BacktestResult]) -> Iterator[str]:
     """What differs between the runs that should not, a sentence each."""
     facts: dict[str, Callable[[BacktestResult], str]] = {
-        "data": lambda run: f"{run.manifest.get('title', 'no title')}, {run.data_hash[:12] or 'no hash'}",
-        "terms": lambda run: describe_terms(run.costs, run.fill, run.whole_shares),
-        "starting cash": lambda run: f"{run.equity.iloc[0]:,.0f}",
-        "risk-free rates": lambda run: percent(run.risk_free),
+        "data differ": lambda run: f"{run.manifest.get('title', 'no title')}, {run.data_hash[:12] or 'no hash'}",
+        "terms differ": lambda run: describe_terms(run.costs, run.fill, run.whole_shares),
+        "starting cash differs": lambda run: f"{run.equity.iloc[0]:,.0f}",
+        "risk-free rates differ": lambda run: percent(run.risk_free),
     }
     for what, fact in facts.items():
         groups: dict[str, list[str]] = {}
@@ -254,8 +254,8 @@ def _unfair(runs: Mapping[str, BacktestResult]) -> Iterator[str]:
             groups.setdefault(fact(run), []).append(name)
         if len(groups) > 1:
             said = "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
-            end = ", so Sharpe ratios here are against 0 %" if what == "risk-free rates" else ""
-            yield f"no fair comparison: the {what} differ: {said}{end}"
+            end = ", so Sharpe ratios here are against 0 %" if what.startswith("risk-free") else ""
+            yield f"no fair comparison: the {what}: {said}{end}"
 
 
 def _notes(

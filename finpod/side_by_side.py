@@ -136,7 +136,8 @@ def _contrast(pair: Pair) -> Contrast:
 
 def _signed(value: float, digits: int) -> str:
     """A difference with its sign; what rounds to zero has none, and what is undefined is n/a."""
-    return f"{rounded:+.{digits}f}" if (rounded := round(value, digits)) else ratio(value, digits)
+    rounded = round(value, digits)
+    return f"{rounded:+.{digits}f}" if math.isfinite(value) and rounded else ratio(value, digits)
 
 
 def _judged(found: Interval) -> str:
