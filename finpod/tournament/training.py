@@ -245,10 +245,6 @@ def _remark(progress: Progress, text: str) -> None:
     progress(text, 0.0)
 
 
-def _remark(progress: Progress, text: str) -> None:
-    progress(text, 0.0)
-
-
 def _part(progress: Progress, plan: Plan, s: int, seeds: int) -> Progress:
     """The progress of one of several tournaments as a part of the whole."""
     prefix = f"seed {plan.seed}, " if seeds > 1 else ""
