@@ -23,6 +23,7 @@ from finpod.report.provenance import members, provenance
 from finpod.report.sections import timeline
 from finpod.saved import load_result
 from finpod.strategy import Strategy
+from finpod.tournament import training
 from finpod.walkforward import Segment, WalkForward, load_walkforward, retraining, schedule, walk_forward
 from finpod.walkforward.stitched import rank_correlation, with_segments
 
@@ -562,3 +563,23 @@ def test_segments_that_were_swapped_by_hand_are_refused(copied):
     second.rename(first)
     (copied / "aside").rename(second)
     assert "on days up to" in refusal(StrategyError, finpod.load_strategy, copied)
+
+
+def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
+    size = {"rounds": 2, "end": market.dates[FIRST + 50]}
+    whole = run(market, out.with_name("whole") / "wf", **size)
+    slices, run_slice = [], training.run_slice
+
+    def interrupted(*arguments, **named):
+        slices.append(arguments)
+        if len(slices) == 4:  # the second of the second segment
+            raise KeyboardInterrupt
+        return run_slice(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "run_slice", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(market, out, **size)
+        assert run(market, out, **size, resume=True).to_json() == whole.to_json()
+    assert len(slices) == 5
+    assert not out.with_name("wf.unfinished").exists()
