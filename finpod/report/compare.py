@@ -97,7 +97,8 @@ def summary(comparison: Comparison) -> str:
     judged = [pair.cagr for pair in comparison.pairs if pair.cagr is not None]
     apart = sum(not found.covers_zero for found in judged)
     pairs, differ = f"{len(judged)} pair{'s' * (len(judged) != 1)}", f"differ{'s' * (apart < 2)}"
-    said = f" Of {pairs}, {apart or 'none'} {differ} in growth by more than luck explains." if judged else ""
+    alone = ", each taken alone" if len(judged) > 1 else ""
+    said = f" Of {pairs}{alone}, {apart or 'none'} {differ} in growth by more than luck explains." if judged else ""
     return (
         f"The total returns run from {percent(totals[least])} ({least}) to {percent(totals[most])} ({most}), after costs; "
         f"over the same days: {', '.join(rivals)}.{said}"
