@@ -309,6 +309,17 @@ def test_years_and_months_go_by_the_calendar():
     assert half[1].validation[0] == "2013-08-28"
 
 
+@pytest.mark.shared
+def test_yearly_windows_of_the_real_market(shared):
+    folder = shared / "data"
+    real = finpod.load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
+    found = schedule(real, start="2013-01-02", end="2021-05-28")
+    assert [one.test[0][:4] for one in found] == [str(year) for year in range(2013, 2022)]
+    assert (found[0].train[0], found[0].test[0], found[-1].test[1]) == ("2008-01-03", "2013-01-02", "2021-05-28")
+    for before, after in pairwise(found):
+        assert real.row_of(after.test[0]) == real.row_of(before.test[1]) + 1
+
+
 def test_purge_and_embargo_are_as_long_as_a_decision_is_held_unless_told(market):
     plain = schedule(market, start=market.dates[FIRST], **LENGTHS)
     told = schedule(market, start=market.dates[FIRST], **LENGTHS, purge=2, embargo=2)

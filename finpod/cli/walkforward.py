@@ -39,6 +39,7 @@ def walkforward(
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
     fee_bps: options.Fee = Costs.fee_bps,
     slippage_bps: options.Slippage = Costs.slippage_bps,
+    impact: options.Impact = Costs.impact,
     fill: options.FillPrice = None,
     agents: Annotated[int, typer.Option(help="Agents trained side by side.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds, after each of which the weaker follow the stronger.")] = 2,
@@ -50,6 +51,7 @@ def walkforward(
     action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
     seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
     seeds: Annotated[int, typer.Option(help="Runs of each tournament, from seed, seed + 1, ...; all are kept.")] = 1,
+    ray: Annotated[bool, typer.Option("--ray", help="Train on Ray, on all cores of this machine.")] = False,
     device: options.Device = "auto",
     name: Annotated[str | None, typer.Option(help="Name of the run; that of the folder if left out.")] = None,
     resume: Annotated[
@@ -67,7 +69,7 @@ def walkforward(
     training = {
         "learner": learner,
         "features": None if features == "default" else options.words(features),
-        "costs": Costs(fee_bps=fee_bps, slippage_bps=slippage_bps),
+        "costs": Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact),
         "agents": agents,
         "rounds": rounds,
         "keep": keep,
@@ -78,6 +80,7 @@ def walkforward(
         "device": device,
     }
     _check(out, {"train": train, "validation": validation, "test": test}, device, overwrite=overwrite, resume=resume)
+    from finpod.tournament.training import Pods
     from finpod.walkforward import walk_forward
 
     prices = options.load(market, members, benchmark)
@@ -99,6 +102,7 @@ def walkforward(
             overwrite=overwrite,
             resume=resume,
             progress=progress,
+            pods=Pods(ray=ray),
             **training,
         )
         runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
