@@ -53,6 +53,14 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.texts))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_resamples():
+    """The intervals of the verdicts have tests of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("finpod.verdict.RESAMPLES", 100)
+        yield
+
+
 @pytest.fixture(scope="module")
 def result():
     return trained()

@@ -41,7 +41,6 @@ CURVES = ("strategy", "benchmark", "equal-weight")
 """The three curves of a result, as keys of `PALETTE`."""
 WIDE_TEXT = 7
 """Size of the text in wide charts, in points; they are scaled up more than the others."""
-PERCENT = FuncFormatter(lambda value, _: f"{round(100 * value, 4) + 0.0:g}%")
 
 _DIGITS = re.compile(r"(?<=\.\d)\d+")
 """Decimals of a path beyond the first, a seventh of a millimetre on paper."""
@@ -74,6 +73,14 @@ _STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "path.simplify_threshold": 0.4,
 }
+
+
+def _in_percent(value: float, _place: float) -> str:
+    return f"{round(100 * value, 4) + 0.0:g}%"
+
+
+PERCENT = _in_percent
+"""Labels of an axis of fractions. A function: a Formatter that is shared would hold on to the last figure."""
 
 
 class Chart(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 
 from finpod.measures import Array, session_dates
 from finpod.report.drawing import CURVES, PALETTE, PERCENT, Chart, date_axis, log_axis, new_figure, to_svg
+from finpod.report.skill import in_order
 from finpod.table import columns, percent
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def growth_chart(
     result: BacktestResult, found: Mapping[str, Mapping[str, Mapping[str, float]]], title: str, name: str
 ) -> Chart:
     """CAGR of each strategy at each fee or size, one line a strategy; the steps stand at equal distances."""
-    names = list(dict.fromkeys(strategy for at in found.values() for strategy in at))
+    found = in_order(found)
+    names = sorted({strategy for at in found.values() for strategy in at})
     values = {
         strategy: np.array([_number(at.get(strategy, {}).get("cagr")) for at in found.values()]) for strategy in names
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,16 +190,28 @@ def rules(result: BacktestResult) -> Table | None:
 
 
 def sweep(result: BacktestResult, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table | None:
-    """Sharpe ratio and rank of each strategy at each fee or size, and what it cost; None if none was run."""
+    """Sharpe ratio and rank of each strategy at each fee or size, best of the first one first, and what it cost."""
     if not found:
         return None
-    names, own = list(dict.fromkeys(name for at in found.values() for name in at)), columns(result)["strategy"]
-    rows = [(name, *(_sharpe_and_rank(at.get(name, {})) for at in found.values())) for name in names]
-    paid = [at.get(own, {}).get("costs") for at in found.values()]
+    steps, own = list(in_order(found).values()), columns(result)["strategy"]
+    first = {name: _known(figures.get("rank")) for name, figures in steps[0].items()}
+    names = sorted({name for at in steps for name in at}, key=lambda name: (_last(first.get(name)), name))
+    rows = [(name, *(_sharpe_and_rank(at.get(name, {})) for at in steps)) for name in names]
+    paid = [at.get(own, {}).get("costs") for at in steps]
     foot = (
         [(f"costs a year of {own}", *map(percent, paid))] if any(math.isfinite(_known(cost)) for cost in paid) else []
     )
-    return Table(("", *map(str, found)), rows, foot, own=own)
+    return Table(("", *in_order(found)), rows, foot, own=own)
+
+
+def in_order(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Fees or sizes ('20 bps', '$10M') from small to great: a stored result has them in the order of their letters."""
+
+    def size(step: str) -> float:
+        number = re.fullmatch(r"\$?([\d.]+(?:e[+-]?\d+)?)\s*([KMB]?)(?: bps)?", step)
+        return float(number[1]) * {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}[number[2]] if number else math.inf
+
+    return {step: found[step] for step in sorted(found, key=size)}
 
 
 def mark(low: float, high: float, scale: tuple[float, float], dot: float | None = None) -> Mark | None:
@@ -254,6 +267,12 @@ def _figures(result: BacktestResult, curve: pd.Series) -> tuple[float, ...]:
 def _sharpe_and_rank(figures: Mapping[str, float]) -> str:
     rank = _known(figures.get("rank"))
     return ratio(figures.get("sharpe")) + (f" ({rank:.0f})" if math.isfinite(rank) else "")
+
+
+def _last(rank: float | None) -> float:
+    """A rank to sort by: undefined ones come last."""
+    known = _known(rank)
+    return math.inf if math.isnan(known) else known
 
 
 def _share(value: float | None) -> str:

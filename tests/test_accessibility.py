@@ -1,0 +1,202 @@
+"""The report for everyone: axe-core finds nothing in either colour scheme, contrast holds, and tables are tables."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_results import examined, make_result
+
+from finpod.report import render
+from finpod.report.drawing import PALETTE
+
+DARK = "@media screen and (prefers-color-scheme: dark)"
+RUN = """<script>axe.run(document).then(found => {
+  const place = document.createElement("pre");
+  place.id = "axe";
+  place.textContent = JSON.stringify({passes: found.passes.map(rule => rule.id), violations: found.violations.map(
+    rule => ({id: rule.id, impact: rule.impact, where: rule.nodes.map(node => node.target + ": " + node.failureSummary)}))});
+  document.body.appendChild(place);
+});</script>"""
+CHROMIUM = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--virtual-time-budget=20000",
+    "--dump-dom",
+]
+TEXT, SHAPE = 4.5, 3.0
+"""Least contrast of text and of lines and bars (WCAG 2.2, 1.4.3 and 1.4.11)."""
+
+
+@pytest.fixture(scope="module")
+def html():
+    """A page with every element that there is: sections, badges, boxes, notes."""
+    audit = {"passed": False, "findings": ["the weight of N03 changed"], "days": ["2018-03-01"], "unchecked": []}
+    return render(
+        examined(
+            days=300,
+            names=12,
+            randoms=30,
+            audit=audit,
+            in_sample=True,
+            manifest={"source": "simulated", "title": "simulated market"},
+        )
+    )
+
+
+def axe(page, folder, width):
+    """What axe-core says of the page in a headless Chromium; skips where either is missing."""
+    browser, script = shutil.which("chromium"), os.environ.get("FINPOD_AXE", "")
+    if browser is None or not Path(script).is_file():
+        pytest.skip("needs chromium on PATH and axe-core's axe.min.js in $FINPOD_AXE")
+    # axe sees no contrast over a gradient: the shade at the edges of wide tables is taken away
+    page = page.replace("</style>", ".scroll { background: none !important; }</style>", 1)
+    source = Path(script).read_text().replace("</script", "<\\/script")
+    (folder / "page.html").write_text(page.replace("</body>", f"<script>{source}</script>{RUN}</body>"))
+    done = subprocess.run(
+        [
+            browser,
+            *CHROMIUM,
+            f"--user-data-dir={folder / 'profile'}",
+            f"--window-size={width},900",
+            (folder / "page.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = re.search(r'<pre id="axe">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-2000:]
+    return json.loads(unescape(found[1]))
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 500)])
+def test_axe_finds_nothing(html, tmp_path, scheme, width):
+    assert DARK in html
+    page = html.replace(DARK, "@media screen") if scheme == "dark" else html
+    found = axe(page, tmp_path, width)
+    assert {"color-contrast", "heading-order", "landmark-unique", "td-headers-attr"} <= set(found["passes"])
+    assert found["violations"] == []
+
+
+def colours(html, scheme):
+    """The colour variables of a scheme: name -> (red, green, blue), 0 to 255."""
+    blocks = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
+    assert len(blocks) == 2
+    text = "".join(blocks if scheme == "dark" else blocks[:1])
+    found = {name: tuple(bytes.fromhex(value)) for name, value in re.findall(r"--([\w-]+): #([0-9a-f]{6});", text)}
+    return found | {
+        name: tuple(map(int, value.split())) for name, value in re.findall(r"--(gain|loss): ([\d ]+);", text)
+    }
+
+
+def contrast(one, other):
+    """Ratio of the relative luminances of two colours, 1 to 21 (WCAG 2.2)."""
+
+    def luminance(colour):
+        parts = [value / 255 for value in colour]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def over(colour, ground, strength):
+    """A colour of some strength on a ground."""
+    return tuple(strength * top + (1 - strength) * below for top, below in zip(colour, ground, strict=True))
+
+
+def test_the_ruler_for_contrast():
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast((118, 118, 118), (255, 255, 255)) == pytest.approx(4.54, abs=0.01)
+    assert over((255, 0, 0), (0, 0, 255), 0.5) == (127.5, 0, 127.5)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_of_charts_and_months_has_contrast(html, scheme):
+    known = colours(html, scheme)
+    for ground in ("page", "card"):
+        assert all(contrast(known[name], known[ground]) >= TEXT for name in ("ink", "muted", "danger", "strategy"))
+    assert contrast(known["caution"], known["caution-page"]) >= TEXT
+    assert contrast(known["danger"], known["danger-page"]) >= TEXT
+    assert contrast(known["card"], known["danger"]) >= TEXT  # letters of a red badge
+    for tone in ("danger", "test"):  # names of windows stand on their own shade
+        assert contrast(known[tone], over(known[tone], known["card"], 0.1)) >= TEXT
+    for tone in ("gain", "loss"):
+        assert contrast(known["ink"], over(known[tone], known["card"], 0.7)) >= TEXT
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_curves_stand_out_from_the_card(html, scheme):
+    known = colours(html, scheme)
+    for name in set(PALETTE) - {"rule"}:
+        assert contrast(known[name], known["card"]) >= SHAPE, name
+
+
+def test_months_are_never_deeper_than_what_was_measured(html):
+    strengths = [float(value) for value in re.findall(r"rgb\(var\(--(?:gain|loss)\) / ([\d.]+)\)", html)]
+    assert max(strengths) == 0.7
+    assert min(strengths) >= 0.08
+
+
+class Outline(HTMLParser):
+    """Headings, landmarks, tables and references of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.levels, self.links, self.ids, self.tags, self.cells, self.regions = [], [], [], [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.tags.append(tag)
+        if re.fullmatch(r"h[1-6]", tag):
+            self.levels.append(int(tag[1]))
+        if tag == "a":
+            self.links.append(attributes["href"])
+        if tag == "th":
+            self.cells.append(attributes.get("scope"))
+        if attributes.get("role") == "region":
+            self.regions.append((attributes.get("tabindex"), attributes.get("aria-label")))
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+
+
+@pytest.mark.parametrize("shape", ["full", "bare"])
+def test_the_page_has_an_order_that_can_be_heard(html, shape):
+    page = Outline(html if shape == "full" else render(make_result(days=40)))
+    assert page.levels[0] == 1
+    assert page.levels.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in zip(page.levels, page.levels[1:], strict=False))
+    assert (page.tags.count("main"), page.tags.count("nav"), page.tags.count("header")) == (1, 1, 1)
+    assert page.links
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.cells) <= {"col", "row", "rowgroup"}
+    assert all(tab == "0" and label for tab, label in page.regions)
+    labels = [label for _, label in page.regions]
+    assert len(labels) == len(set(labels))
+    assert page.tags.count("table") == len(labels)
+
+
+def test_the_language_is_stated_and_drawings_are_described(html):
+    assert '<html lang="en">' in html
+    drawn = re.findall(r'<div role="img" aria-label="([^"]+)"><svg [^>]*aria-hidden', html)
+    assert len(drawn) == html.count("<svg")
+    assert all(len(said) > 30 for said in drawn)
+    tracks = re.findall(r'<td class="drawn">(.*?)</td>', html, re.DOTALL)
+    assert tracks
+    assert all('aria-hidden="true"' in track and '<span class="unseen">' in track for track in tracks)
