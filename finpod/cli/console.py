@@ -63,7 +63,7 @@ def watched(events: Path | None = None) -> Iterator[tuple[Report, Callable[[Any]
     Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead.
     """
     with progress("training", log=True) as report:
-        yield report, lambda status: None
+        yield report, lambda status: remark(status.remark) if status.remark else None
 
 
 @contextmanager

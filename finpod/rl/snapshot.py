@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,12 @@ class Snapshot:
 
 
 def _plain(value: Any) -> Any:
-    """Without numpy's scalars, which `weights_only` refuses to read."""
+    """Without numpy's scalars, which `weights_only` refuses to read; equal text is one object, so that equal agents are
+    equal files wherever they were made."""
+    if isinstance(value, str):
+        return sys.intern(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_plain(item) for item in value)
     return value.item() if isinstance(value, np.generic) else value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -150,8 +149,9 @@ def _run_all(
         for s, plan in enumerate(plans):
             store = open_store(f"{place.where}/seed-{plan.seed}")
             told = _part(say, plan, s, len(plans))
-            journal = open_journal(store, header(arena, plan, config), partial(_remark, told), forked)
-            board = tournament(arena, plan, config, told, store, journal, engine, watch)
+            remarks: list[str] = []
+            journal = open_journal(store, header(arena, plan, config), remarks.append, forked)
+            board = tournament(arena, plan, config, told, store, journal, engine, watch, "; ".join(remarks))
             runs.append((plan, board, board.best(plan.keep, base, plan.alike)))
     finally:
         engine.close()
@@ -167,8 +167,12 @@ def tournament(
     journal: Journal,
     engine: Engine,
     watch: Watch | None = None,
+    remark: str = "",
 ) -> Leaderboard:
-    """One tournament, from where its log stands to its end; the same seed gives the same board."""
+    """One tournament, from where its log stands to its end; the same seed gives the same board.
+
+    `remark` is what was found amiss in the log, for those who watch.
+    """
     generator = Generator(seed=plan.seed, config=config, features=arena.panel.names, search=plan.search)
     update = arena.trading.num_envs * config.num_steps
 
@@ -182,7 +186,9 @@ def tournament(
         if watch is not None:
             watch(status)
 
-    board = Tournament(plan, generator, store, journal, engine, update=update, watch=look).run()
+    driver = Tournament(plan, generator, store, journal, engine, update=update, watch=look)
+    driver.status.remark = remark
+    board = driver.run()
     if board.log and all(entry.stored is None for entry in board.log):
         raise FinpodError(f"every agent failed, the last of them thus: {journal.last_failure}")
     progress("choosing", 1.0)
@@ -239,10 +245,6 @@ def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features) -> E
         choice=runs[0][0].choice,
         scores=[entry.score for _, _, chosen in runs for entry in chosen],
     )
-
-
-def _remark(progress: Progress, text: str) -> None:
-    progress(text, 0.0)
 
 
 def _part(progress: Progress, plan: Plan, s: int, seeds: int) -> Progress:
