@@ -18,6 +18,8 @@ LEAST = 126
 """Returns within the year that a name needs before its risk is measured."""
 DUST = 1e-12
 """A daily deviation below this is a price that did not move."""
+LEAST_WEIGHT = 1e-6
+"""Weights below this are what a solver leaves of zero."""
 PACKAGE = "skfolio"
 """What solves minimum variance and hierarchical risk parity."""
 
@@ -60,15 +62,16 @@ class Baseline(Strategy):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                weights = np.asarray(self.weigh(steps), dtype=np.float64).clip(min=0)
+                weights = np.asarray(self.weigh(steps), dtype=np.float64)
         except ImportError as error:
             raise StrategyError(
                 f"{self.name} needs the package {PACKAGE}, which cannot be imported ({error}); pip install {PACKAGE}"
             ) from error
         except Exception:  # a solver may raise anything
             weights = np.full(steps.shape[1], np.nan)
-        if np.isfinite(weights).all() and weights.sum() > 0:
-            return weights / weights.sum()
+        kept = np.where(weights > LEAST_WEIGHT, weights, 0.0)
+        if np.isfinite(weights).all() and kept.any():
+            return kept / kept.sum()
         self.failures += 1
         return inverse_volatility(steps)
 

@@ -1,0 +1,213 @@
+"""Where a result comes from: the market, the size of the bets, single names, the worst months."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from finpod.alarms import alarms
+from finpod.market.data import Array
+from finpod.measures import DUST, period_returns
+from finpod.result import BacktestResult
+
+WORST = 5
+"""Months that are shown."""
+
+
+class Month(NamedTuple):
+    """Returns of one calendar month, which may be one of the ends of the window and then not whole."""
+
+    month: str
+    """YYYY-MM."""
+    benchmark: float
+    """Return of the benchmark; NaN without one."""
+    strategy: float
+    """Return of the strategy."""
+    equal_weight: float
+    """Return of the point-in-time equal weight."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribution:
+    """What the result of a backtest is made of; NaN where a figure is undefined. Days are sessions, also of intraday data."""
+
+    beta: float
+    """cov(r, b) / var(b) with the benchmark, on common dates."""
+    explained: float
+    """Share of the variance of the returns that the benchmark explains, corr(r, b)^2; from three common returns on."""
+    equal_weight_beta: float
+    """Beta with the point-in-time equal weight."""
+    equal_weight_explained: float
+    """Share of the variance that equal weight explains."""
+    invested: float
+    """Mean share of the account in names."""
+    names: float
+    """Mean number of names held, on days on which any is."""
+    effective_names: float
+    """Mean of 1 / sum of squares of the shares of what is invested, on the same days."""
+    least_effective_names: float
+    """The lowest of these."""
+    usual_largest: float
+    """Mean weight of the largest position, as a share of the account, on the same days."""
+    largest: float
+    """The largest weight on any day."""
+    largest_name: str
+    """Whose it was; empty if nothing was ever held."""
+    unevenness: float
+    """Mean of half the sum of |share of what is invested - 1/m| over the m names held; 0 for equal parts, toward 1 for one bet."""
+    yearly_turnover: float
+    """Traded notional / equity at the fill, both sides, a year."""
+    holding_days: float
+    """Closes at which money put into names stays in them, on average: sum of the invested shares / sum of the shares bought.
+
+    What is held at the end counts until then, so that a buy and hold lasts as long as the window."""
+    rising_days: float
+    """Share of the days on which the account rose, of those on which it moved."""
+    winning_days: float
+    """Share of the days on which it did better than equal weight, of those on which the two differ."""
+    rising_months: float
+    """Share of the calendar months in which the account rose, of those in which it moved."""
+    winning_months: float
+    """Share of the calendar months in which it did better than equal weight, of those in which the two differ."""
+    gaining_names: float
+    """Share of the names with a gain, of those with a gain or a loss."""
+    contributions: pd.Series
+    """Gain of each name that was traded or held, in currency, net of its costs, the largest first.
+
+    Worth at the end, less that at the start, less what was paid for it, plus what it was sold for, less costs. They sum
+    to V_n - V_0."""
+    contribution_shares: pd.Series
+    """The same over V_0: they sum to the total return."""
+    worst_months: tuple[Month, ...]
+    """Up to five months, those of the lowest returns of the benchmark (of equal weight, without one), the lowest first."""
+    alarms: tuple[str, ...]
+    """What makes it no strategy, one sentence each."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name; names to amounts for the contributions, and each month by its fields."""
+        return vars(self) | {
+            "contributions": self.contributions.to_dict(),
+            "contribution_shares": self.contribution_shares.to_dict(),
+            "worst_months": [month._asdict() for month in self.worst_months],
+            "alarms": list(self.alarms),
+        }
+
+
+def attribute(result: BacktestResult) -> Attribution:
+    """Take a result apart. Works for any result, be it one day, without a trade, or ruined."""
+    daily, months = result.by_session(), _months(result)
+    gains = contributions(result)
+    shares = gains / result.equity.iloc[0]
+    steps, equal_steps = (_steps(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
+    return Attribution(
+        beta=daily.relative.beta,
+        explained=_explained(daily.equity, daily.benchmark_equity),
+        equal_weight_beta=daily.relative_to_equal_weight.beta,
+        equal_weight_explained=_explained(daily.equity, daily.equal_weight_equity),
+        **_bets(_closes(result)),
+        yearly_turnover=result.table["strategy"]["yearly_turnover"],
+        holding_days=_holding_days(result),
+        rising_days=_share_above(steps),
+        winning_days=_share_above(steps - equal_steps),
+        rising_months=_share_above(months["strategy"]),
+        winning_months=_share_above(months["strategy"] - months["equal_weight"]),
+        gaining_names=_share_above(shares),
+        contributions=gains,
+        contribution_shares=shares,
+        worst_months=_worst(months),
+        alarms=alarms(result),
+    )
+
+
+def contributions(result: BacktestResult) -> pd.Series:
+    """Gain of each name that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
+    worth = result.weights.mul(result.equity, axis=0)
+    flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1)
+    flows = flows.reindex(worth.columns)
+    gain = worth.iloc[-1] - worth.iloc[0] - flows.fillna(0.0)
+    touched = flows.notna() | (worth > 0).any()
+    return gain[touched].astype(float).sort_values(ascending=False, kind="stable").rename("contribution")
+
+
+def _closes(result: BacktestResult) -> pd.DataFrame:
+    """Weights [T, N] at the last close of each session but the first, V_0; none after ruin."""
+    weights = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
+    if result.periods_per_year > 252:
+        weights = weights.groupby(weights.index.normalize()).last()
+    return weights
+
+
+def _bets(closes: pd.DataFrame) -> dict[str, Any]:
+    """The fields of `Attribution` from `invested` to `unevenness`, of weights [T, N]."""
+    weights = closes.to_numpy()
+    held, invested = weights > DUST, weights.sum(axis=1)
+    some = held.any(axis=1)
+    if not some.any():
+        undefined = ("names", "effective_names", "least_effective_names", "usual_largest", "unevenness")
+        return dict.fromkeys(undefined, math.nan) | {"invested": 0.0, "largest": 0.0, "largest_name": ""}
+    share, count = weights[some] / invested[some, None], held[some].sum(axis=1)
+    effective = 1 / (share**2).sum(axis=1)
+    even = held[some] / count[:, None]
+    return {
+        "invested": float(invested.mean()),
+        "names": float(count.mean()),
+        "effective_names": float(effective.mean()),
+        "least_effective_names": float(effective.min()),
+        "usual_largest": float(weights[some].max(axis=1).mean()),
+        "largest": float(weights.max()),
+        "largest_name": str(closes.columns[weights.max(axis=0).argmax()]),
+        "unevenness": float(np.abs(share - even).sum(axis=1).mean() / 2),
+    }
+
+
+def _holding_days(result: BacktestResult) -> float:
+    fills = result.trades[result.trades["kind"] == "fill"]
+    buys, all_trades = (
+        amounts.groupby(fills["date"]).sum() for amounts in (fills["notional"].clip(lower=0), fills["notional"].abs())
+    )
+    bought = float((result.turnover * buys / all_trades).sum())  # turnover has the equity at the fill
+    bars = result.periods_per_year / 252
+    return float(result.weights.iloc[1:].to_numpy().sum() / bars / bought) if bought > DUST else math.nan
+
+
+def _months(result: BacktestResult) -> pd.DataFrame:
+    """Returns of the calendar months, a row each; NaN where a curve has no value."""
+    curves = {
+        "benchmark": result.benchmark_equity,
+        "strategy": result.equity,
+        "equal_weight": result.equal_weight_equity,
+    }
+    found = {name: period_returns(curve.to_numpy(), curve.index, "month") for name, curve in curves.items()}
+    columns = {name: pd.Series(returns, months.astype(str)) for name, (months, returns) in found.items()}
+    return pd.DataFrame(columns).sort_index()
+
+
+def _worst(months: pd.DataFrame) -> tuple[Month, ...]:
+    by = "benchmark" if months["benchmark"].notna().any() else "equal_weight"
+    lowest = months.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
+    return tuple(Month(str(month), *map(float, row)) for month, row in lowest[list(Month._fields[1:])].iterrows())
+
+
+def _explained(curve: pd.Series, other: pd.Series) -> float:
+    """Squared correlation of the returns on common dates; NaN for fewer than three, or where one of them is constant."""
+    common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
+    steps = np.column_stack([_steps(column) for column in common.T])
+    if len(steps) < 3 or (steps.std(axis=0) < DUST).any():
+        return math.nan
+    return float(np.corrcoef(steps.T)[0, 1] ** 2)
+
+
+def _steps(curve: Array) -> Array:
+    """Simple returns of a curve; zero after ruin."""
+    return np.where(curve[:-1] > 0, curve[1:] / np.where(curve[:-1] > 0, curve[:-1], 1.0) - 1, 0.0)
+
+
+def _share_above(values: Any) -> float:
+    """Share of the values above zero among those that are not zero; NaN if there are none."""
+    moved = np.asarray(values, dtype=np.float64)
+    moved = moved[np.isfinite(moved) & (np.abs(moved) > DUST)]
+    return float((moved > 0).mean()) if len(moved) else math.nan

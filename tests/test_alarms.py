@@ -1,0 +1,204 @@
+"""Policies that are none, named in one sentence each, and those that are left in peace."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_markets import make_market, random_market
+from made_results import make_result
+
+import finpod.alarms as module
+from finpod.alarms import alarms
+from finpod.backtester import backtest
+from finpod.market.ledger import Costs
+from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, Momentum, Strategy, equal_parts
+
+FREE = Costs(fee_bps=0)
+
+
+class Constant(Strategy):
+    """The same weights every session."""
+
+    def __init__(self, *weights):
+        self.weights = np.array(weights, dtype=float)
+
+    def decide(self, view):
+        return self.weights
+
+
+class Fidgeting(Strategy):
+    """Buys equal parts, then trades a little to and fro every session, around what it holds."""
+
+    def __init__(self, part=0.004):
+        self.part = part
+
+    def decide(self, view):
+        if view.step == 0:
+            return np.full(len(view.tickers), 0.8 / len(view.tickers))
+        nudge = np.zeros(len(view.tickers))
+        nudge[:2] = self.part * (-1) ** view.step * np.array([1, -1])
+        return (view.held + nudge).clip(min=0)
+
+
+@pytest.fixture(scope="module")
+def market():
+    """120 sessions of six names that drift apart; each opens where it closed."""
+    random = np.random.default_rng(4)
+    close = 50 * np.cumprod(1 + random.normal(0, 0.02, (120, 6)), axis=0)
+    return make_market(close, open=np.vstack([close[:1], close[:-1]]), benchmark=close[:, 0])
+
+
+def said(strategy, market, **options):
+    return alarms(backtest(strategy, market, **options))
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ((0, 0, 0, 0, 0, 0), "degenerate policy: it never traded"),
+        ((0.01, 0.01, 0.01, 0, 0, 0), "degenerate policy: almost all cash, 97.0% of the account"),
+        ((0.97, 0, 0, 0, 0, 0.01), "degenerate policy: almost all in one name, 99.0% of what is invested"),
+    ],
+)
+def test_degenerate_policies_are_named_first(market, weights, sentence):
+    assert said(Constant(*weights), market, costs=FREE)[0] == sentence
+
+
+def test_one_name_at_a_time_is_one_name_too(market):
+    class Hopping(Strategy):
+        def decide(self, view):
+            return np.eye(6)[view.step % 6]
+
+    assert said(Hopping(), market) == ("degenerate policy: almost all in one name, 100.0% of what is invested",)
+
+
+@pytest.mark.parametrize("kind", [EqualWeight, Momentum, lambda: Constant(0.4, 0.1, 0.2, 0.1, 0.1, 0.1)])
+def test_strategies_that_choose_are_left_in_peace(market, kind):
+    strategy = kind() if kind is not Momentum else Momentum(lookback=10, k=3)
+    assert said(strategy, market, start=market.dates[12]) == ()
+
+
+# --- buy and hold -------------------------------------------------------------------------------------------------
+
+
+def test_buying_once_is_buy_and_hold(market):
+    assert said(BuyAndHold(), market) == ("buy and hold: it traded on one day only",)
+    assert said(EqualWeight(), market.rows(0, 2)) == ()  # one day has no second
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_fidgeting_around_what_is_held_is_buy_and_hold_in_disguise(market, fill):
+    """Opens are where it closed, so that with open fills only the nudges are traded; 0.4 % at most stands otherwise."""
+    result = backtest(Fidgeting(), market, costs=FREE, fill=fill)
+    assert (result.turnover > 0).sum() > 100
+    found = [sentence for sentence in alarms(result) if "in disguise" in sentence]
+    if fill == "open":
+        assert found[0].startswith("buy and hold in disguise: never more than 0.")
+        assert found[0].endswith("of the account stood otherwise than if it had been left alone from 2024-01-02 on")
+    else:  # holding the weights of the session before is a bet against the last move, and adds up
+        assert found == []
+
+
+def test_it_does_so_with_departures_as_well():
+    random = np.random.default_rng(4)
+    close = 50 * np.cumprod(1 + random.normal(0, 0.02, (120, 6)), axis=0)
+    close[60:, 5] = np.nan
+    market = make_market(close, open=np.vstack([close[:1], close[:-1]]), benchmark=close[:, 0])
+    result = backtest(Fidgeting(), market, costs=FREE)
+    assert (result.trades["kind"] == "delisted").sum() == 1
+    assert any(sentence.startswith("buy and hold in disguise") for sentence in alarms(result))
+
+
+def test_how_far_it_stood_apart_by_hand(monkeypatch):
+    """20 % sold on day 31 and bought back on day 41 at flat prices: a fifth of the account stood otherwise."""
+    prices = np.full((60, 2), 10.0)
+
+    class Pausing(Strategy):
+        def decide(self, view):
+            return {0: np.array([0.5, 0.5]), 30: np.array([0.3, 0.5]), 40: np.array([0.5, 0.5])}.get(view.step)
+
+    result = backtest(Pausing(), make_market(prices, open=prices), costs=FREE)
+    assert alarms(result) == ()
+    monkeypatch.setattr(module, "UNTOUCHED", 0.21)
+    assert alarms(result)[0] == (
+        "buy and hold in disguise: never more than 20.0% of the account stood otherwise than if it had been left alone "
+        "from 2024-01-02 on"
+    )
+
+
+def test_shares_rebuilt_from_the_log_are_those_held():
+    for fill in ("open", "close"):
+        market = random_market(60, 5)
+        result = backtest(EqualWeight(), market, fill=fill)
+        shares = np.cumsum(sum(module._traded(result)), axis=0)
+        worth = result.weights.to_numpy() * result.equity.to_numpy()[:, None]
+        priced = market.has_bar & (worth > 0)
+        np.testing.assert_allclose((shares * market.close)[priced], worth[priced], rtol=1e-9)
+
+
+# --- other people's portfolios ------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_held_on_purpose_is_no_alarm(market):
+    assert said(BenchmarkHold(), market) == ()
+
+
+def test_the_benchmark_in_disguise():
+    base = make_result(days=252)
+    noise = 1 + 1e-4 * np.random.default_rng(0).normal(size=253).cumsum()
+    same = make_result(base.benchmark_equity.to_numpy() * noise, benchmark_equity=base.benchmark_equity)
+    found = [sentence for sentence in alarms(same) if "benchmark" in sentence]
+    assert found == [
+        f"the benchmark in disguise: beta {same.relative.beta:.2f}, and a tracking error of "
+        f"{100 * same.relative.tracking_error:.2f}% a year"
+    ]
+    assert not any("benchmark" in sentence for sentence in alarms(base))
+
+
+def test_equal_weight_in_disguise(market):
+    class Untrained(Strategy):
+        """What a tilt is before it has learned anything."""
+
+        def decide(self, view):
+            tilt = np.exp(0.01 * np.random.default_rng(view.step).normal(size=6))
+            return equal_parts(view.member & view.tradable) * tilt / tilt.sum() * 6
+
+    found = said(Untrained(), market)
+    assert len(found) == 1
+    assert found[0].startswith("equal weight in disguise: a tracking error of 0.")
+    assert said(EqualWeight(), market) == ()
+    assert said(EqualWeight(), market, name="mine")[0] == "equal weight in disguise: a tracking error of 0.00% a year"
+
+
+def test_timing_that_never_switches(market):
+    class Timing(Strategy):
+        def decide(self, view):
+            return np.full(6, 1 / 6) * (0.9 if view.step % 40 < 20 else 0.3)
+
+    always = Constant(*[0.8 / 6] * 6)
+    assert said(always, market) == ("market timing that never switches: about 20% of the account is always in cash",)
+    assert said(Timing(), market) == ()
+
+
+# --- whatever the result ------------------------------------------------------------------------------------------
+
+
+def test_a_short_history_is_not_judged_by_its_returns(market):
+    assert said(Constant(*[0.8 / 6] * 6), market.rows(0, 15)) == ()
+    assert said(Constant(0, 0, 0, 0, 0, 0), market.rows(0, 2)) == ("degenerate policy: it never traded",)
+
+
+def test_a14_ruin_is_not_all_cash():
+    """Ruined in the middle: from then on there is no account that could be in cash."""
+    close = np.full((60, 2), 10.0)
+    close[3:, 0] = np.nan
+    market = make_market(close, open=close)
+    result = backtest(Constant(1, 0), market, delisting_return=-1.0, costs=FREE)
+    assert result.equity.iloc[-1] == 0
+    assert "cash" not in "".join(alarms(result))
+    assert alarms(make_result([100, 0, 0])) == ()
+
+
+def test_without_a_benchmark_nothing_is_said_of_it(market):
+    base = make_result(days=100)
+    none = make_result(days=100, benchmark_equity=pd.Series(np.nan, base.equity.index))
+    assert not any("benchmark" in sentence for sentence in alarms(none))
