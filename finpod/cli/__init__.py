@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import compare, data, judge, learn, train, walkforward
+from finpod.cli import compare, data, deploy, judge, learn, train, walkforward
 from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
@@ -26,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data", help="Fetch, import and inspect market data.")
+app.add_typer(deploy.app, name="deploy", help="Images, cluster manifests and jobs for Ray.")
 for command in (
     train.train,
     judge.backtest,
