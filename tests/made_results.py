@@ -80,8 +80,10 @@ def trained(days=1008, **changes: Any) -> BacktestResult:
 def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> BacktestResult:
     """A trained result with all that can be asked of it: rules, random portfolios, costs, capacity, audit, luck and sources.
 
-    What the result works out for itself (`significance`, `attribution`) is put in its place, so that no test waits for it.
+    `significance` is made up and put in its place, so that no test waits for it.
     """
+    from finpod.attribution import attribute
+
     generator = np.random.default_rng(seed + 1)
     base = trained(days=days, names=names, seed=seed)
     market = base.equal_weight_equity.to_numpy()
@@ -110,7 +112,7 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
         },
     }
     result = trained(days=days, names=names, seed=seed, **{**content, **changes})
-    result.__dict__["significance"] = made_significance()
+    result.__dict__.update(significance=made_significance(), attribution=attribute(result))
     return result
 
 

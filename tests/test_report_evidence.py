@@ -11,19 +11,23 @@ import pytest
 from made_results import examined, made_significance, make_result, trained
 from test_report import SHAPES, Page, few_resamples  # noqa: F401
 
+from finpod.attribution import attribute
 from finpod.measures import metrics, relative
 from finpod.report import render
 from finpod.report.drawing import CURVES, report_style
 from finpod.report.rivals import BANDS, fan_chart, growth_chart, rival_charts
+from finpod.report.sections import notes
 from finpod.report.skill import audit_line, in_order, luck, mark, not_run, probabilities, rules, scale_of, sweep
+from finpod.report.sources import facts, gains, sources, worst_months
 from finpod.saved import load_result
-from finpod.table import percent, ratio
+from finpod.table import money, percent, ratio
 from finpod.verdict import evidence
 
 NEW = {
     "luck": "Luck or skill?",
     "rules": "Against simple rules",
     "costs": "Costs and capacity",
+    "sources": "Where it came from",
 }
 """Sections that only examined results have: anchor and title."""
 
@@ -55,8 +59,8 @@ def test_what_was_not_run_is_left_out_and_named():
     bare = make_result(days=40)
     html = render(bare)
     assert not any(f'id="{anchor}"' in html for anchor in ("rules", "costs"))
-    assert "Not run for this result: simple rules, random portfolios, other fees, other sizes." in Page(html).text
-    assert "Look-ahead audit: not run." in Page(html).text
+    said = "Not run for this result: look-ahead audit, simple rules, random portfolios, other fees, other sizes."
+    assert said in Page(html).text
     assert not_run(examined(days=20, names=3, randoms=3)) == ""
     assert not_run(examined(days=20, names=3, randoms=3, capacity={})) == "Not run for this result: other sizes."
     assert rival_charts(bare) == {}
@@ -88,7 +92,7 @@ def test_intervals_stand_in_a_table_with_their_drawing(result, html):
     assert [span.said for span in sharpe] == ["covers zero", "covers zero", "above zero"]
     assert found["groups"][1][1][0].interval == "-3.6% to 19.0%"
     assert found["groups"][2][1][0].said == "below zero"
-    assert html.count('<span class="track"') == 9
+    assert html.split('class="spans"')[1].split("</table>")[0].count('<span class="track"') == 9
     assert made_significance()["sentence"] in text
     assert "10,000 resamples" in text
 
@@ -164,8 +168,9 @@ def test_what_the_result_finds_itself_can_be_shown():
 @pytest.mark.parametrize("name", SHAPES)
 def test_e05_every_shape_renders_with_its_own_findings(name):
     result = make_result(SHAPES[name])
-    result.__dict__["significance"] = evidence(result)
+    result.__dict__.update(significance=evidence(result), attribution=attribute(result))
     text = Page(render(result)).text
+    assert "Where it came from" in text
     for absurd in ("inf", "nan", "-0.00%", "e+1"):
         assert not re.search(rf"(?<![\w.]){re.escape(absurd)}(?!\w)", text), absurd
 
@@ -278,6 +283,76 @@ def test_portfolios_that_were_ruined_have_no_place_in_the_fan():
     assert (gone.svg, gone.alt) == ("", "No random portfolio kept a value.")
 
 
+def test_facts_on_exposure_are_those_of_the_attribution(result, html):
+    found, text = attribute(result), Page(html).text
+    shown = {what: (figure, meaning) for what, figure, meaning in facts(result, found)}
+    assert shown["Beta with QQQ"] == (
+        ratio(result.relative.beta),
+        f"which explains {percent(found.explained, 0)} of the variance",
+    )
+    assert shown["Effective number of names"][0] == ratio(found.effective_names, 1)
+    assert shown["Largest position"][1].endswith(f"{percent(found.largest, 1)} at the most, in {found.largest_name}")
+    assert shown["Days with a gain"][0] == percent(found.rising_days, 1)
+    assert all(f"{what} {figure} {meaning}" in text for what, (figure, meaning) in shown.items())
+    assert len(shown) == 9
+
+
+def test_an_account_that_never_traded_has_few_facts():
+    base = make_result([1000.0] * 30)
+    idle = replace(base, weights=base.weights * 0, trades=base.trades.iloc[:0], turnover=base.turnover * 0)
+    idle.__dict__["attribution"] = attribute(idle)
+    assert [what for what, *_ in facts(idle, attribute(idle))] == [
+        "Beta with QQQ",
+        "Beta with equal weight",
+        "Invested",
+    ]
+    assert "Nothing was ever held." in Page(render(idle)).text
+    assert "degenerate policy: it never traded" in attribute(idle).alarms
+    assert ("Degenerate policy: it never traded", False) in notes(idle)
+    assert notes(replace(idle, warnings=attribute(idle).alarms)) == notes(idle)
+
+
+def test_names_at_both_ends_and_the_rest_make_the_whole():
+    by_name = pd.Series({f"N{place:02}": 600.0 - 100 * place for place in range(14)})
+    rows, rest = gains(by_name, 1000.0)
+    assert [row.name for row in rows] == [f"N{place:02}" for place in (0, 1, 2, 3, 4, 9, 10, 11, 12, 13)]
+    assert [row[0] for row in rest] == ["the other 4 names", "all names"]
+    assert rest[0][1:] == ("-200", "-20.00%")  # 100, 0, -100, -200
+    assert rest[1][1:] == (money(by_name.sum()), percent(by_name.sum() / 1000))
+    assert [row.said for row in rows[:5]] == ["gain"] * 5
+    assert all(row.mark.left == row.mark.zero for row in rows[:5])
+    assert all(row.mark.left + row.mark.width == pytest.approx(row.mark.zero) for row in rows[5:])
+    widths = [row.mark.width for row in rows]
+    assert widths[0] / widths[4] == pytest.approx(3, rel=0.02)  # 600 against 200
+
+
+def test_few_names_are_all_shown():
+    rows, rest = gains(pd.Series({"A": 5.0, "B": 0.0, "C": -2.0}), 100.0)
+    assert [(row.name, row.amount, row.share, row.said) for row in rows] == [
+        ("A", "5.00", "5.00%", "gain"),
+        ("B", "0", "0.00%", "nothing"),
+        ("C", "-2.00", "-2.00%", "loss"),
+    ]
+    assert rest == [("all names", "3.00", "3.00%")]
+    assert gains(pd.Series(dtype=float), 100.0) == ([], [("all names", "0", "0.00%")])
+
+
+def test_the_worst_months_stand_beside_those_of_the_strategy(result, html):
+    found = attribute(result)
+    table = worst_months(result, found)
+    assert table.head == ("Month", "QQQ", "first", "equal weight")
+    worst = found.worst_months[0]
+    assert table.rows[0] == (worst.month, *map(percent, (worst.benchmark, worst.strategy, worst.equal_weight)))
+    assert f'<th scope="row">{worst.month}</th><td>{table.rows[0][1]}</td>' in html
+
+
+def test_without_attribution_the_section_is_left_out():
+    class Bare:
+        attribution = None
+
+    assert sources(Bare()) is None
+
+
 def test_names_are_escaped_in_the_new_sections():
     evil = "<script>alert(1)</script>"
     base = examined(days=60, names=4, randoms=4)
@@ -293,6 +368,8 @@ def test_names_are_escaped_in_the_new_sections():
         capacity=figures,
         audit={"passed": False, "findings": [evil], "days": 2, "unchecked": [evil]},
         variants={evil: base.equity, "b": base.equity},
+        weights=base.weights.rename(columns={"N00": evil}),
+        trades=base.trades.replace({"ticker": {"N00": evil}}),
     )
     result.__dict__["significance"] = made_significance() | {"sentence": evil, "trial_sd_source": evil}
     html = render(result)
@@ -312,7 +389,7 @@ def test_e02_ten_years_of_everything_stay_small_and_whole():
 def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
     result.save(tmp_path / "run")
     again = load_result(tmp_path / "run")
-    again.__dict__["significance"] = made_significance()
+    again.__dict__.update(significance=made_significance(), attribution=attribute(again))
     assert render(again) == html
 
 
@@ -322,7 +399,7 @@ def test_reports_leave_nothing_open():
 
     result = examined(days=6, names=2, randoms=2)
     first = render(result)
-    assert all(render(result) == first for _ in range(3))
+    assert all(render(result) == first for _ in range(2))
     gc.collect()
     assert not [thing for thing in gc.get_objects() if isinstance(thing, Figure)]
     assert plt.get_fignums() == []

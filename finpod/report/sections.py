@@ -10,6 +10,7 @@ import numpy as np
 from finpod.measures import drawdown_table, period_returns, session_dates
 from finpod.report.provenance import Table, members, provenance
 from finpod.report.skill import skill
+from finpod.report.sources import sources
 from finpod.table import (
     TURNOVER,
     benchmark_cover,
@@ -47,7 +48,7 @@ class Cell(NamedTuple):
 
 def contents(result: BacktestResult) -> dict[str, Any]:
     """All that the page prints beside its charts, by the name the template uses."""
-    names, shown = columns(result), skill(result)
+    names, shown = columns(result), skill(result) | {"sources": sources(result)}
     return shown | {
         "result": result,
         "outline": outline(result, shown),
@@ -87,6 +88,7 @@ def outline(result: BacktestResult, shown: Mapping[str, Any]) -> list[tuple[str,
         ("luck", "Luck or skill?", shown["luck"]),
         ("rules", "Against simple rules", shown["rules"] or len(result.fan)),
         ("costs", "Costs and capacity", shown["fees"] or shown["sizes"]),
+        ("sources", "Where it came from", shown["sources"]),
         ("returns", "Returns", True),
         ("risk", "Risk", True),
         ("trading", "Holdings and trading", True),
@@ -123,8 +125,10 @@ def summary(result: BacktestResult) -> str:
 
 
 def notes(result: BacktestResult) -> list[tuple[str, bool]]:
-    """The warnings, each with whether it is grave: an in-sample window and ruin are."""
-    said = [(warning, warning.startswith("in-sample")) for warning in result.warnings]
+    """The warnings and alarms, each with whether it is grave: an in-sample window and ruin are."""
+    attribution = getattr(result, "attribution", None)
+    alarms = attribution.alarms if attribution else ()
+    said = [(warning, warning.startswith("in-sample")) for warning in dict.fromkeys((*result.warnings, *alarms))]
     if result.in_sample and not any(grave for _, grave in said):
         said.insert(0, ("in-sample: the window overlaps the days the strategy was trained or chosen on", True))
     if day := ruin_date(result):

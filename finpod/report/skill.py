@@ -23,6 +23,8 @@ _MEASURES: tuple[tuple[str, str, Callable[..., str], int], ...] = (
     ("max_drawdown", "Max drawdown", percent, 1),
 )
 """What there are intervals of: key, heading, how it is written, and digits of the ends; the estimate has two."""
+_SHORT_NAME = 12
+"""Letters up to which the benchmark is called by its name beside figures."""
 _ROOM = 0.06
 """Share of a drawn scale that is left free at both ends."""
 
@@ -74,10 +76,10 @@ def skill(result: BacktestResult) -> dict[str, Any]:
 
 
 def audit_line(result: BacktestResult) -> tuple[str, Sequence[str], bool]:
-    """What the look-ahead audit found in a few words, its findings, and whether that is grave."""
+    """What the look-ahead audit found in a few words, its findings, and whether that is grave; empty if none was run."""
     audit = result.audit
     if not audit:
-        return "Look-ahead audit: not run", (), False
+        return "", (), False
     days = audit.get("days", 0)
     number = len(days) if isinstance(days, (list, tuple)) else int(days or 0)
     span = f"on {number:,} day{'s' if number != 1 else ''}"
@@ -92,6 +94,7 @@ def not_run(result: BacktestResult) -> str:
     missing = [
         name
         for name, found in (
+            ("look-ahead audit", bool(result.audit)),
             ("simple rules", len(result.baselines) > 0),
             ("random portfolios", len(result.fan) > 0),
             ("other fees", len(result.cost_sweep) > 0),
@@ -185,7 +188,7 @@ def rules(result: BacktestResult) -> Table | None:
         (name, str(place), *(write(value) for write, value in zip(show, figures[name], strict=True)))
         for place, name in enumerate(ranked, 1)
     ]
-    head = ("", "Rank", "CAGR", "Volatility", "Sharpe", "Max drawdown", "Calmar", f"Excess over {result.benchmark}")
+    head = ("", "Rank", "CAGR", "Volatility", "Sharpe", "Max drawdown", "Calmar", "Excess over benchmark")
     return Table(head, rows, own=own)
 
 
@@ -212,6 +215,11 @@ def in_order(found: Mapping[str, Any]) -> dict[str, Any]:
         return float(number[1]) * {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}[number[2]] if number else math.inf
 
     return {step: found[step] for step in sorted(found, key=size)}
+
+
+def short_benchmark(result: BacktestResult) -> str:
+    """The name of the benchmark where it is short, else what it is."""
+    return result.benchmark if len(result.benchmark) <= _SHORT_NAME else "benchmark"
 
 
 def mark(low: float, high: float, scale: tuple[float, float], dot: float | None = None) -> Mark | None:
@@ -249,7 +257,7 @@ def _spans(
         ]
         drawn = mark(low, high, scale, estimate)
         said = {"gain": "above zero", "loss": "below zero", "": "covers zero"}[drawn.tone] if drawn else "undefined"
-        label = name.replace("minus benchmark", f"minus {result.benchmark}")
+        label = f"minus {short_benchmark(result)}" if name == "minus benchmark" else name
         spans.append(Span(label, shown[1], f"{shown[0]} to {shown[2]}", said, drawn))
     return spans
 
