@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finpod.backtester import backtest
+    from finpod.comparison import compare
     from finpod.envs.tasks import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
     from finpod.tournament.training import train
+    from finpod.walkforward.retraining import walk_forward
 
 __version__ = "0.1.0"
 
@@ -37,6 +39,7 @@ _HOME = {
     "StrategyError": "errors",
     "audit": "lookahead",
     "backtest": "backtester",
+    "compare": "comparison",
     "fetch_market": "market.sources",
     "load_market": "market.sources",
     "load_result": "saved",
@@ -47,6 +50,7 @@ _HOME = {
     "simulate_market": "simulator",
     "top_k": "strategy",
     "train": "tournament.training",
+    "walk_forward": "walkforward.retraining",
 }
 
 __all__ = [
@@ -62,6 +66,7 @@ __all__ = [
     "StrategyError",
     "audit",
     "backtest",
+    "compare",
     "fetch_market",
     "load_market",
     "load_result",
@@ -72,6 +77,7 @@ __all__ = [
     "simulate_market",
     "top_k",
     "train",
+    "walk_forward",
 ]
 
 

@@ -12,8 +12,9 @@ from finpod.errors import InputError
 
 OWN = {
     "ensemble.json": ("a trained folder", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
-    "result.json": ("a backtest", re.compile(r"run\.json|returns\.csv|trades\.csv|weights\.parquet")),
+    "result.json": ("a backtest", re.compile(r"run\.json|(returns|trades)\.csv|(weights|fan)\.parquet")),
     "manifest.json": ("a snapshot", re.compile(r"bars\.parquet")),
+    "export.json": ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
 }
 """What marks a folder as an output of finpod: what that is called, and the names of what else such a folder may hold."""
 

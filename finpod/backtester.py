@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import overload
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from finpod.decisions import clean_weights, decisions_of, ready_weights
 from finpod.errors import InputError, StrategyError
+from finpod.evidence import with_audit, with_evidence
 from finpod.market.data import Array, DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
 from finpod.market.tape import Account, build_tape
@@ -18,6 +20,7 @@ from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import FeatureTable, Strategy
 
+Progress = Callable[[str, float], None]
 __all__ = ["Path", "Terms", "backtest", "clean_weights", "equal_weight_equity", "simulate"]
 
 
@@ -36,6 +39,8 @@ def backtest(
     delisting_return: float = ...,
     allow_in_sample: bool = ...,
     name: str | None = ...,
+    examine: bool | None = ...,
+    progress: Progress | None = ...,
 ) -> BacktestResult: ...
 @overload
 def backtest(
@@ -52,6 +57,8 @@ def backtest(
     delisting_return: float = ...,
     allow_in_sample: bool = ...,
     name: str | None = ...,
+    examine: bool | None = ...,
+    progress: Progress | None = ...,
 ) -> BacktestResult | list[BacktestResult]: ...
 def backtest(
     strategy: Strategy | Array | pd.DataFrame,
@@ -67,6 +74,8 @@ def backtest(
     delisting_return: float = 0.0,
     allow_in_sample: bool = False,
     name: str | None = None,
+    examine: bool | None = None,
+    progress: Progress | None = None,
 ) -> BacktestResult | list[BacktestResult]:
     """Run a strategy, or ready weights, over the sessions of [start, end] and return a `BacktestResult`.
 
@@ -77,6 +86,10 @@ def backtest(
 
     Ready weights have shape [T, N], row t being a decision that has seen the rows up to t (a row of NaN trades
     nothing), or [S, T, N] for S strategies, which gives a list of S results.
+
+    Two days of every strategy are audited for look-ahead. With `examine`, which is what trained agents get unless told
+    otherwise, it is also set beside simple baselines and random portfolios, and its decisions are replayed at other costs
+    and sizes (`finpod.evidence`). `progress` is called with what is being done and the share that is done.
 
     Raises InputError for a window without two sessions, or one that starts on or before `trained_until` (unless
     `allow_in_sample`), and StrategyError, naming strategy and day, for weights that cannot be.
@@ -116,7 +129,12 @@ def backtest(
         )
         for own, title in zip(paths, labels, strict=True)
     ]
-    return results if not isinstance(strategy, Strategy) and np.ndim(strategy) == 3 else results[0]
+    if not isinstance(strategy, Strategy) and np.ndim(strategy) == 3:
+        return results
+    result = results[0]
+    if examine or (examine is None and who.trained_until is not None):
+        result = with_evidence(result, paths[0], window, terms, progress=progress or (lambda doing, share: None))
+    return with_audit(result, strategy, window) if isinstance(strategy, Strategy) else result
 
 
 def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: FeatureTable) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,10 +30,6 @@ CLOCK = (
     "sessions at midnight UTC, as pyfolio wants them; quantstats wants no clock: append .tz_localize(None) to the line"
 )
 """What the dates are."""
-
-atomic.OWN.setdefault(
-    MARKER, ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"))
-)
 
 
 class PyfolioInputs(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.caveats import caveats
+from finpod.evidence import search_of
 from finpod.market.data import Array, MarketData
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window
@@ -59,6 +60,7 @@ def outcome(
         agent=dict(strategy.provenance),
         in_sample=in_sample,
         variants={name: pd.Series(one.equity.numpy(), index=dates) for name, one in variants.items()},
+        search=search_of(strategy, window.market.periods_per_year),
         events=tuple(sorted((*_skipped(window), *_departures(trades), *unfilled))),
         data_hash=reference.content_hash,
         manifest=reference.manifest,

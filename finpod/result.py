@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,11 @@ from finpod.atomic import new_folder, write_text
 from finpod.jsonable import to_json
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
-from finpod.verdict import verdicts
+from finpod.verdict import evidence, verdicts
+
+if TYPE_CHECKING:
+    from finpod.attribution import Attribution
+    from finpod.export import PyfolioInputs
 
 FORMAT = 2
 PLAIN: dict[str, tuple[type, ...]] = {
@@ -104,7 +108,8 @@ class BacktestResult:
     cost_sweep: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     """The same decisions at other fees: '20 bps' -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' (by Sharpe)."""
     capacity: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    """The same decisions with more money and market impact: '$10M' -> strategy -> the same figures and 'costs'."""
+    """The same decisions with more money and market impact: '$10M' -> strategy -> the same figures, and 'costs', which
+    are those of a year as a share of the account."""
     audit: Mapping[str, Any] = field(default_factory=dict)
     """What the look-ahead audit found: 'passed', 'findings', 'days', 'unchecked'; empty if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -220,6 +225,24 @@ class BacktestResult:
         closing = {"mean": table.mean(axis=1), "sd": table.std(axis=1), "count": table.count(axis=1).astype(float)}
         return rows | {name: column.to_dict() for name, column in closing.items()}
 
+    @cached_property
+    def significance(self) -> dict[str, Any]:
+        """What is known of whether it is luck; see `verdict.evidence`."""
+        return evidence(self)
+
+    @cached_property
+    def attribution(self) -> Attribution:
+        """Where it came from; see `attribution.attribute`."""
+        from finpod.attribution import attribute
+
+        return attribute(self)
+
+    def to_pyfolio(self) -> PyfolioInputs:
+        """Returns, positions, transactions and benchmark as pyfolio and empyrical take them."""
+        from finpod.export import to_pyfolio
+
+        return to_pyfolio(self)
+
     def to_json(self) -> str:
         """Everything but the series, as deterministic JSON; undefined figures are null."""
         content = {
@@ -239,6 +262,9 @@ class BacktestResult:
             "events": self.events,
             "spread": self.spread,
             "verdicts": verdicts(self),
+            "significance": self.significance,
+            "attribution": self.attribution.to_dict(),
+            "baselines": {name: asdict(self._metrics(equity)) for name, equity in self.baselines.items()},
         } | {name: getattr(self, name) for name in PLAIN}
         return to_json(content)
 

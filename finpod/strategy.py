@@ -181,6 +181,8 @@ class Strategy:
     provenance: Mapping[str, Any] = MappingProxyType({})
     """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
 
+    tried: Sequence[Array] = ()
+    """[n, trials] validation returns of all that was tried, one table for each choice that was made."""
     variants: Sequence[Strategy] = ()
     """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
 

@@ -36,8 +36,12 @@ LAYERS = [
         "baselines",
         "attribution",
         "capacity",
-        "examination",
+        "evidence",
+        "alarms",
+        "fan",
         "batch",
+        "contrasts",
+        "side_by_side",
         "comparison",
         "export",
     ],
@@ -49,8 +53,8 @@ LAYERS = [
     ["runs", "bench", "cli", "demo", "deploy"],
 ]
 """The module map of the README: a module may import from its own layer and from those before it."""
-UPWARD = {("result", "report")}
-"""The one named exception: `BacktestResult.report` draws itself."""
+UPWARD = {("result", "report"), ("comparison", "report")}
+"""The named exceptions: a result and a comparison draw themselves."""
 
 
 def module_name(path):

@@ -193,7 +193,7 @@ def word_weights(folder):
         (lambda folder: (folder / "result.json").unlink(), "holds no backtest result"),
         (lambda folder: (folder / "result.json").write_text("{"), "holds no backtest result"),
         (lambda folder: (folder / "result.json").write_text("[]"), "holds no backtest result"),
-        (lambda folder: (folder / "result.json").write_text('{"format": 1}'), r"is damaged \(it lacks 'strategy'\)"),
+        (lambda folder: (folder / "result.json").write_text('{"format": 2}'), r"is damaged \(it lacks 'strategy'\)"),
         (lambda folder: (folder / "returns.csv").unlink(), r"is damaged \(.*No such file.*returns.csv"),
         (lambda folder: (folder / "returns.csv").write_text(""), r"is damaged \("),
         (lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"), r"is damaged \("),

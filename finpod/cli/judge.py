@@ -46,6 +46,9 @@ def backtest(
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; the strategy's own if left out.")] = None,
     overwrite: options.Overwrite = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out baselines, random portfolios, the cost sweep and capacity.")
+    ] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -60,7 +63,7 @@ def backtest(
     with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         prices = options.load(market, members, benchmark)
-        report(f"backtest of {decides.name}", 0.2)
+        report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
             decides,
             prices,
@@ -72,8 +75,10 @@ def backtest(
             whole_shares=whole_shares,
             risk_free=risk_free,
             allow_in_sample=allow_in_sample,
+            examine=not quick,
+            progress=lambda doing, share: report(doing, 0.3 + share / 2),
         )
-        report("writing", 0.7)
+        report("writing", 0.9)
         runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
     if as_json:
         print(result.to_json(), end="")

@@ -86,6 +86,12 @@ class Ensemble(Strategy):
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]
 
     @property
+    def tried(self) -> Sequence[Array]:  # type: ignore[override]
+        """[n, trials] validation returns of all trials that have some; those of all seeds are one choice."""
+        known = [line["returns"] for line in self.log if line["returns"]]
+        return [np.array(known, dtype=np.float64).T] if known else []
+
+    @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
         """Each tournament's own ensemble, or, of a single tournament, each member alone."""
         single = len(set(self.runs)) == 1

@@ -87,6 +87,11 @@ class WalkForward(Strategy):
                 )
 
     @property
+    def tried(self) -> Sequence[Array]:  # type: ignore[override]
+        """The tables of all agents: every retraining is a choice of its own."""
+        return [table for agent in self.agents for table in agent.tried]
+
+    @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
         """Those that every agent has, by name, each followed through all segments."""
         own = [{variant.name: variant for variant in agent.variants} for agent in self.agents]

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import finpod
 from finpod.errors import InputError
 from finpod.workers.engine import Done, Lost, Place, Work, first_line, timed
 
@@ -199,7 +198,7 @@ def _ray() -> Any:
 
 def _environment() -> dict[str, Any]:
     """What a worker needs to find this package, where it is not installed but read from a folder."""
-    root = str(Path(finpod.__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1"}}
 

@@ -1,0 +1,89 @@
+"""What must stand beside the result of a strategy: simple rules, random portfolios, other costs and sizes, the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finpod.baselines import baselines_for
+from finpod.capacity import capacity, cost_sweep
+from finpod.decisions import decisions_of
+from finpod.fan import fan
+from finpod.lookahead import quick_audit
+from finpod.measures import metrics
+from finpod.result import BacktestResult
+from finpod.significance import overfitting
+from finpod.simulation import Path, Terms, Window, simulate
+from finpod.strategy import EqualWeight, FeatureTable, Strategy
+
+AUDITED = 2
+"""Days that every backtest has audited; `finpod audit` takes more."""
+Progress = Callable[[str, float], None]
+
+
+def with_audit(
+    result: BacktestResult, strategy: Strategy, window: Window, *, days: int = AUDITED, seed: int = 0
+) -> BacktestResult:
+    """The result with what the look-ahead audit of a few of its days found; what leaks is its first warning."""
+    audit = quick_audit(strategy, window.market, window.first, window.last, days=days, seed=seed)
+    found = tuple(f"LOOKS AHEAD: {finding}" for finding in audit.findings)
+    return replace(result, audit=audit.to_dict(), warnings=(*found, *result.warnings))
+
+
+def with_evidence(
+    result: BacktestResult,
+    path: Path,
+    window: Window,
+    terms: Terms,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda doing, share: None,
+) -> BacktestResult:
+    """The result with its baselines, its fan, its cost sweep and its capacity.
+
+    `path` is the account of the strategy in `window` on `terms`. Replays and random portfolios are functions of `seed`, so
+    that two runs are identical.
+    """
+    progress("baselines", 0.0)
+    rules, notes = baselines_for(window.market)
+    equal, table = EqualWeight(), FeatureTable(window.market)
+    others = {rule.name: _run(rule, window, terms, table) for rule in rules if rule.name != result.strategy}
+    progress("random portfolios", 0.4)
+    spread = fan(path, window, terms, seed=seed)
+    notes += [f"no random portfolios beside it: {spread.note}"] if spread.note else []
+    progress("costs and capacity", 0.7)
+    targets = {result.strategy: path.targets, "equal weight": _run(equal, window, terms, table).targets}
+    targets |= {name: other.targets for name, other in others.items()}
+    dates = pd.DatetimeIndex(window.dates, name="date")
+    return replace(
+        result,
+        baselines={name: pd.Series(other.equity.numpy(), index=dates) for name, other in others.items()},
+        fan=spread.equity,
+        cost_sweep=cost_sweep(targets, window, terms, risk_free=result.risk_free),
+        capacity=capacity(targets, window, terms, risk_free=result.risk_free),
+        warnings=(*result.warnings, *notes),
+    )
+
+
+def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> Path:
+    return simulate(window.tape, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
+
+
+def search_of(strategy: Strategy, periods_per_year: int) -> dict[str, Any]:
+    """What was tried before the strategy was chosen: 'trials', and over those whose validation returns it keeps, the
+    'sharpe_sd' of their yearly Sharpe ratios and the probability of 'overfitting' (the mean over its choices)."""
+    tables = [table for table in strategy.tried if table.size and table.shape[1] > 1]
+    if not tables:
+        return {"trials": strategy.trials}
+    ratios = [metrics(returns=table, periods_per_year=periods_per_year).sharpe for table in tables]
+    spread = [float(np.nanstd(np.asarray(ratio), ddof=1)) for ratio in ratios if np.isfinite(ratio).sum() > 1]
+    chance = [overfitting(table, periods_per_year=periods_per_year).probability for table in tables]
+    return {
+        "trials": strategy.trials,
+        "sharpe_sd": float(np.mean(spread)) if spread else float("nan"),
+        "overfitting": float(np.mean(chance)),
+    }
