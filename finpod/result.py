@@ -131,18 +131,18 @@ class BacktestResult:
     @cached_property
     def metrics(self) -> Metrics:
         """Metrics of the strategy."""
-        return self._metrics(self.equity)
+        return self.metrics_of(self.equity)
 
     @cached_property
     def benchmark_metrics(self) -> Metrics:
         """Metrics of the benchmark over its own bars; undefined if it has fewer than two."""
         bars = self.benchmark_equity.dropna()
-        return self._metrics(bars) if len(bars) > 1 else UNDEFINED
+        return self.metrics_of(bars) if len(bars) > 1 else UNDEFINED
 
     @cached_property
     def equal_weight_metrics(self) -> Metrics:
         """Metrics of the point-in-time equal weight."""
-        return self._metrics(self.equal_weight_equity)
+        return self.metrics_of(self.equal_weight_equity)
 
     @cached_property
     def relative(self) -> Relative:
@@ -154,7 +154,8 @@ class BacktestResult:
         """The strategy against the point-in-time equal weight."""
         return self._relative(self.equity, self.equal_weight_equity)
 
-    def _metrics(self, equity: pd.Series) -> Metrics:
+    def metrics_of(self, equity: pd.Series) -> Metrics:
+        """Metrics of another curve of the same days, at the same risk-free rate."""
         return metrics(equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
 
     def _relative(self, equity: pd.Series, other: pd.Series) -> Relative:
@@ -216,7 +217,7 @@ class BacktestResult:
         """How the variants did: name -> figure -> value, then 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
         rows = {}
         for name, equity in self.variants.items():
-            own = self._metrics(equity)
+            own = self.metrics_of(equity)
             rows[name] = {key: getattr(own, key) for key in SPREAD}
             rows[name]["excess_over_equal_weight"] = self._relative(equity, self.equal_weight_equity).excess
         if not rows:
@@ -264,7 +265,7 @@ class BacktestResult:
             "verdicts": verdicts(self),
             "significance": self.significance,
             "attribution": self.attribution.to_dict(),
-            "baselines": {name: asdict(self._metrics(equity)) for name, equity in self.baselines.items()},
+            "baselines": {name: asdict(self.metrics_of(equity)) for name, equity in self.baselines.items()},
         } | {name: getattr(self, name) for name in PLAIN}
         return to_json(content)
 

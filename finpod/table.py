@@ -183,6 +183,29 @@ def spread_line(result: BacktestResult) -> str:
     return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
 
 
+def evidence_lines(result: BacktestResult) -> list[str]:
+    """Whether it is more than luck and more than anyone could have had, a line for each answer that is there."""
+    found = result.significance
+    lines = []
+    if not math.isnan(found["deflated_active_sharpe"]):
+        share = found["overfitting"]
+        overfit = "" if math.isnan(share) else f"; probability that choosing on validation overfits {percent(share, 0)}"
+        lines.append(
+            f"Chance that the true Sharpe of the excess over equal weight is above the best of {found['trials']} without "
+            f"skill: {percent(found['deflated_active_sharpe'], 0)}{overfit}"
+        )
+    if result.baselines:
+        ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}
+        lines.append("Sharpe of simple rules: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
+    if not math.isnan(found["fan_beaten"]):
+        beaten, size = percent(found["fan_beaten"], 0), found["fan_size"]
+        lines.append(f"Sharpe above that of {beaten} of {size} random portfolios with the same turnover")
+    if days := result.audit.get("days"):
+        verdict = "nothing found" if result.audit["passed"] else "LOOKS AHEAD"
+        lines.append(f"Look-ahead audit of {' and '.join(days) if len(days) < 3 else f'{len(days)} days'}: {verdict}")
+    return lines
+
+
 def format_result(result: BacktestResult) -> str:
     """The headline table with its warnings and events, as plain text without a newline at the end."""
     names = [textwrap.wrap(_plain(name), _NAME_WIDTH) or [""] for name in columns(result).values()]
@@ -199,7 +222,7 @@ def format_result(result: BacktestResult) -> str:
     if result.is_short:
         lines.append(short_note(result))
     lines.append(TURNOVER)
-    if said := [*verdicts(result), *filter(None, [spread_line(result)])]:
+    if said := [*verdicts(result), *evidence_lines(result), *filter(None, [spread_line(result)])]:
         lines += ["", *map(_plain, said)]
     if ruined := ruin_date(result):
         lines += ["", f"RUINED on {ruined}: the account fell to zero"]
