@@ -8,6 +8,7 @@ from finpod.errors import FinpodError
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.leaderboard import Entry, Leaderboard, rank
 from finpod.tournament.pod import Settings
+from finpod.tournament.search import Drawn, Job
 
 NAN = float("nan")
 
@@ -88,3 +89,33 @@ def test_a_summary_is_plain_values():
         "metrics": {"sharpe": 0.5},
         "settings": {"hidden": 32, "features": None, "reward": None, "cost_factor": 1.0},
     }  # fmt: skip
+
+
+def test_the_order_that_is_kept_is_the_order_that_sorting_gives():
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        count = int(random.integers(0, 30))
+        scores = random.choice([NAN, -math.inf, -1.5, 0.0, -0.0, 0.5, math.inf], count)
+        made = Leaderboard()
+        for trial in random.permutation(count):
+            made.submit(entry(int(trial), float(scores[trial]), generation=int(trial) % 3))
+        order = rank([one.score for one in made.log])
+        assert [one.trial for one in made.log] == list(range(count))
+        assert [one.trial for one in made.ranked()] == order
+        assert [one.trial for one in made.top(4)] == order[:4]
+        assert made.ranked(made.log) == made.ranked() == Leaderboard(made.log).ranked()
+        for level in range(4):
+            at_level = [trial for trial in order if trial % 3 == level]
+            assert [one.trial for one in made.better_half(level)] == at_level[: len(at_level) // 2]
+
+
+def test_jobs_that_were_drawn_tell_who_exists_and_what_has_begun_from_whom():
+    def job(trial, source=None, copied=False):
+        settings = Settings(agent_id=str(trial), seed=trial, config=PPOConfig())
+        return Job(trial=trial, generation=0, settings=settings, parent_id=None, source=source, copied=copied)
+
+    jobs = [job(0), job(1), job(2, source=0), job(3, source=0, copied=True), job(4)]
+    drawn = Drawn(jobs[:2])
+    drawn.add(jobs[2:])
+    assert (list(drawn), len(drawn), drawn[3], drawn[1:3]) == (jobs, 5, jobs[3], jobs[1:3])
+    assert (drawn.made, drawn.taken) == (4, {(0, False), (0, True)})

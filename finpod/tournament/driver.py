@@ -25,7 +25,7 @@ from finpod.tournament.journal import Journal
 from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.plan import Plan
 from finpod.tournament.pod import Slice, Trained, without_accounts
-from finpod.tournament.search import Generator, Job
+from finpod.tournament.search import Drawn, Generator, Job
 from finpod.workers.engine import Done, Engine, Lost
 
 BOARD = 64
@@ -80,7 +80,8 @@ class Tournament:
         self.updates = max(round(plan.steps / update), plan.rounds)  # every slice learns, or its trial would be a copy
         self.watch = watch
         self.board = Leaderboard()
-        self.drawn: list[Job] = []
+        self.drawn = Drawn()
+        self._next: deque[Job] = deque()  # drawn and in the log, but not begun
         self.running: dict[int, tuple[Job, float]] = {}
         self._done: set[int] = set()
         self._attempts: dict[int, int] = {}
@@ -88,6 +89,7 @@ class Tournament:
         self._inside: set[int] = set()  # trials with a checkpoint inside the round
         self._held: dict[str, bytes] = {}  # what could not be written
         self._filed: set[int] = set()  # trials whose agents have a file
+        self._prune_at = 2 * BOARD  # files at which to look for those that nobody needs
         self.status = Status(self.board, plan, self.running, engine.describe(), time.time())
         self._replay()
 
@@ -108,6 +110,7 @@ class Tournament:
                 if self.stopped():
                     return
                 jobs = self._next_round(generation)
+                self.drawn.add(jobs)
                 self._log_draws(jobs)
                 self._prune()
             self._pump(partial(self._unless_stopped, iter([job for job in jobs if job.trial not in self._done])))
@@ -119,23 +122,28 @@ class Tournament:
             return self.generator.first_round(self.plan.agents)
         last = [entry for entry in self.board.log if entry.generation == generation - 1]
         made = len({job.settings.agent_id for job in self.drawn})
-        made = len({job.settings.agent_id for job in self.drawn})
         return self.generator.next_round(last, self.plan.agents, made, len(self.drawn))
 
     def _unless_stopped(self, jobs: Iterator[Job]) -> Job | None:
         return None if self.stopped() else next(jobs, None)
 
     def _draw(self) -> Job | None:
-        """The next job of an asynchronous tournament, in the log before it begins."""
-        if self.stopped() or len(self.drawn) >= self.plan.most_trials:
-            return None
-        job = self.generator.draw(self.board, self.drawn, self.plan.agents, self.plan.rounds)
-        self._log_draws([job])
-        return job
+        """The next job of an asynchronous tournament, in the log before it begins.
+
+        One is drawn for each free place, and they reach the log together: forcing a line to the disk takes longer than
+        all else the driver does for a trial.
+        """
+        room = self.engine.capacity() - len(self.running)
+        begun = len(self.drawn)
+        while not self._next and len(self.drawn) < min(begun + room, self.plan.most_trials) and not self.stopped():
+            self.drawn.add([self.generator.draw(self.board, self.drawn, self.plan.agents, self.plan.rounds)])
+        if len(self.drawn) > begun:
+            self._next.extend(self.drawn[begun:])
+            self._log_draws(self.drawn[begun:])
+        return self._next.popleft() if self._next else None
 
     def _log_draws(self, jobs: list[Job]) -> None:
         self.journal.append("draw", jobs=[job.to_dict() for job in jobs], seen=len(self.board.log))
-        self.drawn += jobs
 
     def _pump(self, source: Callable[[], Job | None]) -> None:
         """Keep the engine busy with what the source gives until it gives nothing more and all has ended."""
@@ -202,8 +210,9 @@ class Tournament:
         self._drop_inside(job.trial)
         self._admit(job, trained.metrics, trained.returns, trained.steps)
         self.status.losses = trained.losses
-        if self.plan.mode == "async" and len(self._filed) > 2 * BOARD:
+        if self.plan.mode == "async" and len(self._filed) > self._prune_at:
             self._prune()
+            self._prune_at = len(self._filed) + BOARD
         return None
 
     def _admit(self, job: Job, metrics: dict[str, Any], returns: Any, steps: int) -> None:
@@ -266,7 +275,7 @@ class Tournament:
         for record in self.journal.records:
             trial: int = record.get("trial", -1)
             if record["kind"] == "draw":
-                self.drawn += [Job.from_dict(values) for values in record["jobs"]]
+                self.drawn.add(Job.from_dict(values) for values in record["jobs"])
             elif record["kind"] == "checkpoint":
                 self._inside.add(trial)
                 self._steps[trial] = record["steps"]
@@ -283,8 +292,7 @@ class Tournament:
     def stopped(self) -> str | None:
         """The rule that says that enough has been done."""
         stop, log = self.plan.stop, self.board.log
-        scores = [entry.score for entry in log if not math.isnan(entry.score)]
-        best = max(scores, default=-math.inf)
+        best = max((entry.score for entry in self.board.top(1) if not math.isnan(entry.score)), default=-math.inf)
         if stop.trials is not None and len(self.drawn) >= stop.trials:
             return f"{stop.trials} trials"
         if stop.steps is not None and self.status.steps >= stop.steps:
@@ -325,12 +333,13 @@ class Tournament:
     def _prune(self) -> None:
         """Remove the files of agents that nothing will begin with and that are not on the board."""
         needed = {job.source for job in self.drawn if job.trial not in self._done}
-        used = {(job.source, job.copied) for job in self.drawn}
-        top = {entry.trial for entry in self.board.ranked()[:BOARD]}
+        top = {entry.trial for entry in self.board.top(BOARD)}
         latest = max(job.generation for job in self.drawn)
         for trial in sorted(self._filed - needed - top):
             level = self.drawn[trial].generation
-            onward = level < latest if self.plan.mode == "rounds" else {(trial, False), (trial, True)} <= used
+            onward = (
+                level < latest if self.plan.mode == "rounds" else {(trial, False), (trial, True)} <= self.drawn.taken
+            )
             if onward or level == self.plan.rounds - 1:
                 self._remove(_agent(trial))
                 self._filed.discard(trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,23 +73,43 @@ class Entry:
 
 @dataclass
 class Leaderboard:
-    """All entries in the order of their trials; the ranking is derived, so that nothing tried is forgotten."""
+    """All entries in the order of their trials, so that nothing tried is forgotten, and in the order of their scores."""
 
     log: list[Entry] = field(default_factory=list)
+    _order: list[Entry] = field(default_factory=list, init=False, repr=False, compare=False)
+    _levels: dict[int, list[Entry]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        given, self.log = self.log, []
+        for entry in given:
+            self.submit(entry)
 
     def submit(self, entry: Entry) -> None:
-        """Take an entry in. Raises FinpodError for a trial that is on the board already: no agent counts twice."""
+        """Take an entry in. Raises FinpodError for a trial that is on the board already: no agent counts twice.
+
+        It is put where it belongs, and nothing is sorted again: a board of ten thousand takes one in as fast as a small one.
+        """
         at = len(self.log)
         while at and self.log[at - 1].trial >= entry.trial:  # almost always the last
             at -= 1
         if at < len(self.log) and self.log[at].trial == entry.trial:
             raise FinpodError(f"trial {entry.trial} is on the board already")
         self.log.insert(at, entry)
+        insort(self._order, entry, key=_standing)
+        insort(self._levels.setdefault(entry.generation, []), entry, key=_standing)
 
     def ranked(self, entries: Sequence[Entry] | None = None) -> list[Entry]:
         """Best first; NaN last; ties to the earlier trial."""
-        chosen = self.log if entries is None else entries
-        return [chosen[i] for i in rank([entry.score for entry in chosen])]
+        return list(self._order) if entries is None else [entries[i] for i in rank([one.score for one in entries])]
+
+    def top(self, count: int) -> list[Entry]:
+        """The first `count` of the ranking."""
+        return self._order[:count]
+
+    def better_half(self, level: int) -> list[Entry]:
+        """The better half of those of one level of experience, rounded down; best first."""
+        order = self._levels.get(level, [])
+        return order[: len(order) // 2]
 
     def best(self, count: int, base: Array | None = None, alike: float = ALIKE) -> list[Entry]:
         """The best entry of each agent, the best `count` of these that are not alike.
@@ -114,6 +135,11 @@ class Leaderboard:
                 chosen.append(entry)
         rest = [entry for entry in field if entry not in chosen]
         return self.ranked([*chosen, *rest[: count - len(chosen)]])
+
+
+def _standing(entry: Entry) -> tuple[float, int]:
+    """What entries are ranked by; NaN and minus infinity are equally bad."""
+    return (math.inf if math.isnan(entry.score) else -entry.score, entry.trial)
 
 
 def correlation(first: Array, second: Array) -> float:

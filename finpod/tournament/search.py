@@ -7,7 +7,7 @@ the number of the round or of the draw, so that a log of them replays to the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,6 +67,35 @@ class Job:
     def from_dict(cls, values: dict[str, Any]) -> Job:
         """What `to_dict` wrote."""
         return cls(**{**values, "settings": Settings.from_dict(values["settings"])})
+
+
+class Drawn(Sequence[Job]):
+    """All jobs that were drawn, in order, and what the next draw must know of them."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self._jobs: list[Job] = []
+        self.made = 0
+        """Agents that exist."""
+        self.taken: set[tuple[int, bool]] = set()
+        """(trial, whether copied) of all that a job begins with."""
+        self.add(jobs)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Take in the next ones."""
+        for job in jobs:
+            self._jobs.append(job)
+            self.made += job.source is None or job.copied
+            if job.source is not None:
+                self.taken.add((job.source, job.copied))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._jobs[index]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs)
 
 
 def vary(config: PPOConfig, random: np.random.Generator) -> PPOConfig:
@@ -182,12 +211,13 @@ class Generator:
         waiting a new agent begins, at first as in rounds, later as a fresh one or with varied settings of an agent drawn
         by its rank (weights n, n - 1, ..., 1).
         """
-        trial, made = len(drawn), sum(not _goes_on(job) for job in drawn)
+        drawn = drawn if isinstance(drawn, Drawn) else Drawn(drawn)
+        trial, made = len(drawn), drawn.made
         random = np.random.default_rng([self.seed, trial, 1])
         if made >= agents:
             for level in reversed(range(levels - 1)):
                 if waiting := _waiting(board, drawn, level):
-                    entry, goes_on = waiting[0]
+                    entry, goes_on = waiting
                     if goes_on:
                         return _onward(trial, level + 1, entry)
                     return _copied(trial, level + 1, self.copy(entry.settings, made, random), entry)
@@ -199,21 +229,14 @@ class Generator:
         return _untrained(trial, 0, self.copy(like.settings, made, random))
 
 
-def _goes_on(job: Job) -> bool:
-    """Whether a job is of an agent that was there before."""
-    return job.source is not None and not job.copied
-
-
-def _waiting(board: Leaderboard, drawn: Sequence[Job], level: int) -> list[tuple[Entry, bool]]:
-    """Entries of the better half of a level that have not gone on yet, or have no copy yet; best first."""
-    at_level = [entry for entry in board.log if entry.generation == level]
-    if len(at_level) < 2:
-        return []
-    ranked = [at_level[i] for i in rank([entry.score for entry in at_level])]
-    gone = {(job.source, job.copied) for job in drawn if job.source is not None}
-    strong = [e for e in ranked[: len(ranked) // 2] if e.stored is not None and not math.isnan(e.score)]
-    waiting = [(entry, True) for entry in strong if (entry.trial, False) not in gone]
-    return waiting + [(entry, False) for entry in strong if (entry.trial, True) not in gone]
+def _waiting(board: Leaderboard, drawn: Drawn, level: int) -> tuple[Entry, bool] | None:
+    """The best of the better half of a level that has not gone on yet (True), or else that has no copy yet (False)."""
+    strong = board.better_half(level)
+    for copied in (False, True):
+        for entry in strong:
+            if (entry.trial, copied) not in drawn.taken and entry.stored is not None and not math.isnan(entry.score):
+                return entry, not copied
+    return None
 
 
 def _untrained(trial: int, generation: int, settings: Settings) -> Job:
