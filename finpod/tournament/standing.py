@@ -1,0 +1,106 @@
+"""How the trials of a run stand: ranked, by descent, in what they differ, and how much of it is luck."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finpod.significance import expected_best, overfitting
+from finpod.tournament.history import Trial
+
+ROOM = 2.5e8
+"""Bytes that the probability of overfitting may take: about 50 a combination and trial."""
+
+
+class Luck(NamedTuple):
+    """What choosing the best of so many trials shows by itself; NaN where undefined."""
+
+    trials: int
+    """Trials with a score."""
+    best: float
+    """The winner's score."""
+    mean: float
+    """Of all scores."""
+    sd: float
+    """Standard deviation of all scores (ddof 1)."""
+    expected: float
+    """Expected best of so many without skill: draws of mean 0 and that deviation."""
+    alike: float
+    """Expected best of so many that are equally good: draws of the mean and deviation of all."""
+    overfitting: float
+    """Probability that the best on one half of the validation days lies below the median on the other half."""
+
+
+class Branch(NamedTuple):
+    """One agent in the tree of descent."""
+
+    depth: int
+    """Copies between it and an agent that began untrained."""
+    agent: str
+    """Its name."""
+    trials: tuple[Trial, ...]
+    """Its trials, by level."""
+
+
+def ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """Those that ended or failed, best first; undefined scores last, ties in order."""
+    over = [trial for trial in trials if trial.state != "open"]
+    return sorted(over, key=lambda trial: math.inf if math.isnan(trial.score) else -trial.score)
+
+
+def differing(trials: Sequence[Trial]) -> list[str]:
+    """Names of the settings that are not the same for all, in the order of their log."""
+    names = dict.fromkeys(name for trial in trials for name in trial.settings)
+    return [name for name in names if len({_hashable(trial.settings.get(name)) for trial in trials}) > 1]
+
+
+def luck(trials: Sequence[Trial]) -> Luck:
+    """How the winner's score stands beside what luck alone would have chosen."""
+    scored = [trial for trial in trials if not math.isnan(trial.score)]
+    scores = np.array([trial.score for trial in scored])
+    if not len(scores):
+        return Luck(0, *(math.nan,) * 6)
+    sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
+    expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
+    mean = float(scores.mean())
+    return Luck(len(scores), float(scores.max()), mean, sd, expected, mean + expected, _overfitting(scored))
+
+
+def _overfitting(trials: Sequence[Trial]) -> float:
+    """Over the returns of all, in as many blocks of days as there is room for; NaN where their lengths differ."""
+    lengths = {len(trial.returns) for trial in trials}
+    if len(lengths) != 1 or len(trials) < 2:
+        return math.nan
+    for splits in (16, 12, 8, 4):
+        if max(lengths) >= 2 * splits and math.comb(splits, splits // 2) * len(trials) * 50 <= ROOM:
+            return overfitting(np.stack([trial.returns for trial in trials], axis=1), splits=splits).probability
+    return math.nan
+
+
+def lineage(trials: Sequence[Trial]) -> list[Branch]:
+    """Every agent after the one it was copied from, copies in the order in which they were made.
+
+    An agent whose parent is not among the trials stands as one that began untrained.
+    """
+    agents: dict[tuple[int, str], list[Trial]] = {}
+    for trial in trials:
+        agents.setdefault((trial.run, trial.agent), []).append(trial)
+    children: dict[tuple[int, str | None], list[str]] = {}
+    for (run, agent), own in agents.items():
+        parent = own[0].parent if (run, own[0].parent) in agents else None
+        children.setdefault((run, parent), []).append(agent)
+    found: list[Branch] = []
+    for run in dict.fromkeys(trial.run for trial in trials):
+        pending = [(0, agent) for agent in reversed(children.get((run, None), []))]
+        while pending:
+            depth, agent = pending.pop()
+            found.append(Branch(depth, agent, tuple(sorted(agents[run, agent], key=lambda trial: trial.level))))
+            pending += [(depth + 1, child) for child in reversed(children.get((run, agent), []))]
+    return found
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

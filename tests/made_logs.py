@@ -1,0 +1,122 @@
+"""Runs of tournaments without any training: the real driver on an engine that makes up what pods would have found."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finpod.measures import metrics
+from finpod.rl.ppo import PPOConfig
+from finpod.storage import LocalStore
+from finpod.tournament.driver import Tournament, Watch
+from finpod.tournament.journal import NAME, Journal
+from finpod.tournament.leaderboard import Leaderboard
+from finpod.tournament.plan import Plan
+from finpod.tournament.pod import Slice, Trained
+from finpod.tournament.resume import FORMAT
+from finpod.tournament.search import Generator
+from finpod.workers.engine import Done, Lost, Place
+
+FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
+UPDATE = 100
+"""Steps of one update."""
+BEGAN = 1_700_000_000.0
+"""When the first slice of every run begins, Unix time."""
+
+
+class Invented:
+    """An engine of `pods` pods on a clock of its own: a slice takes 10 s and a little, by its trial."""
+
+    name = "invented"
+
+    def __init__(self, pods: int = 2, days: int = 60, lost: Any = (), failed: Any = (), die_after: int = 10**9) -> None:
+        self.free = [BEGAN] * pods
+        self.days, self.lost, self.failed, self.left = days, set(lost), set(failed), die_after
+        self.queue: list[tuple[str, Slice]] = []
+
+    def capacity(self) -> int:
+        return len(self.free)
+
+    def start(self, key: str, piece: Slice) -> None:
+        self.queue.append((key, piece))
+
+    def wait(self, timeout: float) -> list[Done | Lost]:
+        key, piece = self.queue.pop(0)
+        trial, attempt = int(key.split("/")[0]), int(key.split("/")[2])
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        pod = self.free.index(min(self.free))
+        started = self.free[pod]
+        self.free[pod] = started + 10 + trial % 3
+        if trial in self.failed:
+            return [Lost(key, f"ValueError: trial {trial} made up a failure", True, ValueError("made up"))]
+        if trial in self.lost and not attempt:
+            return [Lost(key, "WorkerCrashedError: made up", False)]
+        place = Place(f"node{pod % 2}", 100 + pod, started, self.free[pod])
+        return [Done(key, self.trained(trial, piece), place)]
+
+    def trained(self, trial: int, piece: Slice) -> Trained:
+        losses = {"policy_loss": -0.01 * trial, "value_loss": 1.0}
+        if not piece.last:
+            return Trained(b"made up", piece.until, losses, None, None)
+        random = np.random.default_rng([piece.settings.seed, piece.until])
+        returns = random.normal(0.001, 0.01, self.days)
+        return Trained(b"made up", piece.until, losses, asdict(metrics(returns=returns)), returns)
+
+    def describe(self) -> str:
+        return f"{len(self.free)} invented pods"
+
+    def close(self) -> None:
+        self.queue.clear()
+
+
+def play(
+    store: LocalStore, plan: Plan, engine: Invented, watch: Watch = lambda status: None, **header: Any
+) -> Leaderboard:
+    """One tournament, begun or gone on with."""
+    journal = Journal(store)
+    told = {
+        "format": FORMAT,
+        "plan": plan.to_dict(),
+        "config": asdict(PPOConfig()),
+        "task": {
+            "features": list(FEATURES),
+            "fill": "close",
+            "threads": 1,
+            "trading": {"hold": 5},
+            "training_data_hash": "0" * 64,
+            "windows": {"train": ["2009-01-02", "2015-12-31"], "validation": ["2016-01-04", "2016-12-30"]},
+        },
+        "data_title": "made-up prices",
+        "versions": {"finpod": "0.1.0"},
+    }
+    if not journal.count or header:
+        journal.append("begin", header={**told, **header})
+    generator = Generator(seed=plan.seed, config=PPOConfig(), features=FEATURES, search=plan.search)
+    return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
+
+
+def write_run(
+    out: Path, *, seeds: int = 1, finished: bool = True, pods: int = 2, days: int = 60, lost: Any = (),
+    failed: Any = (), die_after: int = 10**9, **plan: Any,
+) -> Path:  # fmt: skip
+    """A run as `train` leaves it: in `out`, or in `out.unfinished`. Returns the folder."""
+    place = out.with_name(out.name + ".unfinished")
+    members = []
+    for seed in range(seeds):
+        asked = Plan(**{"agents": 4, "rounds": 3, "steps": 900, "keep": 2, "seed": seed, **plan})
+        board = play(LocalStore(place / f"seed-{seed}"), asked, Invented(pods, days, lost, failed, die_after))
+        members += [{"agent": one.agent_id, "generation": one.generation} for one in board.best(asked.keep)]
+    if not finished:
+        return place
+    out.mkdir(parents=True)
+    for seed in range(seeds):
+        (place / f"seed-{seed}" / NAME).rename(out / f"log-{seed}.jsonl")
+    (out / "ensemble.json").write_text(json.dumps({"provenance": {"members": members}}))
+    for path in sorted(place.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    place.rmdir()
+    return out

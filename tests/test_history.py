@@ -1,0 +1,300 @@
+"""What a log tells of a run, finished or not, and how its trials stand."""
+
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import fsspec
+import numpy as np
+import pytest
+from made_agents import tiny_train
+from made_logs import BEGAN, Invented, play, write_run
+from made_markets import random_market
+
+from finpod.errors import CheckpointError, InputError
+from finpod.significance import expected_best, overfitting
+from finpod.storage import LocalStore
+from finpod.tournament import resume
+from finpod.tournament.history import UNFINISHED, Trial, read_history
+from finpod.tournament.journal import Journal
+from finpod.tournament.plan import Plan
+from finpod.tournament.standing import differing, lineage, luck, ranked
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished run of two seeds: six agents, three rounds, one pod lost and one agent failed in each."""
+    return write_run(tmp_path_factory.mktemp("runs") / "six", seeds=2, agents=6, lost=[2], failed=[5])
+
+
+@pytest.fixture(scope="module")
+def history(folder):
+    return read_history(folder)
+
+
+def trial(number, score=0.0, run=0, **values):
+    """A trial that ended, unless told otherwise."""
+    plain = {"agent": f"{run}-{number}", "parent": None, "source": None, "copied": False, "level": 1, "state": "ended"}
+    return Trial(run=run, number=number, score=score, **{**plain, "settings": {}, **values})
+
+
+def of(history, number, seed=0):
+    return history.of(seed).logs[0].trials[number]
+
+
+def test_the_run_is_told_whole(history, folder):
+    assert (history.name, history.where, history.finished, history.notes) == ("six", str(folder), True, ())
+    assert [log.seed for log in history.logs] == [0, 1]
+    assert len(history.trials) == 36
+    assert all(log.end == "all trials done" for log in history.logs)
+    assert history.logs[1].plan["seed"] == 1
+    assert [one.number for one in history.logs[0].trials] == list(range(18))
+    assert {one.state for one in history.trials} == {"ended", "failed"}
+
+
+def test_a_trial_is_told_whole(history):
+    first = of(history, 0)
+    assert (first.run, first.agent, first.parent, first.source, first.level) == (0, "0-0", None, None, 1)
+    assert (first.steps, first.spent, first.state) == (300, 300, "ended")
+    assert first.score == first.metrics["sharpe"]
+    assert first.returns.shape == (60,)
+    assert first.settings["learning_rate"] == 1e-3
+    assert first.settings["features"] is None
+    assert "seed" not in first.settings
+    (place,) = first.places
+    assert (place.node, place.pid, place.started, place.ended) == ("node0", 100, BEGAN, BEGAN + 10)
+
+
+def test_lost_and_failed_trials_say_why(history):
+    lost, failed = of(history, 2), of(history, 5)
+    assert [loss.reason for loss in lost.lost] == ["WorkerCrashedError: made up"]
+    assert lost.state == "ended"
+    assert len(lost.places) == 1
+    assert (failed.state, failed.reason) == ("failed", "ValueError: trial 5 made up a failure")
+    assert math.isnan(failed.score)
+    assert failed.returns.shape == (0,)
+
+
+def test_experience_counts_ancestors_and_effort_does_not(history):
+    onward = next(one for one in history.trials if one.source is not None and not one.copied)
+    copied = next(one for one in history.trials if one.copied)
+    fresh = next(one for one in history.trials if one.source is None and one.level == 2)
+    for one in (onward, copied):
+        assert one.steps == 300 * one.level
+        assert one.spent == 300
+    assert (fresh.steps, fresh.spent) == (600, 600)
+    assert copied.parent == history.of(copied.run).logs[0].trials[copied.source].agent
+
+
+def test_members_are_those_of_the_ensemble(history, folder):
+    members = json.loads((folder / "ensemble.json").read_text())["provenance"]["members"]
+    assert sorted((one.agent, one.level - 1) for one in history.trials if one.kept) == sorted(
+        (member["agent"], member["generation"]) for member in members
+    )
+
+
+def test_one_seed_can_be_looked_at_alone(history):
+    assert {one.run for one in history.of(1).trials} == {1}
+    assert history.of(None) is history
+    with pytest.raises(InputError, match="no tournament of seed 7; it has 0, 1"):
+        history.of(7)
+
+
+def test_a_run_that_is_going_on_is_read_and_left_alone(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write_run(tmp_path / "cut", finished=False, die_after=6)
+    log = tmp_path / "cut.unfinished" / "seed-0" / "log.jsonl"
+    log.write_bytes(log.read_bytes()[:-30])  # as if the last line were being written
+    before = log.read_bytes()
+    for name in ("cut", "cut.unfinished", "cut/"):
+        history = read_history(tmp_path / name if name[-1] != "/" else f"{tmp_path}/cut/")
+        assert (history.name, history.finished) == ("cut", False)
+        assert [one.state for one in history.trials] == ["ended"] * 5 + ["open"] * 3
+        assert history.logs[0].end == ""
+    assert log.read_bytes() == before
+
+
+def test_a_run_at_a_url_is_read(tmp_path):
+    place = write_run(tmp_path / "far", finished=False)
+    memory = fsspec.filesystem("memory")
+    lines = (place / "seed-0" / "log.jsonl").read_bytes().splitlines(keepends=True)
+    for i, line in enumerate(lines):  # objects cannot be appended to: each line is one of its own
+        memory.pipe(f"/runs/far/seed-0/log.jsonl.parts/{i:09}", line)
+    history = read_history("memory://runs/far")
+    assert (history.name, history.finished, len(history.trials)) == ("far", False, 12)
+    near = read_history(f"file://{place}")
+    assert [one.score for one in ranked(near.trials)] == [one.score for one in ranked(history.trials)]
+    for nowhere in ("memory://runs/nowhere", f"file://{tmp_path}/nowhere"):
+        with pytest.raises(InputError, match="no run at .*nowhere"):
+            read_history(nowhere)
+
+
+def test_what_train_leaves_is_read(tmp_path):
+    market = random_market(130, 6, gaps=0.02, seed=5)
+    ensemble = tiny_train(market, tmp_path / "tiny", agents=2, keep=1, seed=7)
+    history = read_history(tmp_path / "tiny")
+    assert [one.score for one in ranked(history.trials)] == [row["score"] for row in ensemble.provenance["board"]]
+    assert sum(one.kept for one in history.trials) == 1
+    assert np.array_equal(history.trials[0].returns, ensemble.log[0]["returns"])
+    assert all(one.places and one.places[-1].ended > one.places[0].started for one in history.trials)
+
+
+def test_the_folder_of_an_unfinished_run_is_called_alike_everywhere():
+    assert UNFINISHED == resume.SUFFIX
+
+
+def test_a_changed_header_is_told(tmp_path):
+    plan = Plan(agents=2, rounds=1, steps=300)
+    store = LocalStore(tmp_path / "x.unfinished" / "seed-0")
+    play(store, plan, Invented())
+    play(store, plan, Invented(), versions={"finpod": "0.2.0"})
+    (log,) = read_history(tmp_path / "x").logs
+    assert log.notes == ("after 2 trials were drawn, versions.finpod became '0.2.0' (it was '0.1.0')",)
+    assert log.header["versions"] == {"finpod": "0.2.0"}
+
+
+def test_an_unfinished_run_beside_a_finished_one_is_noted(tmp_path):
+    write_run(tmp_path / "twice", rounds=1, steps=300)
+    write_run(tmp_path / "twice", rounds=1, steps=300, finished=False)
+    history = read_history(tmp_path / "twice")
+    assert history.finished
+    assert history.notes == (f"an unfinished run of the same name lies in {tmp_path}/twice.unfinished",)
+    assert not read_history(tmp_path / "twice.unfinished").finished
+
+
+def test_a_folder_without_its_manifest_is_read_with_a_note(tmp_path):
+    folder = write_run(tmp_path / "bare", rounds=1, steps=300)
+    (folder / "ensemble.json").write_text("{")
+    history = read_history(folder)
+    assert not any(one.kept for one in history.trials)
+    assert "members of the ensemble are not known" in history.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda text: text.replace('"trial":3', '"trial":2', 1), r"line \d of .*/log-0.jsonl is damaged"),
+        (lambda text: "".join(text.splitlines(keepends=True)[1:]), "line 1 of .*/log-0.jsonl is damaged"),
+        (lambda text: "a\nb\n", "line 1 of .*/log-0.jsonl is damaged"),
+    ],
+)
+def test_a_damaged_log_is_named(tmp_path, spoil, said):
+    log = write_run(tmp_path / "hurt", rounds=1, steps=300) / "log-0.jsonl"
+    log.write_text(spoil(log.read_text()))
+    with pytest.raises(CheckpointError, match=said) as raised:
+        read_history(tmp_path / "hurt")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("records", [[("draw", {"jobs": [{}]})], [("begin", {"header": {"format": "other 9"}})]])
+def test_a_foreign_log_is_named(tmp_path, records):
+    journal = Journal(LocalStore(tmp_path / "odd.unfinished" / "seed-0"))
+    for kind, values in records:
+        journal.append(kind, **values)
+    with pytest.raises(CheckpointError, match=r"seed-0/log.jsonl is not a log of this version of finpod"):
+        read_history(tmp_path / "odd")
+
+
+def test_what_is_no_run_is_named(tmp_path):
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        read_history(tmp_path / "nowhere")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputError, match="other holds no log of a tournament"):
+        read_history(tmp_path / "other")
+    (tmp_path / "young.unfinished" / "seed-0").mkdir(parents=True)
+    (tmp_path / "young.unfinished" / "seed-0" / "log.jsonl").touch()
+    with pytest.raises(InputError, match="has just begun"):
+        read_history(tmp_path / "young")
+
+
+def test_reading_a_log_loads_no_torch():
+    code = "import sys, finpod.tournament.history, finpod.tournament.standing; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_best_stands_first_and_undefined_scores_last():
+    trials = [trial(0, 1.0), trial(1, math.nan, state="failed"), trial(2, 2.0), trial(3, 1.0), trial(4, state="open")]
+    assert [one.number for one in ranked(trials)] == [2, 0, 3, 1]
+
+
+def test_settings_that_differ_are_found():
+    trials = [
+        trial(i, settings={"same": 1.0, "rate": i, "features": list(names)}) for i, names in enumerate(["ab", "ab"])
+    ]
+    assert differing(trials) == ["rate"]
+    assert differing([*trials, trial(2, settings={"same": 1.0, "rate": 0, "features": None})]) == ["rate", "features"]
+
+
+def test_luck_is_that_of_as_many_draws():
+    random = np.random.default_rng(1)
+    table = random.normal(size=(64, 5))
+    scores = [0.5, -0.1, 0.3, 0.2, 0.0]
+    trials = [trial(i, score, returns=table[:, i]) for i, score in enumerate(scores)]
+    found = luck([*trials, trial(5, math.nan, state="failed")])
+    assert (found.trials, found.best) == (5, 0.5)
+    assert found.mean == pytest.approx(np.mean(scores))
+    assert found.sd == pytest.approx(np.std(scores, ddof=1))
+    assert found.expected == pytest.approx(expected_best(5, found.sd))
+    assert found.alike == pytest.approx(found.mean + found.expected)
+    assert found.overfitting == overfitting(table, splits=16).probability
+
+
+def test_luck_of_too_little_is_undefined():
+    assert math.isnan(luck([]).best)
+    alone = luck([trial(0, 1.0, returns=np.ones(60))])
+    assert alone.best == alone.mean == 1.0
+    assert all(math.isnan(value) for value in (alone.sd, alone.expected, alone.alike, alone.overfitting))
+    short = luck([trial(i, float(i), returns=np.arange(6.0) * i) for i in range(3)])
+    assert math.isnan(short.overfitting)
+    uneven = luck([trial(i, float(i), returns=np.arange(60.0 + i)) for i in range(3)])
+    assert math.isnan(uneven.overfitting)
+
+
+def test_many_trials_are_judged_in_fewer_blocks(monkeypatch):
+    asked = []
+
+    def note(table, splits):
+        asked.append((table.shape, splits))
+        return SimpleNamespace(probability=0.25)
+
+    monkeypatch.setattr("finpod.tournament.standing.overfitting", note)
+    for count in (10, 500, 20_000):
+        assert luck([trial(i, float(i), returns=np.zeros(64)) for i in range(count)]).overfitting == 0.25
+    assert asked == [((64, 10), 16), ((64, 500), 12), ((64, 20_000), 8)]
+
+
+def test_the_tree_holds_every_agent_once_after_its_parent():
+    trials = [
+        trial(0),
+        trial(1),
+        trial(2, agent="0-0", source=0, level=2),
+        trial(3, agent="0-2", parent="0-0", source=0, copied=True, level=2),
+        trial(4, agent="0-3", parent="0-2", source=3, copied=True, level=3),
+        trial(5, agent="0-4", parent="gone", source=9, copied=True, level=2),
+        trial(0, run=1),
+    ]
+    tree = [(branch.depth, branch.agent, [one.number for one in branch.trials]) for branch in lineage(trials)]
+    assert tree == [
+        (0, "0-0", [0, 2]),
+        (1, "0-2", [3]),
+        (2, "0-3", [4]),
+        (0, "0-1", [1]),
+        (0, "0-4", [5]),
+        (0, "1-0", [0]),
+    ]
+
+
+def test_the_tree_of_a_run_holds_all_its_trials(history):
+    tree = lineage(history.trials)
+    assert sorted((one.run, one.number) for branch in tree for one in branch.trials) == sorted(
+        (one.run, one.number) for one in history.trials
+    )
+    place = {(branch.trials[0].run, branch.agent): i for i, branch in enumerate(tree)}
+    for branch in tree:
+        first = branch.trials[0]
+        if first.parent is not None:
+            assert place[first.run, first.parent] < place[first.run, branch.agent]
+            assert tree[place[first.run, first.parent]].depth == branch.depth - 1
