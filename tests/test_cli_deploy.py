@@ -37,7 +37,7 @@ def test_a_job_is_what_the_library_makes_of_it(run):
         "--secret s3 --pull-secret registry --env A=b=c --namespace quants --idle 60 --head-cpus 4 --head-memory 16Gi"
     )
     rest = "--keep 0 --deadline 7200 --retries 1 --redis redis:6379 --redis-secret redis"
-    code, out, err = run(f"{KUBERAY} {options} {more} {rest} -- {TRAIN} --agents 16")
+    code, out, err = run(f"{KUBERAY} {options} {more} {rest} -- {TRAIN} --overwrite")
     size = {"cpus": 8, "memory": "32Gi"}
     cluster = Cluster(
         image="me/finpod:1",
@@ -54,7 +54,7 @@ def test_a_job_is_what_the_library_makes_of_it(run):
         redis="redis:6379",
         redis_secret="redis",
     )
-    job = ray_job("first", cluster, [*TRAIN.split(), "--agents", "16"], keep=0, deadline=7200, retries=1)
+    job = ray_job("first", cluster, [*TRAIN.split(), "--overwrite"], keep=0, deadline=7200, retries=1)
     assert (code, out, err) == (0, to_yaml(job), "")
 
 

@@ -42,7 +42,7 @@ FULL = cluster(
 MANIFESTS = {
     "job": lambda: ray_job("first", RUNS, TRAIN),
     "job with everything": lambda: ray_job(
-        "first", FULL, TRAIN, keep=0, deadline=86_400, retries=2, working_dir="s3://bucket/own.zip"
+        "first", FULL, (*TRAIN, "--overwrite"), keep=0, deadline=86_400, retries=2, working_dir="s3://bucket/own.zip"
     ),
     "cluster": lambda: ray_cluster("second", cluster()),
     "cluster with everything": lambda: ray_cluster("second", FULL),
@@ -222,9 +222,9 @@ def test_what_was_not_asked_for_is_left_out():
 
 
 def test_a_job_goes_with_its_cluster():
-    job = ray_job("first", RUNS, TRAIN, keep=60, deadline=7_200, retries=1)["spec"]
+    job = ray_job("first", RUNS, TRAIN, keep=60, deadline=7_200)["spec"]
     assert job["shutdownAfterJobFinishes"] is True
-    assert (job["ttlSecondsAfterFinished"], job["activeDeadlineSeconds"], job["backoffLimit"]) == (60, 7_200, 1)
+    assert (job["ttlSecondsAfterFinished"], job["activeDeadlineSeconds"], job["backoffLimit"]) == (60, 7_200, 0)
     assert shlex.split(job["entrypoint"]) == list(TRAIN)
 
 
@@ -254,6 +254,7 @@ def test_the_words_of_a_command_pass_two_shells_unharmed(words):
         (lambda: ray_job("first", RUNS, (*TRAIN[:-2], "--out=/runsx/first")), "--out /runsx/first would be lost"),
         (lambda: ray_job("first", RUNS, ("echo", "$(HOME)")), "dollar"),
         (lambda: ray_job("first", RUNS, (*TRAIN, "--storage=s3://id:word@bucket/run")), "s3://...@bucket/run holds"),
+        (lambda: ray_job("first", RUNS, TRAIN, retries=1), "would stop at the unfinished run of the first"),
         (lambda: ray_job("first", RUNS, TRAIN, keep=-1), "keep is -1"),
         (lambda: ray_job("first", RUNS, TRAIN, retries=2**31), "retries is 2147483648"),
         (lambda: ray_job("first", RUNS, TRAIN, deadline=0), "deadline is 0"),
@@ -313,7 +314,7 @@ def test_harmless_variables_and_commands_are_let_through():
     assert {one["name"]: one["value"] for one in found} == {"RAY_USAGE_STATS_ENABLED": "0"} | env
     assert ray_job("first", cluster(), ("finpod", "bench"))["spec"]["entrypoint"] == "finpod bench"
     resumed = ("finpod", "train", "--resume", "/runs/first", "--address", "auto")
-    assert shlex.split(ray_job("first", cluster(), resumed)["spec"]["entrypoint"]) == list(resumed)
+    assert shlex.split(ray_job("first", cluster(), resumed, retries=2)["spec"]["entrypoint"]) == list(resumed)
 
 
 def test_reading_a_command():
@@ -470,6 +471,11 @@ def test_without_waiting_nothing_is_followed(client):
             "connect",
             RuntimeError("\nneeds ray[default]\nmore"),
             "cannot submit to http://127.0.0.1:8265: needs ray[default]",
+        ),
+        (
+            "connect",
+            RuntimeError("Authentication required: Unauthorized"),
+            "it asks for its token; set RAY_AUTH_MODE=token",
         ),
         ("submit", RuntimeError("401 Unauthorized"), "did not take the job: 401 Unauthorized"),
         ("submit", ValueError(), "did not take the job: ValueError"),

@@ -42,6 +42,15 @@ def require_kept(command: Sequence[str], mounts: Sequence[str]) -> None:
             )
 
 
+def require_repeatable(command: Sequence[str]) -> None:
+    """Raise InputError for a `finpod train` that would find the unfinished run of its first attempt, and stop at it."""
+    if is_train(command) and not values(command, "--resume") and "--overwrite" not in command:
+        raise InputError(
+            "a second attempt would stop at the unfinished run of the first; leave retries at 0 and make a job that goes on "
+            "with it (finpod train --resume), or add --overwrite to begin anew"
+        )
+
+
 def require_plain(command: Sequence[str]) -> None:
     """Raise InputError for a word in which Kubernetes would put a variable of its own."""
     for word in command:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finpod.deploy.cluster import MOST, Claim, Cluster, Workers, require_label
-from finpod.deploy.entrypoint import entrypoint, require_kept, require_plain
+from finpod.deploy.entrypoint import entrypoint, require_kept, require_plain, require_repeatable
 from finpod.errors import InputError
 
 API = "ray.io/v1"
@@ -60,6 +60,8 @@ def ray_job(
     line = entrypoint(command)
     require_plain(command)
     require_kept(command, [claim.mount for claim in cluster.claims])
+    if retries:
+        require_repeatable(command)
     spec: dict[str, Any] = {
         "entrypoint": line,
         "submissionMode": "K8sJobMode",

@@ -18,6 +18,8 @@ ADDRESS = "http://127.0.0.1:8265"
 """Of the dashboard, on this machine or forwarded to it."""
 INSTEAD = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Variables that Ray heeds before any address it is given."""
+LOUD = ("ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
+"""Loggers of Ray's client that tell what a user need not know."""
 POLL = 0.5
 """Seconds between two looks at a job whose output has ended."""
 
@@ -87,8 +89,12 @@ def _client(address: str) -> Any:
             f"{address} does not answer; forward it with kubectl port-forward service/NAME-head-svc 8265, or give --address"
         ) from error
     except Exception as error:  # no ray[default], a wrong token, another version: Ray raises many kinds
-        raise InputError(f"cannot submit to {address}: {_first_line(error)}") from error
-    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+        why = _first_line(error)
+        if re.search(r"authenticat", why, re.IGNORECASE):
+            why = "it asks for its token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        raise InputError(f"cannot submit to {address}: {why}") from error
+    for name in LOUD:
+        logging.getLogger(name).setLevel(logging.WARNING)
     return client
 
 
