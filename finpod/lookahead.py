@@ -1,38 +1,44 @@
 """The audit: does a strategy, or a feature, use what could not be known on the day?
 
-On sampled days everything after the day is taken away, and then replaced by noise. What was decided must not change.
+On sampled days everything after the day is taken away, and then replaced by noise: what was decided must not change. And
+meanwhile it is watched for what it reads elsewhere, and searched for what it holds of later days.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from finpod.decisions import decide_once
-from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.carrying import Copies
+from finpod.errors import FinpodError
+from finpod.examination import AFTER, HISTORY, KINDS, WITHOUT, Change, Deciding, Examination, Progress, Result
+from finpod.future import back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.market.data import Array, DateLike, MarketData
-from finpod.strategy import FeatureLike, FeatureTable, MarketView, Strategy, equal_parts
+from finpod.market.features import name_of, resolve
+from finpod.reach import Kept
+from finpod.strategy import FeatureLike, Strategy
+from finpod.watching import homes_of
+
+__all__ = ["Audit", "audit", "audit_features", "quick_audit", "with_noise_after"]
 
 CUT_TOLERANCE = 1e-5
 """Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
-WITHOUT, WITH_NOISE = "are left out", "are replaced by noise"
-KINDS = WITHOUT, WITH_NOISE
 ACCOUNTS = "decisions", "decisions once invested"
 """The two accounts each day is decided in: all cash as the first of a run, and all invested in equal parts later on."""
 OTHER_DAYS = "days that were not sampled"
+ELSEWHERE = "data of later days in a form of one's own, such as predictions made elsewhere"
+UNSEEN = "files and clocks that native code or another thread reads"
 UNCHECKED = (
     OTHER_DAYS,
     "accounts other than all cash and all in equal parts",
     "what a strategy remembers over more than two decisions",
-    "a copy of the data that a strategy carries itself",
+    ELSEWHERE,
+    UNSEEN,
 )
-Progress = Callable[[str, float], None]
-Result = Callable[[MarketData, FeatureTable, int], Array]
-"""(market, its features, row) -> what is compared, [N] or [N, F]."""
+FAR = f"what lies more than {HISTORY} rows before a day, or {AFTER} after it"
 
 
 @dataclass(frozen=True)
@@ -44,19 +50,32 @@ class Audit:
     findings: tuple[str, ...]
     """What was found, one sentence each."""
     days: tuple[np.datetime64, ...]
-    """The days checked."""
+    """The days checked; none if nothing could be."""
     subject: str
     """What was audited."""
     unchecked: tuple[str, ...] = ()
     """What the verdict does not cover."""
 
     def __str__(self) -> str:
-        span = f"{len(self.days)} days from {self.days[0]!s:.10} to {self.days[-1]!s:.10}"
-        verdict = f"no look-ahead found on {span}" if self.passed else f"LOOKS AHEAD, checked on {span}"
+        if self.days:
+            count = f"{len(self.days)} days" if len(self.days) > 1 else "1 day"
+            span = f"{count} from {self.days[0]!s:.10} to {self.days[-1]!s:.10}"
+            verdict = f"no look-ahead found on {span}" if self.passed else f"LOOKS AHEAD, checked on {span}"
+        else:
+            verdict = "not checked for look-ahead"
         lines = [f"{self.subject}: {verdict}", *(f"  {line}" for line in self.findings)]
         if self.unchecked:
             lines.append(f"  not checked: {'; '.join(self.unchecked)}")
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values: 'passed', 'findings', 'days' as YYYY-MM-DD, 'unchecked'."""
+        return {
+            "passed": self.passed,
+            "findings": list(self.findings),
+            "days": [f"{day!s:.10}" for day in self.days],
+            "unchecked": list(self.unchecked),
+        }
 
 
 class Leak(NamedTuple):
@@ -65,14 +84,6 @@ class Leak(NamedTuple):
     row: int
     size: float
     ticker: str
-
-
-class Change(NamedTuple):
-    """Results [N, ...] of one row on the whole market, and without its future."""
-
-    row: int
-    whole: Array
-    other: Array
 
 
 def audit(
@@ -91,42 +102,41 @@ def audit(
     1e-5 in every weight) and on the market with all later rows replaced by noise: prices, volumes, the benchmark, which
     bars are missing, membership and last bars (equal to the last bit). A fresh copy of the strategy decides in an account
     that is all cash, as the first of a run (step 0), and another, after a first decision `every` sessions before, in one
-    that holds the day's members in equal parts. So it covers what is read through the view, feature functions included;
-    what it does not cover is in `unchecked`.
+    that holds the day's members in equal parts. So it covers what is read through the view, feature functions included.
 
-    Features are computed once for the whole market and once for each market without its future, two a day: a noise copy
-    of one day has noise in the past of every later day, so that days cannot share one. `progress` is called with what is
-    being done and the share that is done. Raises InputError for a window with nothing after it and StrategyError where
-    the strategy itself fails.
+    While it decides, files, folders, processes, the network and the clock are watched (`finpod/watching.py`), and what the
+    strategy can get at is searched for copies of later rows (`finpod/carrying.py`), which those up to `trained_until` are
+    not. The market's fills and prices are audited too: none at a price that the decision has seen, none filled backwards.
+    What is not covered is in `unchecked`. Globals, closures and class attributes are put back as they were.
+
+    Half of the days lie, where there are such, before listings, gaps and changes of membership. Features are computed once
+    for the whole market and once for each market without its future, two a day, over its whole history: a noise copy of
+    one day has noise in the past of every later day, so that days cannot share one, and a feature may reach far back.
+    `progress` is called with what is being done and the share that is done. Raises InputError for a window with nothing
+    after it and StrategyError where the strategy itself fails.
     """
-    label = strategy.name
     market = market.benchmark_market() if strategy.trades_benchmark else market
-    rows, first = _sample(market, days, seed, start, end), market.window(start, end)[0]
-    declared = getattr(strategy, "features", None)
-    results: list[Result] = [_decisions(strategy, first, invested) for invested in (False, True)]
-    table = FeatureTable(market)
-    restless = [
-        row
-        for row in rows
-        if any(not _same(decide(market, table, row), decide(market, table, row)) for decide in results)
-    ]
-    names: tuple[str, ...] = ()
-    if isinstance(declared, (str, list, tuple)):
-        names = table.get(declared)[0]
-        results.append(lambda on, table, row: table.get(declared)[1][row])
-    changes = _changes(results, market, table, rows, seed, progress or (lambda doing, share: None))
-    findings: list[str] = []
-    for i, what in enumerate(ACCOUNTS):
-        findings += _compare(what, "the weight of", market, {kind: changes[i, kind] for kind in KINDS})
-    if findings and not restless:  # own functions of a table that is computed once may be restless too
-        fresh = FeatureTable(market)
-        restless = [
-            row for row in rows if any(not _same(d(market, table, row), d(market, fresh, row)) for d in results)
-        ]
-    if restless:
-        findings = [_unrepeatable(market.dates[restless[0]])]
-    findings += _feature_findings(market, names, {kind: changes.get((len(ACCOUNTS), kind), []) for kind in KINDS})
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), f"strategy {label}", UNCHECKED)
+    first, last = market.window(start, end)
+    rows = sample_rows(market, days, seed, first, last)
+    return _audit(strategy, market, rows, (first, last), seed, progress or (lambda doing, share: None))
+
+
+def quick_audit(
+    strategy: Strategy, market: MarketData, first_row: int, last_row: int, *, days: int = 2, seed: int = 0
+) -> Audit:
+    """The same on a few sampled decisions of a backtest from row `first_row` to row `last_row`, for a fraction of the time.
+
+    `market` is what the strategy trades. Each day is looked at on a piece of it, `HISTORY` rows up to the day and `AFTER`
+    rows after it; where the strategy asks for more, lacks a feature or fails there, on the whole. It never raises because
+    of the strategy: where it fails, or no session follows, the verdict has no days and `unchecked` says why.
+    """
+    subject = f"strategy {strategy.name}"
+    try:
+        rows = sample_rows(market, days, seed, first_row, last_row - 1)
+        return _audit(strategy, market, rows, (first_row, last_row), seed)
+    except Exception as error:  # whatever a strategy does; the backtest itself will say so too
+        reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
+        return Audit(True, (), (), subject, (f"anything, for {reason}{error}",))
 
 
 def audit_features(
@@ -143,89 +153,65 @@ def audit_features(
 
     A value may change by 1e-5 of itself (or of 1) on the market cut off after the day, and by nothing under noise.
     """
-    rows, table = _sample(market, days, seed, start, end), FeatureTable(market)
-    names = table.get(features)[0]
-    results: list[Result] = [lambda on, table, row: table.get(features)[1][row]]
-    changes = _changes(results, market, table, rows, seed, progress or (lambda doing, share: None))
-    findings = _feature_findings(market, names, {kind: changes[0, kind] for kind in KINDS})
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features", (OTHER_DAYS,))
-
-
-def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
-    """The market with every row after `row` replaced by noise; rows up to it, names and dates stay."""
-    random = np.random.default_rng([seed, row])
-    later, names = len(market.dates) - row - 1, len(market.tickers)
-    bar = random.random((later, names)) < 0.9
-    close, opened = (np.where(bar, random.lognormal(3.0, 1.0, (later, names)), np.nan) for _ in range(2))
-    noise: dict[str, Array] = {
-        "close": close,
-        "open": opened,
-        "high": np.maximum(opened, close),
-        "low": np.minimum(opened, close),
-        "volume": np.where(bar, random.lognormal(12.0, 2.0, (later, names)), np.nan),
-        "factor": np.where(bar, random.uniform(0.2, 1.0, (later, names)), np.nan),
-        "member": random.random((later, names)) < 0.5,
-        "benchmark_close": random.lognormal(5.0, 1.0, later),
-        "benchmark_open": random.lognormal(5.0, 1.0, later),
-    }
-    tables: dict[str, Any] = {
-        name: np.concatenate([table[: row + 1], rows])
-        for name, rows in noise.items()
-        if (table := getattr(market, name)) is not None
-    }
-    ends_later = market.last_bar > market.dates[row]
-    other_ends = random.choice(market.dates[row + 1 :], names)
-    return replace(market, last_bar=np.where(ends_later, other_ends, market.last_bar), **tables)
-
-
-def _sample(market: MarketData, days: int, seed: int, start: DateLike | None, end: DateLike | None) -> Array:
-    """Sorted rows of the sampled days; each has a row after it."""
     first, last = market.window(start, end)
-    stop = min(last, len(market.dates) - 2)
-    if days < 1 or seed < 0:
-        raise InputError(f"days is {days} and seed {seed}; an audit needs at least one day and a seed of zero or more")
-    if stop < first:
-        raise InputError(f"no session follows {market.dates[first]!s:.10}; audit an earlier window")
-    return np.sort(np.random.default_rng(seed).choice(np.arange(first, stop + 1), min(days, stop + 1 - first), False))
+    rows, names = sample_rows(market, days, seed, first, last), tuple(map(name_of, resolve(market, features)[0]))
+    results: list[Result] = [lambda on, table, row: table.get(features)[1][row]]
+    kept = Kept(features, logs=True)
+    seen = Examination(features, results, market, Copies(market), kept, seed=seed)
+    try:
+        seen.whole(rows, progress or (lambda doing, share: None))
+    finally:
+        kept.put_back()
+    findings = _feature_findings(market, names, {kind: seen.changes[0, kind] for kind in KINDS})
+    findings += _elsewhere("features", seen) + back_filled(market, first, last)
+    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features", (OTHER_DAYS, ELSEWHERE, UNSEEN))
 
 
-def _decisions(strategy: Strategy, first: int, invested: bool) -> Result:
-    """What a fresh copy decides, NaN for nothing; `invested`, after a first decision in cash, but not before row `first`."""
-    every = strategy.every if isinstance(strategy.every, int) and strategy.every >= 1 else 1
+def _audit(
+    strategy: Strategy,
+    market: MarketData,
+    rows: Array,
+    window: tuple[int, int],
+    seed: int,
+    progress: Progress | None = None,
+) -> Audit:
+    """With `progress` on the whole market, without on pieces of it."""
+    declared = getattr(strategy, "features", None)
+    names: tuple[str, ...] = ()
+    results: list[Result] = [Deciding(strategy, window[0], invested) for invested in (False, True)]
+    if isinstance(declared, (str, list, tuple)) and declared:
+        names = tuple(map(name_of, resolve(market, declared)[0]))
+        results.append(lambda on, table, row: table.get(declared)[1][row])
+    homes = homes_of(strategy)
+    kept, copies = Kept(strategy, homes, logs=progress is not None), Copies(market, strategy.trained_until, homes)
+    seen = Examination(strategy, results, market, copies, kept, homes, seed)
+    findings: list[str] = []
+    try:
+        seen.near(rows) if progress is None else seen.whole(rows, progress)
+        for i, what in enumerate(ACCOUNTS):
+            findings += _compare(what, "the weight of", market, {kind: seen.changes[i, kind] for kind in KINDS})
+        if findings and not seen.restless:  # own functions of a table that is computed once may be restless too
+            seen.check_repeats()
+    finally:
+        kept.put_back()
+    if seen.restless:
+        findings = [_unrepeatable(market.dates[min(seen.restless)])]
+    findings += _feature_findings(market, names, {kind: seen.changes.get((len(ACCOUNTS), kind), []) for kind in KINDS})
+    findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window)
+    unchecked = (*UNCHECKED, FAR) if seen.pieces else UNCHECKED
+    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), f"strategy {strategy.name}", unchecked)
 
-    def decide(market: MarketData, table: FeatureTable, row: int) -> Array:
-        copied = _copy_of(strategy)
-        view = MarketView(market, row, table=table)
-        if invested:
-            before = MarketView(market, max(row - every, first), table=table)
-            decide_once(copied, before, strategy.name)
-            held = equal_parts(view.member & view.tradable)
-            view = MarketView(market, row, step=every, cash=max(1 - held.sum(), 0.0), held=held, table=table)
-        weights = decide_once(copied, view, strategy.name)
-        return np.full(len(market.tickers), np.nan) if weights is None else weights
 
-    return decide
-
-
-def _changes(
-    results: Sequence[Result], market: MarketData, table: FeatureTable, rows: Array, seed: int, progress: Progress
-) -> dict[tuple[int, str], list[Change]]:
-    """For each result, by its number, and each kind of market without a future: what became of every row."""
-    changes: dict[tuple[int, str], list[Change]] = {(i, kind): [] for i in range(len(results)) for kind in KINDS}
-    for done, row in enumerate(rows):
-        progress(f"auditing {market.dates[row]!s:.10}, day {done + 1} of {len(rows)}", done / len(rows))
-        on_all = [result(market, table, row) for result in results]
-        for kind in KINDS:
-            other = market.rows(0, row + 1) if kind == WITHOUT else with_noise_after(market, row, seed)
-            other_table = FeatureTable(other)  # one for all that is read on this market
-            for i, (result, whole) in enumerate(zip(results, on_all, strict=True)):
-                try:
-                    found = result(other, other_table, row)
-                except FinpodError:  # it worked on the whole market, so what it missed lies in the future
-                    found = np.full_like(whole, np.inf)
-                changes[i, kind].append(Change(row, whole, found))
-    progress("audited", 1.0)
-    return changes
+def _elsewhere(what: str, seen: Examination) -> list[str]:
+    """What is held of later rows, and what was read besides the market."""
+    dates, doing = seen.market.dates, "deciding on" if what == "decisions" else "computing the values of"
+    held = [
+        f"{what}: first leak on {dates[row]!s:.10}; {path} holds {content}"
+        for path, (row, content) in seen.held.items()
+    ]
+    return held + [
+        f"{what}: {where} {deed} while {doing} {dates[row]!s:.10}" for (deed, where), row in seen.sights.items()
+    ]
 
 
 def _compare(what: str, value_of: str, market: MarketData, changes: dict[str, list[Change]]) -> list[str]:
@@ -275,17 +261,3 @@ def _sentence(
         f"{what}: first leak on {market.dates[found[0].row]!s:.10}; {value_of} {largest.ticker} on "
         f"{market.dates[largest.row]!s:.10} {by} when later rows {kind} ({len(found)} of {checked} days)"
     ]
-
-
-def _same(one: Array, other: Array) -> bool:
-    return np.array_equal(one, other, equal_nan=True)
-
-
-def _copy_of(strategy: Strategy) -> Strategy:
-    try:
-        return copy.deepcopy(strategy)
-    except Exception as error:
-        raise StrategyError(
-            f"strategy {strategy.name} cannot be audited, for it cannot be copied ({type(error).__name__}: {error}); keep "
-            "open files and locks out of it"
-        ) from error

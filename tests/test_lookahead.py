@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from made_markets import make_market, random_market
 
+from finpod import examination
+from finpod.decisions import decide_once
 from finpod.errors import InputError, StrategyError
-from finpod.lookahead import audit, audit_features, with_noise_after
+from finpod.examination import AFTER, HISTORY
+from finpod.lookahead import UNCHECKED, Audit, audit, audit_features, quick_audit, with_noise_after
 from finpod.simulator import simulate_market
-from finpod.strategy import BUILT_IN, Momentum, Strategy, equal_parts, top_k
+from finpod.strategy import BUILT_IN, EqualWeight, Momentum, Strategy, equal_parts, top_k
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +157,11 @@ def test_the_verdict_says_what_was_not_checked(market):
     verdict = audit(Momentum(), market, days=2)
     assert str(verdict).splitlines()[-1] == "  not checked: " + "; ".join(verdict.unchecked)
     assert "days that were not sampled" in verdict.unchecked
-    assert "a copy of the data" in str(verdict)
-    assert str(audit_features(market, "return_5", days=2)).endswith("not checked: days that were not sampled")
+    assert "data of later days in a form of one's own, such as predictions made elsewhere" in str(verdict)
+    assert "files and clocks that native code or another thread reads" in str(verdict)
+    features = audit_features(market, "return_5", days=2)
+    assert "not checked: days that were not sampled" in str(features)
+    assert not any("account" in limit or "rows before" in limit for limit in features.unchecked)
 
 
 def test_features_are_computed_once_a_market(market):
@@ -187,15 +193,19 @@ def test_progress_is_told(market):
     assert "day 1 of 3" in told[0][0]
 
 
-def test_a_copy_of_the_data_is_out_of_reach(market):
-    """What the docstring admits: a strategy that carries the whole market decides alike whatever the view is cut to."""
+def test_a_copy_of_the_data_is_found(market):
+    """A strategy that carries the whole market decides alike whatever the view is cut to."""
 
     class Carries(Strategy):
         def decide(self, view):
             row = int(np.searchsorted(market.dates, view.date))
             return top_k(np.nan_to_num(market.close[min(row + 1, 329)] / market.close[row]), 3, among=view.tradable)
 
-    assert audit(Carries(), market).passed
+    verdict = audit(Carries(), market)
+    assert verdict.findings == (
+        f"decisions: first leak on {verdict.days[0]!s:.10}; market of Carries.decide holds a market [330, 12] up to "
+        "2025-04-04",
+    )
 
 
 def test_each_decision_is_taken_by_a_fresh_copy(market):
@@ -307,3 +317,138 @@ def test_an_audit_of_nothing_is_refused(market, options, message):
 def test_the_last_session_alone_cannot_be_audited(market):
     with pytest.raises(InputError, match=r"no session follows .*; audit an earlier window"):
         audit(Momentum(), market, start=market.dates[-1])
+
+
+# --- the short form, for every backtest ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def long_market():
+    """More sessions than a piece of the market has."""
+    return random_market(days=HISTORY + AFTER + 200, names=5, gaps=0.01)
+
+
+def test_a_short_audit_samples_decisions_of_the_backtest(market):
+    verdict = quick_audit(Momentum(20, 3), market, 100, 110, days=50)
+    assert list(verdict.days) == list(market.dates[100:110])
+    assert verdict.passed
+    assert verdict.subject == "strategy momentum"
+    assert len(quick_audit(Momentum(20, 3), market, 100, 110).days) == 2
+    one, again, other = (quick_audit(Momentum(20, 3), market, 0, 329, seed=seed).days for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_a_short_audit_of_a_window_without_a_decision_says_so(market):
+    for window in ((329, 329), (328, 328)):
+        verdict = quick_audit(Momentum(), market, *window)
+        assert verdict.days == ()
+        assert verdict.passed
+        assert str(verdict).startswith(
+            "strategy momentum: not checked for look-ahead\n  not checked: anything, for no session"
+        )
+
+
+def test_a_short_audit_never_raises_for_a_strategy_that_fails(market):
+    class Fails(Strategy):
+        def decide(self, view):
+            raise ValueError("out of order")
+
+    class Odd(Momentum):
+        @property
+        def features(self):
+            raise KeyError("odd")
+
+    unique = Momentum()
+    unique.log = (line for line in "ab")  # type: ignore[attr-defined]
+    for strategy, reason in [
+        (Fails(), "failed on 20"),
+        (Odd(), "KeyError"),
+        (unique, "cannot be audited"),
+        (Strategy(), "no decide"),
+    ]:
+        verdict = quick_audit(strategy, market, 0, 329)
+        assert verdict.days == verdict.findings == ()
+        assert verdict.unchecked[0].startswith("anything, for ")
+        assert reason in verdict.unchecked[0]
+
+
+def test_a_short_audit_looks_at_pieces_of_the_market(long_market, monkeypatch):
+    shapes = []
+
+    def spy(strategy, view, label):
+        shapes.append((view._row + 1, len(view._market.dates)))
+        return decide_once(strategy, view, label)
+
+    monkeypatch.setattr(examination, "decide_once", spy)
+    last = len(long_market.dates) - 1
+    verdict = quick_audit(EqualWeight(), long_market, 500, 501)
+    assert verdict.unchecked == (*UNCHECKED, f"what lies more than {HISTORY} rows before a day, or {AFTER} after it")
+    assert set(shapes) == {(HISTORY, HISTORY), (HISTORY, HISTORY + AFTER)}
+    shapes.clear()
+    assert quick_audit(EqualWeight(), long_market, last - 1, last).passed
+    assert max(shapes) == (HISTORY, HISTORY + 1)
+    assert quick_audit(EqualWeight(), long_market.rows(0, HISTORY), 5, 20).unchecked[-1].startswith("what lies")
+    assert quick_audit(EqualWeight(), long_market.rows(0, AFTER), 5, 20).unchecked == UNCHECKED
+
+
+@pytest.mark.parametrize("how", ["asks for more", "lacks a feature", "fails"])
+def test_a_short_audit_turns_to_the_whole_market_where_a_piece_does_not_do(long_market, how):
+    """Each of these looks ahead in a way that a piece would hide."""
+    last = len(long_market.dates) - 1
+
+    def far_back(on):
+        table = np.full(on.shape, np.nan)
+        table[HISTORY + 20 : -1] = on.close[HISTORY + 21 :]
+        return table
+
+    class Far(Strategy):
+        def decide(self, view):
+            if how == "asks for more":
+                old = view.closes(HISTORY + 20)[0]
+                return top_k(np.where(np.isnan(old), np.nan, tomorrow(view._market)[view._row]), 1)
+            if how == "lacks a feature":
+                return top_k(view.features(far_back)[:, 0], 1)
+            if view._row < HISTORY + 10:
+                raise ValueError("too little")
+            return top_k(tomorrow(view._market)[view._row], 1)
+
+    verdict = quick_audit(Far(), long_market, last - 100, last, days=3)
+    assert len(verdict.days) == 3
+    assert "decisions: first leak on 20" in str(verdict)
+    assert verdict.unchecked == UNCHECKED
+
+
+def test_a_short_audit_leaves_what_a_strategy_notes_as_it_was(market):
+    notes, count = [], {"decisions": 0}
+
+    class Notes(Strategy):
+        def decide(self, view):
+            notes.append(f"{view.date!s:.10}")
+            count["decisions"] += 1
+            return equal_parts(view.tradable)
+
+    assert quick_audit(Notes(), market, 10, 100).passed
+    assert (notes, count) == ([], {"decisions": 0})
+    assert audit(Notes(), market, days=2).passed  # one that is asked for may be read along with
+    assert len(notes) > 2
+    assert count == {"decisions": 0}
+
+
+def test_verdicts_as_plain_values(market):
+    verdict = audit(Ranks(tomorrow), market, days=2)
+    assert verdict.to_dict() == {
+        "passed": False,
+        "findings": list(verdict.findings),
+        "days": [f"{day!s:.10}" for day in verdict.days],
+        "unchecked": list(UNCHECKED),
+    }
+    one = Audit(True, (), (market.dates[0],), "strategy one")
+    assert str(one) == "strategy one: no look-ahead found on 1 day from 2024-01-01 to 2024-01-01"
+    assert one.to_dict()["days"] == ["2024-01-01"]
+
+
+def test_a_strategy_that_is_asked_no_feature_may_declare_none(market):
+    class Plain(Momentum):
+        features = ()
+
+    assert audit(Plain(20, 3), market, days=2).passed

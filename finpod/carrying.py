@@ -1,0 +1,286 @@
+"""Copies of the market's later rows among what a strategy holds: prices, returns, or statistics over all rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from finpod.market.data import Array, MarketData, as_date
+from finpod.reach import is_numeric, reachable
+from finpod.strategy import FeatureTable, MarketView
+
+FEWEST = 3
+"""Names of one session, in a row, that make a copy."""
+RUN = 5
+"""Sessions of one name, in a row, that make a copy."""
+Statistic = Callable[[Array], Any]
+STATISTICS: dict[str, Statistic] = {
+    "mean": partial(np.nanmean, axis=0),
+    "least": partial(np.nanmin, axis=0),
+    "largest": partial(np.nanmax, axis=0),
+    **{
+        f"{name} (ddof {ddof})": partial(function, axis=0, ddof=ddof)
+        for name, function in (("deviation", np.nanstd), ("variance", np.nanvar))
+        for ddof in (0, 1)
+    },
+}
+"""What a scaler is made of: [R, N] -> [N]."""
+SAMPLE, SHARE = 512, 0.1
+"""Of so many values of an array, this share must be the market's before it is looked at closely."""
+ROUND = 3
+"""Numbers of so many digits tell nothing: they are anybody's."""
+TRIES = 8
+"""Places at which a copy is looked for in the array itself."""
+
+
+class Copy(NamedTuple):
+    """Something that holds what is known only later."""
+
+    path: str
+    """Where the strategy has it."""
+    what: str
+    """What it is, with its shape."""
+
+
+class Table(NamedTuple):
+    """What a copy of prices is told by."""
+
+    name: str
+    """'close', 'return', ..."""
+    values: Array
+    """[T, N] float64, or [T, 1] for the benchmark; NaN where there is none."""
+    single: Array
+    """The same as float32."""
+
+
+class Copies:
+    """Looks for the values of one market in what a strategy holds, to the seven digits of float32.
+
+    A copy is `RUN` sessions of a name, or `FEWEST` names of a session, that lie side by side in an array, Series, frame,
+    tensor, list or dict as they do in the prices, volumes, simple or logarithmic returns, or in their means, deviations
+    and extremes over all rows; an array with one row for each session, whatever it holds; or a market, or a view, that
+    goes on beyond the day. What lies at or before `trained_until` a strategy may hold.
+    """
+
+    def __init__(self, market: MarketData, trained_until: str | None = None, homes: tuple[str, ...] = ()) -> None:
+        self._market, self._homes = market, homes
+        until = None if trained_until is None else as_date(trained_until) + np.timedelta64(1, "D")
+        self._trained = -1 if until is None else int(np.searchsorted(market.dates, until)) - 1
+
+    def held_by(self, root: Any, row: int) -> Iterator[Copy]:
+        """What of the market after `row` a strategy, or functions, can get at; of each attribute the first."""
+        known = max(row, self._trained)
+        if known >= len(self._market.dates) - 1:
+            return
+        found: set[str] = set()
+        for path, value in reachable(root, self._homes):
+            if path.partition("[")[0] not in found and (what := self._told(value, known)):
+                found.add(path.partition("[")[0])
+                yield Copy(path, what)
+
+    def _told(self, value: Any, known: int) -> str | None:
+        day = self._market.dates[known]
+        if isinstance(value, MarketView):
+            return f"a view of {value.date!s:.10}" if value.date > day else None
+        market = value._market if isinstance(value, FeatureTable) else value
+        if isinstance(market, MarketData):
+            until = market.dates[-1]
+            return f"a market {list(market.shape)} up to {until!s:.10}" if until > day else None
+        array = _numbers(value)
+        if array is None or array.size < FEWEST:
+            return None
+        with np.errstate(over="ignore"):
+            found = (
+                self._by_dates(value, day)
+                or self._by_shape(array, known)
+                or self._by_value(array.astype(np.float32), known)
+            )
+        return found and f"{type(value).__name__} {list(array.shape)} with {found}"
+
+    def _by_dates(self, value: Any, day: np.datetime64) -> str | None:
+        """A frame with columns by ticker and rows of later dates, with something in them."""
+        if not hasattr(value, "select_dtypes") or type(value.index).__name__ != "DatetimeIndex":
+            return None
+        own = [column for column in value.columns if column in self._market.tickers]
+        later = value.loc[value.index.tz_localize(None) > day, own]
+        if len(own) < max(2, len(value.columns) / 2) or not _tells(_numbers(later)):
+            return None
+        return f"rows of its names up to {value.index.max():%Y-%m-%d}"
+
+    def _by_shape(self, array: Array, known: int) -> str | None:
+        """One row for each session of this market, with something in the later ones."""
+        days, names = self._market.shape
+        if min(days, names) < 2 or days == names or not {days, names} <= set(array.shape):
+            return None
+        if not _tells(np.take(array, range(known + 1, days), axis=array.shape.index(days))):
+            return None
+        return f"a row for each session up to {self._market.dates[-1]!s:.10}"
+
+    def _by_value(self, array: Array, known: int) -> str | None:
+        """Prices, returns or statistics of later rows in an array of float32."""
+        values = np.unique(array[np.isfinite(array) & (array != 0)])
+        sample = values[np.linspace(0, len(values) - 1, min(len(values), SAMPLE)).astype(int)]
+        if (self._known_from(sample) >= 0).sum() < max(FEWEST, SHARE * len(sample)):
+            return None
+        if (self._known_from(values) > known).sum() < FEWEST:
+            return None
+        for table in self._tables:
+            if (row := _first_copied(array, values, table.single, known)) is not None:
+                return f"the {table.name} of {self._market.dates[row]!s:.10}"
+        for table in self._tables:
+            for name, statistic in STATISTICS.items():
+                if _is_copied(array, values, table.values, statistic, known):
+                    return f"the {name} of each name's {table.name} over all rows, up to {self._market.dates[-1]!s:.10}"
+        return None
+
+    def _known_from(self, values: Array) -> Array:
+        """[V] the first row with each of these numbers, -1 for one that the market does not have, or that is round."""
+        digits = np.abs(values) / 10 ** (np.floor(np.log10(np.abs(values))) - ROUND + 1)
+        numbers, first = self._sorted
+        rows = first[np.searchsorted(numbers, values).clip(max=len(numbers) - 1)]
+        return np.where(_is_among(values, numbers) & (np.abs(digits - digits.round()) > 1e-3), rows, -1)
+
+    @cached_property
+    def _tables(self) -> tuple[Table, ...]:
+        market = self._market
+        given = [(name, getattr(market, name)) for name in ("close", "open", "high", "low", "volume")]
+        index = market.benchmark_close[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            given += [
+                ("return", _after_first(market.close[1:] / market.close[:-1] - 1)),
+                ("logarithmic return", _after_first(np.diff(np.log(market.close), axis=0))),
+                ("benchmark", index),
+                ("benchmark's return", _after_first(index[1:] / index[:-1] - 1)),
+            ]
+        return tuple(Table(name, values, values.astype(np.float32)) for name, values in given if values is not None)
+
+    @cached_property
+    def _sorted(self) -> tuple[Array, Array]:
+        """Every number that may be copied [V], float32, sorted and distinct, and the first row that has it [V]."""
+        last = len(self._market.dates) - 1
+        numbers, rows = [], []
+        for table in self._tables:
+            numbers += [table.single.ravel(), *(_over(table.values, each) for each in STATISTICS.values())]
+            rows += [
+                np.repeat(np.arange(last + 1), table.values.shape[1]),
+                np.full(len(STATISTICS) * table.values.shape[1], last),
+            ]
+        together, row = np.concatenate(numbers).astype(np.float32), np.concatenate(rows)
+        there = np.isfinite(together) & (together != 0)
+        bits = together[there].view(np.uint32).astype(np.uint64)
+        ordered = np.where(bits >> 31, bits ^ 0xFFFFFFFF, bits | 0x80000000)  # in the order of the numbers
+        pairs = np.sort(ordered << np.uint64(32) | row[there].astype(np.uint64))  # several times as fast as argsort
+        ordered = pairs >> np.uint64(32)
+        pairs = pairs[np.r_[True, ordered[1:] != ordered[:-1]]]
+        ordered = (pairs >> np.uint64(32)).astype(np.uint32)
+        bits = np.where(ordered >> 31, ordered & 0x7FFFFFFF, ~ordered).astype(np.uint32)
+        return bits.view(np.float32), (pairs & np.uint64(0xFFFFFFFF)).astype(int)
+
+
+def _tells(array: Array | None) -> bool:
+    """Whether there are two different numbers in it."""
+    finite = np.array([]) if array is None else array[np.isfinite(array)]
+    return bool(finite.size) and bool(finite.min() != finite.max())
+
+
+def _after_first(table: Array) -> Array:
+    return np.concatenate([np.full_like(table[:1], np.nan), table])
+
+
+def _over(table: Array, statistic: Statistic) -> Array:
+    """[N] a statistic over the rows of a table, NaN for a name without any."""
+    there = np.isfinite(table).any(axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # too few rows for a deviation
+        return np.where(there, statistic(np.where(there, table, 0.0)), np.nan)
+
+
+def _is_among(wanted: Array, values: Array) -> Array:
+    """Whether each of `wanted` is one of the sorted `values`."""
+    return values[np.searchsorted(values, wanted).clip(max=len(values) - 1)] == wanted
+
+
+def _first_copied(array: Array, values: Array, table: Array, known: int) -> int | None:
+    """Row of entries of a table that an array has side by side and that did not occur until row `known`."""
+    fresh = values[~np.isin(values, table[: known + 1])]
+    later = table[known + 1 :]
+    if len(fresh) < FEWEST:
+        return None
+    hit = _is_among(later, fresh)
+    found = next((row for row, line in _lines(later, hit) if _has(array, line)), None)
+    return None if found is None else known + 1 + int(found)
+
+
+def _lines(table: Array, hit: Array) -> Iterator[tuple[int, Array]]:
+    """Rows, and `FEWEST` neighbours of a row or `RUN` of a column that are all hits, at a few places."""
+    for row in _a_few(np.flatnonzero(hit.sum(axis=1) >= FEWEST)):
+        there = np.flatnonzero(np.isfinite(table[row]))
+        starts = np.flatnonzero(_runs(hit[row, there], FEWEST))
+        yield from ((row, table[row, there[start : start + FEWEST]]) for start in _a_few(starts))
+    for row, column in _a_few(np.argwhere(_runs(hit, RUN))):
+        yield row, table[row : row + RUN, column]
+
+
+def _a_few(places: Array) -> Array:
+    return places[np.unique(np.linspace(0, max(len(places) - 1, 0), min(len(places), TRIES)).astype(int))]
+
+
+def _runs(hit: Array, length: int) -> Array:
+    """[R - length + 1, ...] whether a run of hits along the first axis begins here."""
+    count = max(len(hit) - length + 1, 0)
+    return np.logical_and.reduce([hit[start : start + count] for start in range(length)])
+
+
+def _has(array: Array, line: Array) -> bool:
+    """Whether an array has the values of a line side by side along one of its axes, in this order or the reverse."""
+    if len(np.unique(line)) < FEWEST:
+        return False
+    return any(
+        _is_in(np.moveaxis(array, axis, -1), order)
+        for axis in range(array.ndim)
+        if array.shape[axis] >= len(line)
+        for order in (line, line[::-1])
+    )
+
+
+def _is_in(lines: Array, order: Array) -> bool:
+    at = np.nonzero(lines[..., : lines.shape[-1] - len(order) + 1] == order[0])
+    for step in range(1, len(order)):
+        same = lines[(*at[:-1], at[-1] + step)] == order[step]
+        at = tuple(place[same] for place in at)
+    return bool(at[0].size)
+
+
+def _is_copied(array: Array, values: Array, table: Array, statistic: Statistic, known: int) -> bool:
+    """Whether an array has a statistic over all rows of names side by side, and it is another until row `known`."""
+    whole = _over(table, statistic).astype(np.float32)
+    hit = _is_among(whole, values)
+    if not _runs(hit, FEWEST).any():
+        return False
+    hit &= whole != _over(table[: known + 1], statistic).astype(np.float32)
+    starts = _a_few(np.flatnonzero(_runs(hit, FEWEST)))
+    return any(_has(array, whole[start : start + FEWEST]) for start in starts)
+
+
+def _numbers(value: Any) -> Array | None:
+    """[...] what numbers a thing holds, None if it is no array of numbers."""
+    try:
+        if isinstance(value, torch.Tensor):
+            return value.detach().to("cpu", torch.float64).numpy()
+        if hasattr(value, "select_dtypes"):
+            return value.select_dtypes("number").to_numpy(np.float64, na_value=np.nan)
+        if type(value).__module__.startswith("pandas"):
+            value = value.to_numpy()
+        if isinstance(value, np.ndarray):
+            return value if value.dtype.kind in "fiub" else None
+        if isinstance(value, (Mapping, list, tuple, set, frozenset, deque)) and is_numeric(value):
+            return np.array(list(value.values() if isinstance(value, Mapping) else value), dtype=np.float64)
+    except (TypeError, ValueError, AttributeError, RuntimeError):  # of another kind after all
+        return None
+    return None

@@ -1,0 +1,258 @@
+"""What is watched while a strategy decides: the files it reads, the processes it starts, the network and the clock.
+
+Python tells of files, processes and the network itself (PEP 578), and of calls to builtin functions through
+`sys.setprofile`. Nobody tells of what native code does by itself, and nothing is watched in other threads.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Sequence
+from datetime import date
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Literal, NamedTuple
+
+from finpod.strategy import Strategy
+
+Owner = Literal["user", "package", "library", "import"]
+"""Whose code a file holds: the user's, an installed package's (finpod too), the standard library's, or the import system's."""
+
+FINPOD = Path(__file__).parent
+LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+PACKAGES = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
+"""Files that are code: reading them is importing, or showing a line of it."""
+PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
+"""Files that may hold prices even where they belong to a package, as a data set that ships with it."""
+SYSTEM = tuple(map(Path, ("/proc", "/sys", "/etc", "/usr/share", "/usr/lib", "/dev/null", "/dev/urandom", "/dev/tty")))
+"""How many processors there are, time zones, fonts: nothing about a market."""
+CACHES = {".cache", "Caches", "matplotlib"}
+"""What packages keep for themselves."""
+
+LISTING = {"os.listdir", "os.scandir"}
+NETWORK = {"socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request"}
+PROCESSES = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec", "os.fork", "os.forkpty"}
+EVENTS = {"open", "sqlite3.connect"} | LISTING | NETWORK | PROCESSES
+NATIVE = {
+    ("pyarrow.parquet.core", "read_table"): "reads a file (pyarrow.parquet.read_table)",
+    ("pyarrow.parquet.core", "ParquetFile.__init__"): "reads a file (pyarrow.parquet.ParquetFile)",
+    ("pyarrow.feather", "read_table"): "reads a file (pyarrow.feather.read_table)",
+    ("pyarrow.dataset", "dataset"): "reads a file (pyarrow.dataset.dataset)",
+    ("curl_cffi.requests.session", "Session.request"): "reaches for the network (curl_cffi)",
+}
+"""Functions that hand a file or an address to native code, of which Python does not tell."""
+_NATIVE_NAMES = {name.rpartition(".")[2] for _, name in NATIVE}
+
+CLOCKS = {"time", "time_ns", "clock_gettime", "clock_gettime_ns"}
+CLOCKS_WITHOUT = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
+"""Functions of `time` that read the clock when they are given no more than so many arguments."""
+CLOCKS_OF_DATES = {"now", "utcnow", "today"}
+CLOCKS_BY_WORD = {"datetime64", "Timestamp", "to_datetime"}
+"""What reads the clock when it is given 'now' or 'today'."""
+ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
+_CLOCK_NAMES = CLOCKS | set(CLOCKS_WITHOUT) | CLOCKS_OF_DATES
+
+
+class Sight(NamedTuple):
+    """Something that a strategy took from elsewhere than its view."""
+
+    what: str
+    """'reads the file prices.csv', 'reads the clock (datetime.now)'."""
+    where: str
+    """The function, file and line: 'Mine.decide (mine.py, line 12)'."""
+
+
+class Watch:
+    """While it is entered, collects in `sights` what user's functions called in its block do in this thread, once each.
+
+    `homes` are folders whose code counts as the user's even if it is installed. Files of Python and of packages, and what
+    is read while importing them, are left alone; so are clocks that packages read and processes that they start. Of
+    `pandas.Timestamp.now`, `numpy.datetime64('now')` and their like Python does not tell: a function of the user's that
+    holds such a call is taken to make it. It puts an earlier profile function back.
+    """
+
+    def __init__(self, homes: Sequence[str] = ()) -> None:
+        self.homes = tuple(homes)
+        self._sights: dict[Sight, None] = {}
+
+    @property
+    def sights(self) -> list[Sight]:
+        """What was seen so far."""
+        return list(self._sights)
+
+    def __enter__(self) -> Watch:
+        _install()
+        self._boundary: FrameType | None = sys._getframe(1)
+        self._outer = getattr(_LOCAL, "watch", None)
+        self._profile = sys.getprofile()
+        _LOCAL.watch = self
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(self._profile)
+        _LOCAL.watch = self._outer
+        self._boundary = None
+
+    def _told(self, event: str, args: tuple[Any, ...]) -> None:
+        """What the audit hook hears of."""
+        frame, packages = self._user(sys._getframe(2))
+        if frame is None or (packages and event in PROCESSES):
+            return
+        if deed := _deed(event, args, packages):
+            self._add(deed, frame)
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
+        """What the profile function hears of."""
+        if event == "c_call":
+            name = getattr(arg, "__name__", "")
+            if name in _CLOCK_NAMES and self._is_users(frame) and (clock := _clock(arg, name, frame)):
+                self._add(f"reads the clock ({clock})", frame)
+        elif event == "call":
+            code = frame.f_code
+            if code.co_name in _NATIVE_NAMES:
+                deed = NATIVE.get((frame.f_globals.get("__name__", ""), code.co_qualname))
+                user = self._user(frame)[0] if deed else None
+                if deed and user:
+                    self._add(deed, user)
+            elif self._is_users(frame) and (clock := _clock_in(code)):
+                self._add(f"reads the clock ({clock})", frame)
+
+    def _is_users(self, frame: FrameType) -> bool:
+        return whose(frame.f_code.co_filename, self.homes) == "user"
+
+    def _user(self, frame: FrameType | None) -> tuple[FrameType | None, bool]:
+        """The frame of the user's code that the call came from, if it is no import, and whether a package lies between."""
+        packages = False
+        while frame is not None and frame is not self._boundary:
+            owner = whose(frame.f_code.co_filename, self.homes)
+            if owner == "user":
+                return frame, packages
+            if owner == "import":
+                return None, packages
+            packages |= owner == "package"
+            frame = frame.f_back
+        return None, packages
+
+    def _add(self, what: str, frame: FrameType) -> None:
+        code = frame.f_code
+        name = code.co_qualname.rpartition("<locals>.")[2]
+        file = os.path.basename(code.co_filename)  # noqa: PTH119  # not every file name of a code object is a path
+        self._sights[Sight(what, f"{name} ({file}, line {frame.f_lineno})")] = None
+
+
+def homes_of(strategy: Strategy) -> tuple[str, ...]:
+    """Folders, or files, of the packages that define the strategy's own classes; none for a strategy of finpod's."""
+    found = []
+    for kind in type(strategy).__mro__:
+        top = kind.__module__.partition(".")[0]
+        file = getattr(sys.modules.get(top), "__file__", None)
+        if issubclass(kind, Strategy) and top != "finpod" and file:
+            found.append(str(Path(file).parent if Path(file).name == "__init__.py" else file))
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=4096)
+def whose(filename: str, homes: tuple[str, ...] = ()) -> Owner:
+    """Whose code a code object with this file name is; code without a file, as typed at a prompt, is the user's."""
+    if filename.startswith("<frozen "):
+        return "import" if filename.startswith(("<frozen importlib", "<frozen zipimport")) else "library"
+    if filename.startswith("<"):
+        return "user"
+    path = Path(filename)
+    if any(path.is_relative_to(home) for home in homes):
+        return "user"
+    if path.is_relative_to(FINPOD) or _is_in(path, PACKAGES) or PACKAGE_FOLDERS & set(path.parts):
+        return "package"
+    return "library" if _is_in(path, LIBRARY) else "user"
+
+
+_LOCAL = threading.local()
+
+
+@lru_cache(maxsize=1)
+def _install() -> None:
+    """Audit hooks cannot be removed: one is installed for good, and listens to whatever watch is entered."""
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, args: tuple[Any, ...]) -> None:
+    if event in EVENTS and (watch := getattr(_LOCAL, "watch", None)) is not None:
+        _LOCAL.watch = None  # what looking at it does is no sight
+        try:
+            watch._told(event, args)
+        finally:
+            _LOCAL.watch = watch
+
+
+def _is_in(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _deed(event: str, args: tuple[Any, ...], packages: bool) -> str | None:
+    """An audit event in words; None for what is nobody's business."""
+    if event in NETWORK:
+        return "reaches for the network"
+    if event in PROCESSES:
+        return "starts a process"
+    subject = args[0] if args else None
+    if isinstance(subject, int):  # a file that is open already
+        return None
+    path = Path(os.fsdecode(subject if isinstance(subject, (str, bytes, os.PathLike)) else "."))
+    if event in LISTING:
+        return None if _is_pythons(path, packages) else f"lists the folder {path}"
+    flags = args[2] if event == "open" and isinstance(args[2], int) else os.O_RDONLY
+    writes = flags & os.O_WRONLY or (flags & os.O_RDWR and flags & os.O_TRUNC)
+    return None if writes or _is_pythons(path, packages) else f"reads the file {path}"
+
+
+def _is_pythons(path: Path, packages: bool) -> bool:
+    """Whether a file belongs to Python, a package or the system; if `packages`, whether it is a package's cache."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100  # a link's own name counts, so it is not resolved
+    parts = set(path.parts)
+    if PACKAGE_FOLDERS & parts or _is_in(path, (*LIBRARY, *PACKAGES, FINPOD)):
+        return not PRICES & set(path.suffixes)
+    return path.suffix in CODE or _is_in(path, SYSTEM) or (packages and bool(CACHES & parts))
+
+
+def _clock(function: Any, name: str, frame: FrameType) -> str | None:
+    """The clock that a builtin function reads, given how it is called."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, ModuleType):
+        if owner is not time or name in CLOCKS_OF_DATES:
+            return None
+        given = _arguments(frame)
+        asks = name in CLOCKS or (given is not None and given <= CLOCKS_WITHOUT[name])
+        return f"time.{name}" if asks else None
+    if isinstance(owner, type) and issubclass(owner, date) and name in CLOCKS_OF_DATES:
+        return f"{owner.__name__}.{name}"
+    return None
+
+
+def _arguments(frame: FrameType) -> int | None:
+    """Number of arguments of the call that a frame is making; None where it is not written down."""
+    for at in dis.get_instructions(frame.f_code):
+        if at.offset == frame.f_lasti:
+            return at.arg if at.opname == "CALL" else None
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _clock_in(code: CodeType) -> str | None:
+    """A clock of pandas' or numpy's that the text of a function reads."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "PUSH_NULL"]
+    for one, following in pairwise(steps):
+        if one.argval == "Timestamp" and following.opname in ATTRIBUTE and following.argval in CLOCKS_OF_DATES:
+            return f"Timestamp.{following.argval}"
+        if one.argval in CLOCKS_BY_WORD and following.opname == "LOAD_CONST" and following.argval in ("now", "today"):
+            return f"{one.argval}('{following.argval}')"
+    return None

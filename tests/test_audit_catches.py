@@ -1,0 +1,468 @@
+"""The audit catches each known way of looking ahead, in full and in the short form that each backtest runs; it passes the rest."""
+
+import socket
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from made_agents import tiny_train
+from made_markets import make_market, random_market
+
+from finpod.loading import load_strategy
+from finpod.lookahead import audit, audit_features, quick_audit
+from finpod.market.tape import Tape
+from finpod.simulator import simulate_market
+from finpod.strategy import BUILT_IN, MarketView, Momentum, Strategy, equal_parts, top_k
+
+DAYS, NAMES = 330, 12
+
+
+@pytest.fixture(scope="module")
+def market():
+    """Twelve names with gaps, of which the first three are listed later, one of them for the last sixty days."""
+    made = random_market(days=DAYS, names=NAMES, gaps=0.02)
+    tables = {name: getattr(made, name).copy() for name in ("close", "open", "factor")}
+    for table in tables.values():
+        for column, first in enumerate((100, 200, 270)):
+            table[:first, column] = np.nan
+    return make_market(
+        tables["close"],
+        open=tables["open"],
+        factor=tables["factor"],
+        member=made.member,
+        benchmark=made.benchmark_close,
+        benchmark_open=made.benchmark_open,
+    )
+
+
+def quick(strategy, market, days=4):
+    return quick_audit(strategy, market, 10, len(market.dates) - 1, days=days)
+
+
+BOTH = pytest.mark.parametrize("check", [audit, quick], ids=["audit", "quick"])
+
+
+class Ranks(Strategy):
+    """Holds the three highest of a feature that it reads in `decide` alone."""
+
+    name = "ranks"
+
+    def __init__(self, feature) -> None:
+        self.own = feature
+
+    def decide(self, view):
+        return top_k(view.features(self.own)[:, 0], 3, among=view.tradable)
+
+
+class Declares(Momentum):
+    """Declares a feature, and decides by something else."""
+
+    def __init__(self, *features) -> None:
+        super().__init__(lookback=20, k=3)
+        self.features = features
+
+
+# --- the five leaks, as features ------------------------------------------------------------------------------------
+
+
+def shifted(market):
+    """The return of the next session."""
+    close = pd.DataFrame(market.close)
+    return (close.shift(-1) / close - 1).to_numpy()
+
+
+def scaled_on_all_rows(market):
+    """Closes scaled by mean and deviation of all rows."""
+    return (market.close - np.nanmean(market.close, axis=0)) / np.nanstd(market.close, axis=0)
+
+
+def filled_backwards(market):
+    """How near closes are to the mean of all names, of which those without a price yet have their first."""
+    close = pd.DataFrame(market.close).ffill().bfill()
+    return close.div(close.mean(axis=1), axis=0).sub(1).abs().mul(-1).to_numpy()
+
+
+_PANEL = None
+
+
+def kept_in_a_global(market):
+    """The next close of the first market that it was ever given."""
+    global _PANEL
+    if _PANEL is None:
+        _PANEL = market
+    later = np.searchsorted(_PANEL.dates, market.dates) + 1
+    return _PANEL.close[later.clip(max=len(_PANEL.dates) - 1)] / market.close
+
+
+LEAKS = [shifted, scaled_on_all_rows, filled_backwards, kept_in_a_global]
+
+
+@BOTH
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_strategy_that_ranks_by_a_leak_is_caught(market, leak, check):
+    verdict = check(Ranks(leak), market, days=12)
+    assert not verdict.passed
+    assert any(finding.startswith("decisions") and "first leak on 20" in finding for finding in verdict.findings)
+    assert _PANEL is None
+
+
+@BOTH
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_leak_that_is_declared_is_named(market, leak, check):
+    verdict = check(Declares("return_5", leak), market)
+    named = [
+        finding for finding in verdict.findings if finding.startswith(f"feature {leak.__name__}: first leak on 20")
+    ]
+    assert named
+    assert all(" by " in finding or "appears, vanishes" in finding for finding in named)
+    assert not any("return_5" in finding for finding in verdict.findings)
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_leak_among_features_is_named(market, leak):
+    verdict = audit_features(market, ["return_5", leak])
+    assert any(finding.startswith(f"feature {leak.__name__}: first leak on 20") for finding in verdict.findings)
+    assert _PANEL is None
+
+
+def test_filling_backwards_shows_on_the_days_before_a_listing(market):
+    """Where all later bars are known anyhow, filling them back changes nothing: random days would miss it."""
+    verdict = audit_features(market, [filled_backwards], days=4)
+    rows = np.searchsorted(market.dates, verdict.days)
+    assert {99, 199, 269} & set(rows)
+    assert not verdict.passed
+
+
+@BOTH
+def test_filling_backwards_what_has_been_seen_is_no_leak(market, check):
+    class Fills(Strategy):
+        def decide(self, view):
+            closes = pd.DataFrame(view.closes(30)).bfill().to_numpy()
+            return top_k(closes[-1] / closes[0], 3, among=view.tradable)
+
+    assert check(Fills(), market).passed
+
+
+# --- the five leaks, as strategies ----------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_strategy_that_takes_the_next_day_from_its_view_is_caught(market, check):
+    class Ahead(Strategy):
+        def decide(self, view):
+            return top_k(np.nan_to_num(view._market.close[view._row + 1] / view.closes(1)[0]), 3, among=view.tradable)
+
+    assert "decisions: first leak on 20" in str(check(Ahead(), market))
+
+
+@BOTH
+def test_a_scaler_fitted_on_all_rows_is_caught(market, check):
+    class Scales(Strategy):
+        def __init__(self):
+            returns = market.close[1:] / market.close[:-1] - 1
+            self.mean, self.sd = np.nanmean(returns, axis=0), np.nanstd(returns, axis=0)
+
+        def decide(self, view):
+            closes = view.closes(2)
+            return top_k((closes[1] / closes[0] - 1 - self.mean) / self.sd, 3, among=view.tradable)
+
+    held = [finding for finding in check(Scales(), market).findings if " holds " in finding]
+    assert [finding.partition("; ")[2] for finding in held] == [
+        "self.mean holds ndarray [12] with the mean of each name's return over all rows, up to 2025-04-04",
+        "self.sd holds ndarray [12] with the deviation (ddof 0) of each name's return over all rows, up to 2025-04-04",
+    ]
+    assert all(finding.startswith("decisions: first leak on 20") for finding in held)
+
+
+def test_a_strategy_may_hold_what_it_was_trained_on(market):
+    row = 150
+
+    class Trained(Momentum):
+        trained_until = f"{market.dates[row]!s:.10}"
+
+        def __init__(self, rows):
+            super().__init__(20, 3)
+            self.panel, self.mean = market.close[:rows].copy(), market.close[:rows, 3:].mean(axis=0)
+
+    assert audit(Trained(row + 1), market).passed
+    (finding,) = audit(Trained(row + 2), market).findings
+    assert finding.startswith("decisions: first leak on ")
+    assert "self.panel holds ndarray [152, 12] with the close of 2024-07-30" in finding
+
+
+CARRIERS = {
+    "the market": lambda market: market,
+    "a part of it": lambda market: market.rows(100, 320),
+    "closes": lambda market: market.close.copy(),
+    "some closes": lambda market: market.close[50:300, 2:7].copy(),
+    "closes as float32": lambda market: market.close[50:].astype(np.float32),
+    "a tensor": lambda market: torch.tensor(market.open[5:]),
+    "returns": lambda market: market.close[1:] / market.close[:-1] - 1,
+    "logarithmic returns": lambda market: np.diff(np.log(market.close), axis=0),
+    "a frame": lambda market: pd.DataFrame(market.close[:-3], columns=list(market.tickers)),
+    "a tidy frame": lambda market: pd.DataFrame(market.close).stack().reset_index(),
+    "a Series": lambda market: pd.Series(market.close[:, 4]).dropna(),
+    "the benchmark": lambda market: market.benchmark_close.tolist(),
+    "lists by ticker": lambda market: dict(zip(market.tickers, market.close.T.tolist(), strict=True)),
+    "rows by date": lambda market: {day: dict(zip(market.tickers, row, strict=True))
+                                    for day, row in zip(market.dates[-40:], market.close[-40:].tolist(), strict=True)},
+    "newest first": lambda market: market.close[::-1].copy(),
+    "a signal of the same shape": lambda market: np.cumsum(np.nan_to_num(market.close), axis=0),
+    "who will be a member": lambda market: market.member.copy(),
+    "a view of the last day": lambda market: MarketView(market, DAYS - 1),
+}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("what", CARRIERS)
+def test_a_strategy_that_carries_the_panel_is_caught(market, what, check):
+    class Carries(Momentum):
+        def __init__(self):
+            super().__init__(20, 3)
+            self.panel = CARRIERS[what](market)
+
+    verdict = check(Carries(), market, days=3)
+    assert not verdict.passed
+    assert all("; self.panel" in finding and " holds " in finding for finding in verdict.findings)
+    assert verdict.findings[0].startswith(f"decisions: first leak on {verdict.days[0]!s:.10}; ")
+
+
+@BOTH
+def test_a_strategy_that_keeps_the_panel_when_it_first_decides_is_caught(market, check):
+    class Caches(Strategy):
+        every = 5
+
+        def decide(self, view):
+            if view.step == 0:
+                self.panel = view._market.close
+            return equal_parts(view.tradable)
+
+    assert "self.panel holds ndarray" in str(check(Caches(), market))
+
+
+class CachesInItsClass(Strategy):
+    panel = None
+
+    def decide(self, view):
+        if CachesInItsClass.panel is None:
+            CachesInItsClass.panel = view._market
+        return equal_parts(view.tradable)
+
+
+@BOTH
+def test_a_strategy_that_keeps_the_panel_in_its_class_is_caught_and_left_as_it_was(market, check):
+    assert "CachesInItsClass.panel holds a market" in str(check(CachesInItsClass(), market))
+    assert CachesInItsClass.panel is None
+
+
+@BOTH
+def test_a_panel_in_a_global_of_its_file_is_caught(tmp_path, market, check):
+    np.save(tmp_path / "closes.npy", market.close)
+    (tmp_path / "mine.py").write_text(
+        "import finpod, numpy as np\n"
+        f"CLOSES = np.load({str(tmp_path / 'closes.npy')!r})\n"
+        "UNUSED = CLOSES.copy()\n"
+        "class Mine(finpod.Strategy):\n"
+        "    def decide(self, view):\n"
+        "        return finpod.top_k(np.nan_to_num(CLOSES[-1]), 3, among=view.tradable)\n"
+    )
+    verdict = check(load_strategy(tmp_path / "mine.py"), market)
+    assert ["global CLOSES holds" in finding for finding in verdict.findings] == [True]
+
+
+def test_a_feature_that_carries_a_panel_is_caught(market):
+    def knows(on):
+        return market.close[: len(on.dates)][:, : len(on.tickers)] * 0 + 1
+
+    verdict = audit_features(market, [knows])
+    assert any("market of knows holds a market [330, 12]" in finding for finding in verdict.findings)
+
+
+# --- fills ----------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_fills_at_the_seen_close_are_caught(market, monkeypatch, check, fill):
+    assert check(BUILT_IN["equal-weight"](), market).passed
+    honest = Tape.fill_row
+    monkeypatch.setattr(
+        Tape, "fill_row", lambda tape, row: tape.decision_row(row) if tape.fill == fill else honest(tape, row)
+    )
+    (finding,) = check(BUILT_IN["equal-weight"](), market).findings
+    assert finding.startswith("fills: first leak on 20")
+    assert f"with fill='{fill}' an order of that decision" in finding
+    assert "a price the decision has seen" in finding
+
+
+def test_a_decision_for_the_close_that_sees_that_close_is_caught(market, monkeypatch):
+    """With no lag, the decision at the mark is filled one row too late to be seen; with the old rows, at the seen close."""
+    monkeypatch.setattr(Tape, "lag", property(lambda tape: 0))
+    monkeypatch.setattr(Tape, "fill_row", lambda tape, row: row + (tape.fill == "open"))
+    findings = audit(Momentum(20, 3), market).findings
+    assert [finding[:5] for finding in findings] == ["fills"]
+    assert "fill='close'" in findings[0]
+
+
+# --- files, processes, the network and the clock --------------------------------------------------------------------
+
+
+class Reads(Momentum):
+    """Does something on the side."""
+
+    def __init__(self, act) -> None:
+        super().__init__(20, 3)
+        self.act = act
+
+    def decide(self, view):
+        self.act()
+        return super().decide(view)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("act", "deed"),
+    [
+        (lambda: datetime.now(), "reads the clock (datetime.now)"),
+        (lambda: time.time(), "reads the clock (time.time)"),
+        (lambda: subprocess.run(["true"], check=True), "starts a process"),
+        (lambda: socket.getaddrinfo("localhost", 80), "reaches for the network"),
+        (lambda: list(Path("strategies").iterdir()), "lists the folder strategies"),
+    ],
+)
+def test_what_is_read_besides_the_view_is_told(market, act, deed, check):
+    verdict = check(Reads(act), market, days=3)
+    line = act.__code__.co_firstlineno
+    assert verdict.findings == (
+        f"decisions: <lambda> (test_audit_catches.py, line {line}) {deed} while deciding on {verdict.days[0]!s:.10}",
+    )
+
+
+@BOTH
+def test_a_strategy_that_reads_a_file_is_told(tmp_path, market, check):
+    pd.DataFrame(market.close).to_csv(tmp_path / "prices.csv")
+    (tmp_path / "mine.py").write_text(
+        "import finpod, pandas as pd\n"
+        "class Mine(finpod.Strategy):\n"
+        "    def decide(self, view):\n"
+        f"        later = pd.read_csv({str(tmp_path / 'prices.csv')!r}).iloc[-1, 1:]\n"
+        "        return finpod.top_k(later.to_numpy(), 3, among=view.tradable)\n"
+    )
+    verdict = check(load_strategy(tmp_path / "mine.py"), market, days=3)
+    assert verdict.findings == (
+        f"decisions: Mine.decide (mine.py, line 4) reads the file {tmp_path / 'prices.csv'} while deciding on "
+        f"{verdict.days[0]!s:.10}",
+    )
+
+
+@BOTH
+def test_a_feature_that_reads_a_file_is_told(tmp_path, market, check):
+    (tmp_path / "factor.txt").write_text("1")
+
+    def from_file(on):
+        return on.close * float((tmp_path / "factor.txt").read_text())
+
+    assert f"from_file (test_audit_catches.py, line {from_file.__code__.co_firstlineno + 1}) reads the file" in str(
+        check(Ranks(from_file), market, days=2)
+    )
+    (finding,) = audit_features(market, [from_file], days=2).findings
+    assert "features: from_file" in finding
+    assert "while computing the values of 20" in finding
+
+
+# --- what must pass -------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("name", [*BUILT_IN, *(str(path) for path in Path("strategies").glob("*.py"))])
+def test_the_reference_strategies_pass(market, name, check):
+    strategy = load_strategy(name)
+    traded = market.benchmark_market() if strategy.trades_benchmark and check is quick else market
+    assert check(strategy, traded).findings == ()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    simulated = simulate_market(names=6, days=130, seed=3)
+    return simulated, tiny_train(simulated, tmp_path_factory.mktemp("trained") / "agent")
+
+
+@BOTH
+def test_a_trained_agent_passes(trained, check):
+    simulated, agent = trained
+    for strategy in (agent, *agent.variants):
+        assert check(strategy, simulated, days=3).findings == ()
+
+
+@BOTH
+def test_a_trained_agent_on_a_leaking_feature_is_caught(trained, tmp_path, check):
+    simulated, _ = trained
+    agent = tiny_train(simulated, tmp_path / "agent", features=("return_5", shifted))
+    assert any(
+        finding.startswith("feature shifted: first leak on") for finding in check(agent, simulated, days=3).findings
+    )
+
+
+@BOTH
+def test_remembering_is_no_leak(market, check):
+    class Remembers(Strategy):
+        every = 3
+
+        def __init__(self):
+            self.tickers, self.days, self.past, self.views, self.closes = list("ABC"), [], {}, [], []
+            self.plan = {f"{day!s:.10}": i for i, day in enumerate(market.dates)}
+            self.slots = np.zeros(market.shape)
+
+        def decide(self, view):
+            weights = top_k(view.closes(5)[-1] / view.closes(5)[0], 3, among=view.tradable)
+            self.days.append(view.date)
+            self.past[view.date] = weights
+            self.views.append(view)
+            self.closes.append(view.closes(1)[0])
+            self.slots[view._row] = weights
+            self.seen = view._market.close[: view._row + 1].copy()
+            return weights
+
+    assert check(Remembers(), market).findings == ()
+
+
+@BOTH
+def test_importing_while_it_decides_is_no_leak(market, check):
+    class Lazy(Strategy):
+        def decide(self, view):
+            import scipy.stats
+
+            ranks = scipy.stats.rankdata(np.nan_to_num(view.closes(1)[0]))
+            return top_k(ranks, 3, among=view.tradable)
+
+    assert check(Lazy(), market, days=2).findings == ()
+
+
+@BOTH
+def test_what_an_audit_leaves_behind(market, check):
+    """Nothing: globals, class attributes and generators of random numbers are as before."""
+    tables = {}
+
+    def memoised(on):
+        if "close" not in tables:
+            tables["close"] = on.close
+        return on.close
+
+    np.random.seed(7)
+    torch.manual_seed(7)
+
+    class Draws(Strategy):
+        def decide(self, view):
+            return np.random.rand(len(view.tickers)) * view.tradable * torch.rand(1).item() / 20
+
+    first = np.random.get_state()[1].copy(), torch.get_rng_state()
+    check(Ranks(memoised), market, days=2)
+    assert "not repeatable" in str(check(Draws(), market, days=2))
+    np.testing.assert_array_equal(np.random.get_state()[1], first[0])
+    assert torch.equal(torch.get_rng_state(), first[1])
+    assert tables == {}

@@ -1,0 +1,272 @@
+"""What a strategy reads besides its view must be seen, and what Python and packages do for themselves must not."""
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from finpod.loading import load_strategy
+from finpod.strategy import Momentum
+from finpod.watching import Watch, homes_of, whose
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with the same two numbers in many formats."""
+    folder = tmp_path_factory.mktemp("files")
+    frame = pd.DataFrame({"close": [1.0, 2.0]})
+    frame.to_csv(folder / "x.csv")
+    frame.to_parquet(folder / "x.parquet")
+    np.save(folder / "x.npy", frame.to_numpy())
+    torch.save(torch.ones(2), folder / "x.pt")
+    return folder
+
+
+def seen(act):
+    """What was seen of one function, without the places."""
+    with Watch() as watch:
+        act()
+    return [sight.what for sight in watch.sights]
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("x.csv", lambda path: path.read_text()),
+        ("x.csv", lambda path: open(path).close()),  # noqa: PTH123
+        ("x.csv", lambda path: os.close(os.open(path, os.O_RDONLY))),
+        ("x.csv", pd.read_csv),
+        ("x.npy", np.load),
+        ("x.npy", lambda path: np.memmap(path, mode="r")),
+        ("x.npy", np.fromfile),
+        ("x.pt", torch.load),
+        ("x.db", lambda path: sqlite3.connect(path).close()),
+    ],
+)
+def test_a_file_that_is_read_is_named(files, name, read):
+    assert seen(lambda: read(files / name)) == [f"reads the file {files / name}"]
+
+
+def test_files_that_native_code_reads_are_seen_where_they_are_handed_over(files):
+    import pyarrow.parquet
+
+    for read in (pd.read_parquet, pyarrow.parquet.read_table):
+        assert seen(lambda read=read: read(files / "x.parquet"))[-1] == "reads a file (pyarrow.parquet.read_table)"
+    assert "reads a file (pyarrow.parquet.ParquetFile)" in seen(
+        lambda: pyarrow.parquet.ParquetFile(files / "x.parquet")
+    )
+
+
+def test_folders_that_are_listed_are_named(files):
+    assert seen(lambda: list(files.iterdir())) == [f"lists the folder {files}"]
+    assert seen(lambda: list(files.glob("*.csv"))) == [f"lists the folder {files}"]
+
+
+def test_a_file_that_is_written_tells_nothing(tmp_path):
+    def log():
+        (tmp_path / "log.txt").write_text("one")
+        with (tmp_path / "log.txt").open("a") as file:
+            file.write("two")
+
+    assert seen(log) == []
+    assert seen(lambda: (tmp_path / "log.txt").open("r+").close()) == [f"reads the file {tmp_path / 'log.txt'}"]
+
+
+def test_of_what_ships_with_a_package_only_prices_are_seen(tmp_path):
+    folder = tmp_path / "site-packages" / "package"
+    folder.mkdir(parents=True)
+    for name in ("prices.csv", "settings.toml"):
+        (folder / name).write_text("")
+    assert seen(lambda: (folder / "prices.csv").read_text()) == [f"reads the file {folder / 'prices.csv'}"]
+    assert seen(lambda: (folder / "settings.toml").read_text()) == []
+
+
+def test_importing_reads_no_file(tmp_path, monkeypatch):
+    (tmp_path / "lazily_imported.py").write_text("import xml.dom.minidom\nVALUE = 1\n")
+    (tmp_path / "reads_while_imported.py").write_text(
+        "import pathlib\nTEXT = pathlib.Path(__file__ + '.txt').read_text()\n"
+    )
+    (tmp_path / "reads_while_imported.py.txt").write_text("prices")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def lazy():
+        import wave
+
+        import lazily_imported
+
+        return lazily_imported.VALUE, wave
+
+    def reads():
+        import reads_while_imported  # noqa: F401
+
+    assert seen(lazy) == []
+    assert seen(reads) == [f"reads the file {tmp_path / 'reads_while_imported.py.txt'}"]
+
+
+def test_what_python_and_the_system_keep_is_left_alone():
+    def innocent():
+        import traceback
+
+        try:
+            raise ValueError("shown with the line of this file")
+        except ValueError:
+            traceback.format_exc()
+        pd.Timestamp("2020-01-02", tz="America/New_York")
+        Path(os.devnull).read_text()
+        Path("/proc/cpuinfo").exists() and Path("/proc/cpuinfo").read_text()
+
+    assert seen(innocent) == []
+
+
+# --- processes and the network --------------------------------------------------------------------------------------
+
+
+def test_processes_are_seen():
+    assert seen(lambda: subprocess.run([sys.executable, "-c", ""], check=True)) == ["starts a process"]
+    assert seen(lambda: os.system("true")) == ["starts a process"]
+
+
+def test_the_network_is_seen():
+    def connect():
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", 9), timeout=1)
+
+    def ask():
+        from urllib.request import urlopen
+
+        with pytest.raises(OSError):
+            urlopen("http://127.0.0.1:9/prices", timeout=1)
+
+    assert seen(connect) == seen(ask) == ["reaches for the network"]
+
+
+# --- the clock ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clock", "read"),
+    [
+        ("time.time", lambda: time.time()),
+        ("time.time_ns", lambda: time.time_ns()),
+        ("datetime.now", lambda: datetime.now()),
+        ("datetime.now", lambda: datetime.now(UTC)),
+        ("datetime.today", lambda: datetime.today()),
+        ("date.today", lambda: date.today()),
+        ("time.localtime", lambda: time.localtime()),
+        ("time.strftime", lambda: time.strftime("%Y")),
+        ("Timestamp.now", lambda: pd.Timestamp.now()),
+        ("Timestamp('today')", lambda: pd.Timestamp("today")),
+        ("to_datetime('now')", lambda: pd.to_datetime("now", utc=True)),
+        ("datetime64('now')", lambda: np.datetime64("now")),
+    ],
+)
+def test_a_clock_that_is_read_is_named(clock, read):
+    assert seen(read) == [f"reads the clock ({clock})"]
+
+
+def test_what_only_converts_or_measures_time_reads_no_clock():
+    class Today:
+        now = "2020-01-02"
+
+    def innocent():
+        moment = time.gmtime(0)
+        time.strftime("%Y", moment), time.localtime(0), time.perf_counter(), time.monotonic()
+        pd.Timestamp(Today.now), np.datetime64("2020-01-02"), date(2020, 1, 2), datetime.fromtimestamp(0)
+
+    assert seen(innocent) == []
+
+
+def test_the_clock_of_a_package_is_its_own_business():
+    import logging
+
+    assert seen(lambda: logging.getLogger("finpod.test").debug("x") or logging.makeLogRecord({})) == []
+    assert seen(lambda: pd.Series([1.0, 2.0]).rolling(2).mean()) == []
+
+
+# --- the watch itself -----------------------------------------------------------------------------------------------
+
+
+def test_a_sight_says_where(files):
+    class Reader:
+        def decide(self):
+            (files / "x.csv").read_text()
+
+    with Watch() as watch:
+        Reader().decide()
+        Reader().decide()
+    line = Reader.decide.__code__.co_firstlineno + 1
+    assert [sight.where for sight in watch.sights] == [f"Reader.decide (test_watching.py, line {line})"]
+
+
+def test_it_sees_nothing_before_and_after(files):
+    def read():
+        (files / "x.csv").read_text(), time.time()
+
+    watch = Watch()
+    read()
+    with watch:
+        pass
+    read()
+    assert watch.sights == []
+
+
+def test_an_earlier_profile_function_comes_back_even_after_an_error():
+    def earlier(frame, event, arg):
+        return None
+
+    before = sys.getprofile()
+    sys.setprofile(earlier)
+    try:
+        with pytest.raises(ZeroDivisionError), Watch():
+            1 / 0  # noqa: B018
+        assert sys.getprofile() is earlier
+    finally:
+        sys.setprofile(before)
+
+
+def test_watches_nest(files):
+    with Watch() as outer:
+        with Watch() as inner:
+            (lambda: time.time())()
+        (lambda: (files / "x.csv").read_text())()
+    assert [sight.what for sight in inner.sights] == ["reads the clock (time.time)"]
+    assert [sight.what for sight in outer.sights] == [f"reads the file {files / 'x.csv'}"]
+
+
+def test_other_threads_are_not_watched(files):
+    def other():
+        thread = threading.Thread(target=(files / "x.csv").read_text)
+        thread.start()
+        thread.join()
+
+    assert seen(other) == []
+
+
+def test_code_has_an_owner():
+    import json
+
+    assert whose(__file__) == whose("<stdin>") == whose("strategies/momentum.py") == "user"
+    assert whose(json.__file__) == whose("<frozen os>") == "library"
+    assert whose(np.__file__) == whose(homes_of.__code__.co_filename) == "package"
+    assert whose("<frozen importlib._bootstrap>") == "import"
+    assert whose(np.__file__, (str(Path(np.__file__).parent),)) == "user"
+
+
+def test_a_strategy_has_a_home(tmp_path):
+    (tmp_path / "mine.py").write_text("import finpod\nclass Mine(finpod.Momentum if 0 else finpod.Strategy): pass\n")
+    mine = load_strategy(tmp_path / "mine.py")
+    assert homes_of(mine) == (str(tmp_path / "mine.py"),)
+    assert homes_of(Momentum()) == ()
