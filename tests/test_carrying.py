@@ -92,7 +92,7 @@ def test_forward_filled_and_tidy_copies_are_told(market):
 def test_statistics_over_all_rows_are_told(market, name, statistic):
     late = make_market(
         np.vstack(
-            [market.close[: ROW + 1], market.close[ROW + 1 :] * np.random.default_rng(1).uniform(0.001, 100, (39, 6))]
+            [market.close[: ROW + 1], market.close[ROW + 1 :] * np.exp(np.random.default_rng(1).normal(0, 3, (39, 6)))]
         )
     )
     (found,) = told(late, statistic(late.close))
