@@ -67,7 +67,8 @@ def test_what_was_not_run_is_left_out_and_named():
 
 
 def test_the_audit_is_a_line_if_passed_and_a_red_box_if_not(html):
-    assert "Look-ahead audit: passed on 2 days; not checked: state kept outside the strategy." in Page(html).text
+    assert "Look-ahead audit: passed on 2 days; what it does not cover stands under Provenance." in Page(html).text
+    assert "Not checked state kept outside the strategy Passed yes" in Page(html).text
     assert "Looks ahead" not in html
     found = {"passed": False, "findings": ["the weight of N03 changed", "<b>"], "days": 1, "unchecked": None}
     failed = render(make_result(days=30, audit=found))
@@ -134,7 +135,7 @@ def test_each_probability_is_said_in_words(result):
     assert deflated == "61.4%"
     assert "luck alone would show 0.38" in meaning
     assert "deviate by 0.21 (measured in the search)" in meaning
-    assert answers["Chance that the lead is above the best of 16 trials without skill"][0] == "40.2%"
+    assert answers["Chance that the lead over equal weight is above the best of 16 trials without skill"][0] == "40.2%"
     assert answers["Years needed"][0] == "11.2"
     assert "passes 95 %; this record has 1.2" in answers["Years needed"][1]
     assert answers["Years needed for the lead"][0] == "no number is enough"
@@ -149,7 +150,7 @@ def test_a_single_trial_has_nothing_to_be_deflated_by():
     asked = [question for question, _, _ in probabilities(lucky(trials=1), made_significance() | {"trials": 1})]
     assert asked[:2] == [
         "Chance that the true Sharpe ratio is above zero",
-        "Chance that the lead is above zero",
+        "Chance that the lead over equal weight is above zero",
     ]
 
 

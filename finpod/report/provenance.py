@@ -95,8 +95,27 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     versions = [
         (name, _version(name)) for name in ("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")
     ]
-    groups = [("Run", run), ("Data", data), ("Agent", _flat(agent)), ("This report was made with", versions)]
+    groups = [
+        ("Run", run),
+        ("Data", data),
+        ("Agent", _flat(agent)),
+        ("Search", _flat(result.search) if result.trials > 1 else []),
+        ("Look-ahead audit", _audit(result.audit)),
+        ("This report was made with", versions),
+    ]
     return [(title, rows) for title, rows in groups if rows]
+
+
+def _audit(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each point of the audit in full, one after the other."""
+    listed = {
+        key: "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value for key, value in found.items()
+    }
+    rows = [
+        (_words(key), "yes" if value is True else "no" if value is False else str(value))
+        for key, value in listed.items()
+    ]
+    return sorted((label.replace("Unchecked", "Not checked"), text) for label, text in rows if text)
 
 
 def _spread(rows: list[dict[str, Any]]) -> Table:

@@ -84,8 +84,8 @@ def audit_line(result: BacktestResult) -> tuple[str, Sequence[str], bool]:
     number = len(days) if isinstance(days, (list, tuple)) else int(days or 0)
     span = f"on {number:,} day{'s' if number != 1 else ''}"
     if audit.get("passed"):
-        open_ends = "; ".join(map(str, audit.get("unchecked") or ()))
-        return f"Look-ahead audit: passed {span}" + (f"; not checked: {open_ends}" if open_ends else ""), (), False
+        beside = "; what it does not cover stands under Provenance" if audit.get("unchecked") else ""
+        return f"Look-ahead audit: passed {span}{beside}", (), False
     return f"Look-ahead audit: failed {span}", [str(finding) for finding in audit.get("findings") or ()], True
 
 
@@ -135,7 +135,7 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
     hurdle = f"the best of {trials:,} trials without skill" if trials > 1 else "zero"
     level = f"{100 * found.get('level', 0.95):g} %"
     source = f" ({said})" if (said := found.get("trial_sd_source")) else ""
-    active = "of the returns less equal weight's, which tell of skill where the whole market rises"
+    active = "of the returns less equal weight's"
     history = f"this record has {len(result.returns) / result.periods_per_year:.1f}"
     rows = [
         (
@@ -149,7 +149,11 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
             f"luck alone would show {ratio(found.get('expected_best'))}, as the ratios of the trials deviate by "
             f"{ratio(found.get('trial_sd'))}{source} (deflated Sharpe ratio)",
         ),
-        (f"Chance that the lead is above {hurdle}", _share(found.get("deflated_active_sharpe")), active),
+        (
+            f"Chance that the lead over equal weight is above {hurdle}",
+            _share(found.get("deflated_active_sharpe")),
+            f"{active}, which tell of skill where the whole market rises",
+        ),
         (
             "Years needed",
             _years(found.get("minimum_years")),
@@ -158,7 +162,7 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
         (
             "Years needed for the lead",
             _years(found.get("minimum_active_years")),
-            f"the same {active.removesuffix(', which tell of skill where the whole market rises')}; {history}",
+            f"the same {active}; {history}",
         ),
         (
             "Chance that the choice was overfitted",
