@@ -127,7 +127,7 @@ def test_a_run_at_a_url_is_read(tmp_path):
     near = read_history(f"file://{place}")
     assert [one.score for one in ranked(near.trials)] == [one.score for one in ranked(history.trials)]
     for nowhere in ("memory://runs/nowhere", f"file://{tmp_path}/nowhere"):
-        with pytest.raises(InputError, match="no run at .*nowhere"):
+        with pytest.raises(InputError, match=r"no run at .*nowhere"):
             read_history(nowhere)
 
 

@@ -1,0 +1,132 @@
+"""`EventFiles`: what a tournament finds, as event files that TensorBoard shows while it runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from finpod.errors import InputError
+from finpod.tournament.driver import Status
+from finpod.tournament.leaderboard import Entry
+
+MOST_AGENTS = 200
+"""Agents that have a run of their own beside that of the tournament; TensorBoard grows slow with more."""
+
+
+class Pace:
+    """Environment steps a second over the last `span` seconds, or over the last slice of training if that took longer."""
+
+    def __init__(self, span: float = 60.0) -> None:
+        self._span = span
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, now: float, steps: int) -> None:
+        """Steps in all until now; they grow as slices end."""
+        if self._seen and self._seen[-1][1] == steps:
+            return
+        self._seen.append((now, steps))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - self._span:
+            self._seen.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Steps a second; NaN before a slice has ended."""
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (ended - began) if ended > began else math.nan
+
+
+class EventFiles:
+    """A watch that writes event files into a folder.
+
+    `seed-S` holds a tournament by the number of trials that have ended: score, best score, validation metrics, losses of the
+    last update and environment steps a second. `seed-S/AGENT` holds an agent's score by its own steps of experience. Raises
+    InputError where tensorboardX is not installed or the folder cannot be written.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._open = _writers()
+        self._status: Status | None = None
+        self._writer: Any = None
+        self._begin("")  # fails now rather than after the first trial
+
+    def __call__(self, status: Status, now: float | None = None) -> None:
+        """Write what has ended since the last look; `now` is Unix time."""
+        now = time.time() if now is None else now
+        if status is not self._status:
+            self._begin(f"seed-{status.plan.seed}")
+            self._status, self._pace = status, Pace()
+            self._seen = {entry.trial for entry in status.board.log}  # an earlier driver wrote those
+            scores = [entry.score for entry in status.board.log if not math.isnan(entry.score)]
+            self._best, self._agents = max(scores, default=math.nan), set[str]()
+        self._pace.note(now, status.steps)
+        if len(status.board.log) == len(self._seen):
+            return
+        for entry in [entry for entry in status.board.log if entry.trial not in self._seen]:
+            self._seen.add(entry.trial)
+            losses = status.losses if entry is status.latest else {}
+            self._write(entry, status, losses, now)
+        self._writer.flush()
+
+    def _write(self, entry: Entry, status: Status, losses: dict[str, float], now: float) -> None:
+        self._best = entry.score if math.isnan(self._best) else max(self._best, entry.score)  # max(x, NaN) is x
+        values = {
+            "score/trial": entry.score,
+            "score/best": self._best,
+            "pace/steps_per_second": self._pace.rate,
+            **{f"validation/{name}": value for name, value in entry.metrics.items()},
+            **{f"loss/{name}": value for name, value in losses.items()},
+        }
+        _scalars(self._writer, values, len(self._seen), now)
+        self._agents.add(entry.agent_id)
+        if len(self._agents) <= MOST_AGENTS:
+            writer = self._open(self._folder / f"seed-{status.plan.seed}" / entry.agent_id)
+            _scalars(writer, {"score/trial": entry.score}, entry.steps, now)
+            writer.close()
+
+    def _begin(self, name: str) -> None:
+        """The file of one tournament, in the place of that of the one before."""
+        self.close()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._writer = self._open(self._folder / name) if name else None
+        except OSError as error:
+            said = error.strerror or error
+            raise InputError(f"cannot write {self._folder}: {said}; choose a folder you may write to") from error
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> EventFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _scalars(writer: Any, values: dict[str, float], step: int, now: float) -> None:
+    """Those that are defined."""
+    for name, value in values.items():
+        if math.isfinite(value):
+            writer.add_scalar(name, value, step, walltime=now)
+
+
+def _writers() -> Any:
+    """What opens an event file in a folder."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise InputError(
+            "event files need tensorboardX; pip install tensorboardX, or leave out --tensorboard"
+        ) from error
+    # by itself a file is named by the second, and would replace one of the same second
+    return lambda folder: SummaryWriter(str(folder), filename_suffix=f".{time.time_ns()}")
