@@ -78,7 +78,10 @@ def train(
         str | None, typer.Option(help="URL for log and checkpoints, such as s3://bucket/run; beside --out if left out.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Go on with an unfinished run, with the settings it was given.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Go on with an unfinished run, as it was asked for; begin it if all is given."
+        ),
     ] = None,
     fork: Annotated[
         str | None, typer.Option(metavar="NAME", help="Begin with a copy of an unfinished run; settings may change.")
@@ -89,12 +92,13 @@ def train(
     as_json: options.AsJson = False,
 ) -> None:
     """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
-    from finpod.tournament.resume import asked_of
+    from finpod.tournament.resume import asked_of, is_unfinished
 
     given = dict(context.params)
-    if resume or fork:
+    again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
+    if again or fork:
         told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
-        asked = asked_of(resume or str(fork), storage if resume else None)
+        asked = asked_of(resume if again and resume else str(fork), storage if again else None)
         kept = {name: value for name, value in asked.items() if name in given and name not in (*told, *OWN)}
         if fork:
             kept.pop("out", None)
@@ -102,7 +106,9 @@ def train(
     for name in NEEDED:
         if given[name] is None:
             raise InputError(f"--{name} is missing; a new run needs --train, --validation and --out")
-    _train(given, resume=bool(resume))
+    if resume and not again:
+        console.remark(f"there is no unfinished run {resume}: beginning it")
+    _train(given, resume=again)
 
 
 def _train(given: dict[str, Any], *, resume: bool) -> None:
@@ -135,7 +141,8 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     check_pods(count, given["pod_cpus"], given["pod_gpus"])
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
-    _say_device(given["device"])
+    if not where.gpus:
+        _say_device(given["device"])
     prices = options.load(given["market"], given["members"], given["benchmark"])
     with console.watched(given["tensorboard"]) as (progress, watch):
         ensemble = finpod.train(
@@ -168,6 +175,11 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     console.show_table(ensemble.provenance["board"])
     print(f"\n{out}")
+
+
+def _complete(given: dict[str, Any]) -> bool:
+    """Whether a new run could begin with what was given."""
+    return all(given[name] is not None for name in NEEDED)
 
 
 def _whole(text: str) -> int:

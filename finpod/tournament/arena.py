@@ -108,9 +108,9 @@ def share(arena: Arena) -> dict[str, Any]:
     return {"arena": replace(arena, features=panel.names), **tables}
 
 
-def from_share(shared: dict[str, Any]) -> Arena:
-    """The arena that `share` took apart, on its device; on the CPU it reads the shared arrays, which nothing writes to."""
-    arena: Arena = shared["arena"]
+def from_share(shared: dict[str, Any], device: str = "cpu") -> Arena:
+    """The arena that `share` took apart, on a device; on the CPU it reads the shared arrays, which nothing writes to."""
+    arena: Arena = replace(shared["arena"], device=device)
     kinds: dict[str, type] = {"panel": Panel, "tape": Tape}
     for name, kind in kinds.items():
         with warnings.catch_warnings():

@@ -15,13 +15,13 @@ from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.plan import Plan
 
 
-def provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]]) -> dict[str, Any]:
-    """Task, plan, members and the whole board of each run as plain values."""
+def provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]], device: str) -> dict[str, Any]:
+    """Task, plan, members and the whole board of each run as plain values; `device` is that of the pods."""
     task, plan = arena.task_spec(), runs[0][0]
     return {
         "task": "stocks",
         "learner": "ppo",
-        "device": arena.device,
+        "device": device,
         "threads": arena.threads,
         "seeds": [plan.seed for plan, _, _ in runs],
         "plan": {

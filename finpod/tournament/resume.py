@@ -141,6 +141,16 @@ def asked_of(run: str, storage: str | None) -> dict[str, Any]:
         raise InputError(f"{place.where} does not hold what it was asked with; give all options again") from error
 
 
+def is_unfinished(run: str, storage: str | None) -> bool:
+    """Whether there is a run to go on with."""
+    if storage:
+        return bool(_logs(open_store(storage)))
+    try:
+        return bool(folder_of(run))
+    except InputError:
+        return False
+
+
 def _exists(place: Store, name: str) -> bool:
     return name in place.names()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -114,15 +115,17 @@ def train(
     target = Path(out)
     require_free(target, overwrite, MANIFEST)
     trading = trading_of(hold=hold, action=action, costs=costs or Costs(), **settings)
-    arena = make_arena(market, train, validation, trading, fill, features, str(pick_device(device)), threads)
+    where = pods or Pods()
+    here = "cpu" if where.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
+    arena = make_arena(market, train, validation, trading, fill, features, here, threads)
     say = progress or (lambda doing, share: None)
     with unfinished(target, storage, resume=resume, fork=fork, overwrite=overwrite) as place:
         note_asked(place, asked)
         say("features", 0.0)
         _ = arena.panel
         runs = _run_all(arena, [replace(first, seed=seed + s) for s in range(seeds)], config or PPOConfig(),
-                        pods or Pods(), place, say, watch, fork is not None)  # fmt: skip
-        ensemble = _ensemble(arena, runs, target, features)
+                        where, place, say, watch, fork is not None)  # fmt: skip
+        ensemble = _ensemble(arena, runs, target, features, "cuda" if where.gpus else here)
         logs = {f"log-{plan.seed}.jsonl": held(place, plan.seed) for plan, _, _ in runs}
         ensemble.save(target, overwrite=overwrite, beside=logs)
     return ensemble
@@ -215,7 +218,7 @@ def open_engine(arena: Arena, pods: Pods) -> Engine:
         gpus=pods.gpus,
         timeout=pods.timeout,
         address=pods.address,
-        restore=from_share,
+        restore=partial(from_share, device="cuda" if pods.gpus else arena.device),
     )
 
 
@@ -229,7 +232,7 @@ def equal_weight_returns(arena: Arena) -> Array:
     return equity[1:] / equity[:-1] - 1
 
 
-def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features) -> Ensemble:
+def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features, device: str) -> Ensemble:
     """The chosen of all runs."""
     given: list[Any] = []
     if features is not None:
@@ -239,7 +242,7 @@ def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features) -> E
         runs=[plan.seed for plan, _, chosen in runs for _ in chosen],
         name=out.resolve().name,
         trials=sum(len(board.log) for _, board, _ in runs),
-        provenance=provenance(arena, runs),
+        provenance=provenance(arena, runs, device),
         log=[entry.summary() | {"returns": entry.returns.tolist()} for _, board, _ in runs for entry in board.log],
         own_features=[feature for feature in given if callable(feature)],
         choice=runs[0][0].choice,

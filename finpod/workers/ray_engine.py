@@ -55,11 +55,13 @@ class RayEngine:
         restore: Callable[[Any], Any] | None = None,
     ) -> None:
         check_pods(pods, cpus, gpus)
-        for name, value in {**QUIET, **({} if address else ALONE)}.items():
+        self._alone = address is None and "RAY_ADDRESS" not in os.environ
+        for name, value in {**QUIET, **(ALONE if self._alone else {})}.items():
             os.environ.setdefault(name, value)  # read when Ray is imported
         self._ray = _ray()
         self._pods, self._cpus, self._gpus, self._timeout = pods, cpus, gpus, timeout
         self._own = not self._ray.is_initialized()
+        self._alone &= self._own
         if self._own:
             self._begin(address)
         try:
@@ -78,7 +80,7 @@ class RayEngine:
             raise
 
     def _begin(self, address: str | None) -> None:
-        local = {} if address else {"include_dashboard": False}
+        local = {"include_dashboard": False} if self._alone else {}
         try:
             self._ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
@@ -87,15 +89,15 @@ class RayEngine:
             ) from error
 
     def _require_room(self) -> None:
-        """Raise InputError if no node could ever hold one pod, unless an autoscaler may bring one."""
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        """Raise InputError if this machine could never hold one pod; a cluster may still bring a node that does."""
+        if not self._alone:
+            return
+        held = self._ray.cluster_resources()
         for name, need in (("CPU", self._cpus), ("GPU", self._gpus)):
-            most = max((node["Resources"].get(name, 0.0) for node in nodes), default=0.0)
-            if need > most and self._own and self._pods != "auto":
-                raise InputError(f"a pod needs {need:g} {name} and no node has more than {most:g}; ask for less")
-            if need > most and name == "GPU":
+            if need > held.get(name, 0.0):
                 raise InputError(
-                    f"a pod needs {need:g} GPU and the cluster has none so large; train with gpus 0 or add one"
+                    f"a pod needs {need:g} {name} and this machine has {held.get(name, 0.0):g}; ask for less, or name a cluster "
+                    "with --address"
                 )
 
     def slots(self) -> int:
