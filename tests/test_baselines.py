@@ -280,4 +280,4 @@ def test_on_the_nasdaq_100_point_in_time(shared):
         assert getattr(strategy, "failures", 0) == 0
         volatility[name] = result.metrics.volatility
     assert min(volatility, key=volatility.__getitem__) == "minimum-variance"
-    assert volatility["minimum-variance"] < 0.95 * result._metrics(result.equal_weight_equity).volatility
+    assert volatility["minimum-variance"] < 0.95 * result.equal_weight_metrics.volatility
