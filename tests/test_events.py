@@ -95,8 +95,10 @@ def test_each_agent_has_a_run_by_its_own_steps(tmp_path, plan):
 def test_agents_beyond_the_limit_have_no_run_of_their_own(tmp_path, plan, monkeypatch):
     monkeypatch.setattr(events, "MOST_AGENTS", 1)
     with EventFiles(tmp_path / "events") as files:
-        play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
+        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
     assert [path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()] == ["4-0"]
+    own = [entry.steps for entry in board.log if entry.agent_id == "4-0"]
+    assert [step for step, _ in scalars(tmp_path / "events" / "seed-4" / "4-0")["score/trial"]] == own
     assert len(scalars(tmp_path / "events" / "seed-4")["score/trial"]) == 6
 
 
@@ -129,10 +131,28 @@ def test_each_tournament_has_a_folder(tmp_path, plan):
 
 def test_without_tensorboardx_there_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(InputError, match="pip install tensorboardX") as raised:
         EventFiles(tmp_path / "events")
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "events").exists()
+
+
+def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, plan, monkeypatch):
+    said = []
+    with EventFiles(tmp_path / "events", said.append) as files:
+        written = files._writer.write_event
+
+        def full(self, event):
+            if event.step == 3:
+                raise OSError(28, "No space left on device")
+            written(self, event)
+
+        monkeypatch.setattr(files._writer, "write_event", full)
+        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
+    assert len(board.log) == 6
+    assert said == [f"no more event files: cannot write {tmp_path}/events: No space left on device"]
+    assert len(scalars(tmp_path / "events" / "seed-4")["score/trial"]) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,6 +37,8 @@ class Pace:
     @property
     def rate(self) -> float:
         """Steps a second; NaN before a slice has ended."""
+        if not self._seen:
+            return math.nan
         (began, first), (ended, last) = self._seen[0], self._seen[-1]
         return (last - first) / (ended - began) if ended > began else math.nan
 
@@ -44,35 +48,56 @@ class EventFiles:
 
     `seed-S` holds a tournament by the number of trials that have ended: score, best score, validation metrics, losses of the
     last update and environment steps a second. `seed-S/AGENT` holds an agent's score by its own steps of experience. Raises
-    InputError where tensorboardX is not installed or the folder cannot be written.
+    InputError where tensorboardX is not installed or the folder cannot be written; a disk that is full later on ends the
+    files, not the tournament, and `say` is told.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        self._open = _writers()
+    def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
+        self._folder, self._say = Path(folder), say
         self._status: Status | None = None
-        self._writer: Any = None
-        self._begin("")  # fails now rather than after the first trial
+        self._file: Any = None
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+        except ImportError as error:
+            raise InputError(
+                "event files need tensorboardX; pip install tensorboardX, or leave out --tensorboard"
+            ) from error
+        self._writer = EventsWriter  # not the SummaryWriter: its thread would wait for ever once a disk is full
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            said = error.strerror or error
+            raise InputError(f"cannot write {self._folder}: {said}; choose a folder you may write to") from error
 
     def __call__(self, status: Status, now: float | None = None) -> None:
         """Write what has ended since the last look; `now` is Unix time."""
         now = time.time() if now is None else now
-        if status is not self._status:
-            self._begin(f"seed-{status.plan.seed}")
-            self._status, self._pace = status, Pace()
-            self._seen = {entry.trial for entry in status.board.log}  # an earlier driver wrote those
-            scores = [entry.score for entry in status.board.log if not math.isnan(entry.score)]
-            self._best, self._agents = max(scores, default=math.nan), set[str]()
-        self._pace.note(now, status.steps)
-        if len(status.board.log) == len(self._seen):
-            return
-        for entry in [entry for entry in status.board.log if entry.trial not in self._seen]:
-            self._seen.add(entry.trial)
-            losses = status.losses if entry is status.latest else {}
-            self._write(entry, status, losses, now)
-        self._writer.flush()
+        try:
+            if status is not self._status:
+                self._begin(status)
+            self._pace.note(now, status.steps)
+            if self._file is None or len(status.board.log) == len(self._seen):
+                return
+            for entry in [entry for entry in status.board.log if entry.trial not in self._seen]:
+                self._seen.add(entry.trial)
+                self._write(entry, status.losses if entry is status.latest else {}, now)
+            self._file.flush()
+        except OSError as error:
+            with suppress(OSError):
+                self.close()
+            self._say(f"no more event files: cannot write {self._folder}: {error.strerror or error}")
 
-    def _write(self, entry: Entry, status: Status, losses: dict[str, float], now: float) -> None:
+    def _begin(self, status: Status) -> None:
+        """The file of one tournament, in the place of that of the one before."""
+        self.close()
+        self._status, self._pace = status, Pace()
+        self._seen = {entry.trial for entry in status.board.log}  # an earlier driver wrote those
+        scores = [entry.score for entry in status.board.log if not math.isnan(entry.score)]
+        self._best, self._agents = max(scores, default=math.nan), set[str]()
+        self._place = self._folder / f"seed-{status.plan.seed}"
+        self._file = self._open(self._place)
+
+    def _write(self, entry: Entry, losses: dict[str, float], now: float) -> None:
         self._best = entry.score if math.isnan(self._best) else max(self._best, entry.score)  # max(x, NaN) is x
         values = {
             "score/trial": entry.score,
@@ -81,28 +106,23 @@ class EventFiles:
             **{f"validation/{name}": value for name, value in entry.metrics.items()},
             **{f"loss/{name}": value for name, value in losses.items()},
         }
-        _scalars(self._writer, values, len(self._seen), now)
-        self._agents.add(entry.agent_id)
-        if len(self._agents) <= MOST_AGENTS:
-            writer = self._open(self._folder / f"seed-{status.plan.seed}" / entry.agent_id)
-            _scalars(writer, {"score/trial": entry.score}, entry.steps, now)
-            writer.close()
+        _scalars(self._file, values, len(self._seen), now)
+        if entry.agent_id in self._agents or len(self._agents) < MOST_AGENTS:
+            self._agents.add(entry.agent_id)
+            own = self._open(self._place / entry.agent_id)
+            _scalars(own, {"score/trial": entry.score}, entry.steps, now)
+            own.close()
 
-    def _begin(self, name: str) -> None:
-        """The file of one tournament, in the place of that of the one before."""
-        self.close()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._writer = self._open(self._folder / name) if name else None
-        except OSError as error:
-            said = error.strerror or error
-            raise InputError(f"cannot write {self._folder}: {said}; choose a folder you may write to") from error
+    def _open(self, folder: Path) -> Any:
+        folder.mkdir(parents=True, exist_ok=True)
+        # by itself a file is named by the second, and would replace one of the same second
+        return self._writer(str(folder / "events"), f".{time.time_ns()}")
 
     def close(self) -> None:
         """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def __enter__(self) -> EventFiles:
         return self
@@ -113,20 +133,11 @@ class EventFiles:
         self.close()
 
 
-def _scalars(writer: Any, values: dict[str, float], step: int, now: float) -> None:
-    """Those that are defined."""
-    for name, value in values.items():
-        if math.isfinite(value):
-            writer.add_scalar(name, value, step, walltime=now)
+def _scalars(file: Any, values: dict[str, float], step: int, now: float) -> None:
+    """Those that are defined, as one event."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
 
-
-def _writers() -> Any:
-    """What opens an event file in a folder."""
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise InputError(
-            "event files need tensorboardX; pip install tensorboardX, or leave out --tensorboard"
-        ) from error
-    # by itself a file is named by the second, and would replace one of the same second
-    return lambda folder: SummaryWriter(str(folder), filename_suffix=f".{time.time_ns()}")
+    known = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if math.isfinite(value)]
+    if known:
+        file.write_event(Event(wall_time=now, step=step, summary=Summary(value=known)))
