@@ -82,8 +82,6 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
 
     `significance` is made up and put in its place, so that no test waits for it.
     """
-    from finpod.attribution import attribute
-
     generator = np.random.default_rng(seed + 1)
     base = trained(days=days, names=names, seed=seed)
     market = base.equal_weight_equity.to_numpy()
@@ -112,7 +110,7 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
         },
     }
     result = trained(days=days, names=names, seed=seed, **{**content, **changes})
-    result.__dict__.update(significance=made_significance(), attribution=attribute(result))
+    result.__dict__["significance"] = made_significance()
     return result
 
 

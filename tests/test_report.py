@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_results import make_result, trained
+from made_results import examined, make_result, trained
 
 from finpod.errors import InputError
 from finpod.report import render, write_report
@@ -99,8 +99,13 @@ def test_e02_one_file_without_network_or_script(html):
     assert len(html.encode()) < 3_000_000
 
 
-def test_a_decade_stays_small():
-    assert len(render(make_result(days=2520)).encode()) < 1_000_000
+def test_e02_a_decade_of_everything_stays_small_and_whole():
+    html = render(examined(days=2520, names=100, randoms=200))
+    page = Page(html)
+    assert len(html.encode()) < 1_500_000
+    assert "script" not in page.tags
+    assert all(value.startswith(("#", "data:")) for name, value in page.attributes if name in ("src", "href"))
+    assert re.findall(r"url\((?!#)", html) == []
 
 
 def test_e03_container_without_display_home_or_arial(tmp_path):
@@ -153,6 +158,8 @@ def test_e05_every_shape_of_history_renders(name):
         assert not re.search(rf"(?<![\w.]){re.escape(absurd)}(?!\w)", text), absurd
     assert ("None: the account never fell below a peak." in text) == (result.metrics.max_drawdown == 0)
     assert ("scaled up to a year from only" in text) == (result.metrics.days < 20)
+    assert ("Luck or skill?" in text) == (result.metrics.days >= 20 and result.metrics.volatility > 0)
+    assert "Where it came from" in text
 
 
 @pytest.mark.parametrize("missing", [[0, 3, 4, 5, -1], slice(None)])

@@ -88,7 +88,7 @@ def outline(result: BacktestResult, shown: Mapping[str, Any]) -> list[tuple[str,
         ("luck", "Luck or skill?", shown["luck"]),
         ("rules", "Against simple rules", shown["rules"] or len(result.fan)),
         ("costs", "Costs and capacity", shown["fees"] or shown["sizes"]),
-        ("sources", "Where it came from", shown["sources"]),
+        ("sources", "Where it came from", True),
         ("returns", "Returns", True),
         ("risk", "Risk", True),
         ("trading", "Holdings and trading", True),
@@ -126,9 +126,8 @@ def summary(result: BacktestResult) -> str:
 
 def notes(result: BacktestResult) -> list[tuple[str, bool]]:
     """The warnings and alarms, each with whether it is grave: an in-sample window and ruin are."""
-    attribution = getattr(result, "attribution", None)
-    alarms = attribution.alarms if attribution else ()
-    said = [(warning, warning.startswith("in-sample")) for warning in dict.fromkeys((*result.warnings, *alarms))]
+    told = dict.fromkeys((*result.warnings, *result.attribution.alarms))
+    said = [(warning, warning.startswith("in-sample")) for warning in told]
     if result.in_sample and not any(grave for _, grave in said):
         said.insert(0, ("in-sample: the window overlaps the days the strategy was trained or chosen on", True))
     if day := ruin_date(result):

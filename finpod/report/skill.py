@@ -107,7 +107,7 @@ def not_run(result: BacktestResult) -> str:
 
 def luck(result: BacktestResult) -> dict[str, Any] | None:
     """The section on luck: sentence, intervals by measure, and the probabilities in words; None for a short history."""
-    found: Mapping[str, Any] = getattr(result, "significance", None) or {}
+    found: Mapping[str, Any] = result.significance
     groups = [
         (title, spans) for key, title, show, places in _MEASURES if (spans := _spans(result, found, key, show, places))
     ]  # [(measure, rows)]

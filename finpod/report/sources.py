@@ -34,11 +34,9 @@ class Gain(NamedTuple):
     """The drawing, from zero to the gain."""
 
 
-def sources(result: BacktestResult) -> dict[str, Any] | None:
-    """The section on where the result came from; None if it cannot be told."""
-    found: Attribution | None = getattr(result, "attribution", None)
-    if found is None:
-        return None
+def sources(result: BacktestResult) -> dict[str, Any]:
+    """The section on where the result came from."""
+    found = result.attribution
     top, rest = gains(found.contributions, float(result.equity.iloc[0]))
     return {"facts": facts(result, found), "gains": top, "rest": rest, "months": worst_months(result, found)}
 
