@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from finpod.alarms import alarms
 from finpod.market.universe import missing_during
 from finpod.result import BacktestResult
-from finpod.strategy import Strategy
 from finpod.table import benchmark_cover
 
-ALMOST_ALL = 0.95
-"""Share of the account above which a policy counts as all cash, or as one name."""
 
-
-def caveats(result: BacktestResult, strategy: Strategy) -> tuple[str, ...]:
+def caveats(result: BacktestResult) -> tuple[str, ...]:
     """Warnings for the table and the report, the gravest first."""
-    return tuple(w for w in (*_selection(result), *_data(result), *_policy(result, strategy)) if w)
+    return tuple(w for w in (*_selection(result), *_data(result), *_fills(result), *alarms(result)) if w)
 
 
 def _selection(result: BacktestResult) -> list[str]:
@@ -67,26 +62,9 @@ def _data(result: BacktestResult) -> list[str]:
     ]
 
 
-def _policy(result: BacktestResult, strategy: Strategy) -> list[str]:
-    """Degenerate policies: all cash, one name, or a single purchase that calls itself a strategy."""
-    weights = result.weights.to_numpy()[1:]
-    if strategy.trades_benchmark or not weights.size:
-        return []
-    invested = weights.sum(axis=1)
-    largest = weights.max(axis=1) / np.where(invested > 0, invested, 1.0)
-    fill_days = int((result.turnover > 0).sum())
+def _fills(result: BacktestResult) -> list[str]:
+    """Whether it trades on other fills than it was trained with."""
     trained = result.agent.get("fill", result.fill)
-    return [
-        f"it was trained and chosen with fills at the {trained}, and is filled at the {result.fill} here"
-        if trained != result.fill
-        else "",
-        "degenerate policy: it never traded"
-        if fill_days == 0
-        else "degenerate policy: almost all cash"
-        if 1 - invested.mean() > ALMOST_ALL
-        else "",
-        "degenerate policy: almost all in one name"
-        if weights.shape[1] > 1 and invested.mean() > 0.05 and largest.mean() > ALMOST_ALL
-        else "",
-        "buy and hold: it traded on one day only" if fill_days == 1 and len(weights) > 1 else "",
-    ]
+    if trained == result.fill:
+        return []
+    return [f"it was trained and chosen with fills at the {trained}, and is filled at the {result.fill} here"]

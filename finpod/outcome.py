@@ -65,7 +65,7 @@ def outcome(
         data_hash=reference.content_hash,
         manifest=reference.manifest,
     )
-    return replace(result, warnings=(*caveats(result, strategy), *(w for w in unfilled if UNPRICED not in w)))
+    return replace(result, warnings=(*caveats(result), *(w for w in unfilled if UNPRICED not in w)))
 
 
 def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:

@@ -9,7 +9,6 @@ from made_results import make_result, trained
 
 from finpod.caveats import caveats
 from finpod.market.ledger import Costs
-from finpod.strategy import Strategy
 from finpod.table import ROWS, count, describe_terms, format_result, headline, money, percent, ratio, spread_line, times
 
 
@@ -160,14 +159,14 @@ def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
     benchmark.iloc[missing] = math.nan
     part = make_result(days=40, benchmark_equity=benchmark)
     bars = benchmark.dropna()
-    (said,) = [note for note in caveats(part, Strategy()) if "QQQ" in note]
+    (said,) = [note for note in caveats(part) if "QQQ" in note]
     assert (
         f"has {len(bars)} of the window's 41 bars, from {bars.index[0]:%Y-%m-%d} to {bars.index[-1]:%Y-%m-%d}" in said
     )
     difference = part.metrics.total_return - part.benchmark_metrics.total_return
     agrees = math.isclose(part.relative.excess, difference, rel_tol=1e-12)
     assert agrees == ("not the difference of the two total returns" not in said)
-    assert not any("QQQ" in note for note in caveats(base, Strategy()))
+    assert not any("QQQ" in note for note in caveats(base))
 
 
 def test_terms_name_every_cost():
