@@ -171,6 +171,21 @@ def test_e05_missing_benchmark_days_render(missing):
     assert percent(result.metrics.total_return) in text
 
 
+def test_without_pyfolio_its_histogram_alone_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyfolio.plotting", None)
+    charts = draw(make_result(days=90))
+    assert charts["months"].alt.startswith("Not drawn: pyfolio-reloaded cannot be imported")
+    assert [name for name, chart in charts.items() if not chart.svg] == ["months"]
+
+
+def test_weeks_begin_on_monday():
+    """Sixteen weeks of 1 % and 3 % a day in turn: the middle of the two, which no other cut gives."""
+    daily = np.tile(np.repeat([1.01, 1.03], 5), 8)
+    result = make_result(100 * np.cumprod(np.append(1, daily)), start="2016-12-30")
+    weekly = (1.01**5 + 1.03**5) / 2 - 1
+    assert f"the medians are 2.00%, {percent(weekly)}, " in draw(result)["quantiles"].alt
+
+
 def test_an_account_that_never_traded_renders():
     result = make_result([1000.0] * 30)
     idle = make_result(

@@ -154,8 +154,10 @@ def months_chart(result: BacktestResult) -> Chart:
         return Chart(title, f"Fewer than {_FEWEST_MONTHS} months.", "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zipline is not needed; pandas deprecations inside pyfolio
-        from pyfolio.plotting import plot_monthly_returns_dist
-
+        try:
+            from pyfolio.plotting import plot_monthly_returns_dist
+        except ImportError as error:
+            return Chart(title, f"Not drawn: pyfolio-reloaded cannot be imported ({error}).", "")
         figure, axes = new_figure()
         days = pd.DatetimeIndex(periods.astype("datetime64[ns]")).tz_localize("UTC")
         plot_monthly_returns_dist(pd.Series(values, days), ax=axes)
