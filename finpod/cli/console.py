@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,40 @@ def progress(text: str, *, log: bool = False) -> Iterator[Report]:
 
 
 @contextmanager
-def watched(events: Path | None = None) -> Iterator[tuple[Report, Callable[[Any], None]]]:
+def watched(
+    events: Path | None = None, run: Path | None = None, storage: str | None = None
+) -> Iterator[tuple[Report, Callable[[Any], None]]]:
     """A live view of a tournament on stderr, and event files for TensorBoard in `events`, while the block runs.
 
-    Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead.
+    Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead. An
+    interruption leaves the terminal as it was, and tells how `run`, whose log lies in `storage`, is gone on with.
     """
-    with progress("training", log=True) as report:
-        yield report, lambda status: remark(status.remark) if status.remark else None
+    from rich.console import Console
+
+    from finpod.cli import live
+    from finpod.tournament.events import EventFiles
+
+    terminal = Console(stderr=True)
+    alive = terminal.is_terminal and not terminal.is_dumb_terminal
+    try:
+        with ExitStack() as stack:
+            files = stack.enter_context(EventFiles(events, remark)) if events is not None else None
+            stack.enter_context(redirect_stdout(sys.stderr))
+            view = stack.enter_context(live.shown(terminal)) if alive else None
+
+            def watch(status: Any) -> None:
+                if status.remark:
+                    remark(status.remark)
+                if view is not None:
+                    view.watch(status)
+                if files is not None:
+                    files(status)
+
+            yield _lines() if view is None else view.progress, watch
+    except KeyboardInterrupt:
+        if run is not None and (storage or live.unfinished(run)):
+            remark(f"go on with: finpod train --resume {run}" + (f" --storage {storage}" if storage else ""))
+        raise
 
 
 @contextmanager

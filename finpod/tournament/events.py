@@ -130,7 +130,8 @@ class EventFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with suppress(OSError):
+            self.close()
 
 
 def _scalars(file: Any, values: dict[str, float], step: int, now: float) -> None:

@@ -1,0 +1,207 @@
+"""The live view of a tournament on a terminal: board, pods at work, pace, time left."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from finpod.tournament.driver import Status
+
+TOP = 10
+"""Agents of the board that are shown, and pods."""
+BESIDE = 96
+"""Columns from which the pods stand beside the board, not under it."""
+REFRESHES = 2
+"""Drawings a second."""
+LOOK = 0.25
+"""Seconds between two readings of the tournament."""
+
+
+class Scene(NamedTuple):
+    """What is drawn: plain values, for the drawing runs beside the tournament."""
+
+    board: list[tuple[str, ...]]
+    """Cells of the best: rank, agent, parent, level, score, steps."""
+    pods: list[tuple[str, str, str, float]]
+    """Trial, agent, level, and when it was started, Unix time; longest at work first."""
+    working: int
+    """Pods at work, shown or not."""
+    done: int
+    """Trials that ended."""
+    failed: int
+    """Trials of these that failed."""
+    total: int
+    """Trials after which it ends if nothing stops it before."""
+    where: str
+    """What it runs on."""
+    rate: float
+    """Environment steps a second; NaN if not known yet."""
+    until: float
+    """When a rule of the plan ends it, Unix time; infinite without one."""
+
+
+class View:
+    """The view as rich draws it. `progress` and `watch` are what `finpod.train` takes; `now` is the clock."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._began = now()
+        self._doing, self._remark, self._share = "", "", 0.0
+        self._scene: Scene | None = None
+        self._status: Status | None = None
+        self._looked, self._working = -math.inf, set[int]()
+        self._shares: list[tuple[float, float]] = []  # (when, share done) at the first look and at the last change
+
+    def progress(self, doing: str, share: float) -> None:
+        """What is being done, and the share that is done."""
+        self._doing, self._share = doing, share
+        if self._shares and share > self._shares[-1][1]:
+            self._shares = [*self._shares[:1], (self._now(), share)]
+
+    def watch(self, status: Status) -> None:
+        """Take in how the tournament stands."""
+        from finpod.tournament.events import Pace
+
+        now = self._now()
+        if status is not self._status:
+            self._status, self._pace, self._looked = status, Pace(), -math.inf
+        self._pace.note(now, status.steps)
+        self._shares = self._shares or [(now, self._share)]
+        self._remark = status.remark or self._remark
+        ended = self._scene is None or len(status.board.log) != self._scene.done
+        if ended or set(status.running) != self._working or now - self._looked >= LOOK:
+            self._looked, self._working = now, set(status.running)
+            self._scene = _scene(status, self._pace.rate, None if ended else self._scene)
+
+    def left(self) -> float:
+        """Seconds to the end, at the pace of trials so far; NaN if not known yet."""
+        now, scene = self._now(), self._scene
+        if scene is None:
+            return math.nan
+        left = math.nan
+        if len(self._shares) > 1:
+            (first, before), (last, share) = self._shares
+            left = max((last - first) * (1 - share) / (share - before) - (now - last), 0.0)
+        return min(left, max(scene.until - now, 0.0)) if scene.until < math.inf and not left < 0 else left
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        scene, elapsed = self._scene, clock(self._now() - self._began)
+        if scene is None:
+            yield Text(f"{self._doing or 'beginning'}  {elapsed}")
+            return
+        left = self.left()
+        yield _heading(scene, self._doing, elapsed, "not known yet" if math.isnan(left) else clock(left), options)
+        beside = options.max_width >= BESIDE
+        height = console.size.height - 8
+        rows = max(min(TOP, height if beside else height // 2), 1)
+        board, pods = _board(scene, rows), _pods(scene, rows, self._now())
+        if beside:
+            both = Table.grid(padding=(0, 4))
+            both.add_row(board, pods)
+            yield both
+        else:
+            yield Group(board, pods)
+        if self._remark:
+            yield Text(self._remark, style="yellow", no_wrap=True, overflow="ellipsis")
+
+
+def _scene(status: Status, rate: float, before: Scene | None) -> Scene:
+    """The state of a tournament as plain values; `before` is the last one, if the board is still the same."""
+    levels, stop = status.plan.rounds, status.plan.stop.seconds
+    if before is None:
+        board: list[tuple[str, ...]] = [
+            (
+                str(place),
+                entry.agent_id,
+                entry.parent_id or "-",
+                f"{entry.generation + 1}/{levels}",
+                "failed" if entry.stored is None else "n/a" if math.isnan(entry.score) else f"{entry.score:.3f}",
+                f"{entry.steps:,}",
+            )
+            for place, entry in enumerate(status.board.ranked()[:TOP], start=1)
+        ]
+        failed = sum(entry.stored is None for entry in status.board.log)
+    else:
+        board, failed = before.board, before.failed
+    pods = [
+        (str(job.trial), job.settings.agent_id, f"{job.generation + 1}/{levels}", started)
+        for job, started in sorted(status.running.values(), key=lambda at_work: at_work[1])[:TOP]
+    ]
+    until = math.inf if stop is None else status.began + stop
+    return Scene(
+        board, pods, len(status.running), len(status.board.log), failed, status.plan.most_trials, status.where, rate, until
+    )  # fmt: skip
+
+
+def _heading(scene: Scene, doing: str, elapsed: str, left: str, options: ConsoleOptions) -> RenderableType:
+    """Three lines: what is being done, how far it is, and how fast."""
+    done = f"{scene.done} of {scene.total} trials" + (f", {scene.failed} failed" if scene.failed else "")
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(
+        Text(done), ProgressBar(scene.total, min(scene.done, scene.total), width=max(options.max_width // 3, 10))
+    )
+    rate = "" if math.isnan(scene.rate) else f"{scene.rate:,.0f} steps/s, "
+    return Group(
+        Text(doing, style="bold", no_wrap=True, overflow="ellipsis"),
+        bar,
+        Text(f"{rate}{elapsed} so far, {left} to go, on {scene.where}", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("agent", "parent") else "right", no_wrap=True)
+    return table
+
+
+def _board(scene: Scene, rows: int) -> Table:
+    """The best so far."""
+    table = _table("", "agent", "parent", "level", "score", "steps")
+    for place, cells in enumerate(scene.board[:rows]):
+        table.add_row(*(Text(cell) for cell in cells), style="bold" if place == 0 else "")
+    return table
+
+
+def _pods(scene: Scene, rows: int, now: float) -> Table:
+    """Who is in training."""
+    table = _table("trial", "agent", "level", "seconds")
+    shown = scene.pods[: rows if scene.working <= rows else rows - 1]
+    for trial, agent, level, started in shown:
+        table.add_row(trial, Text(agent), level, f"{max(now - started, 0):.0f}")
+    if more := scene.working - len(shown):
+        table.add_row("", f"and {more} more")
+    return table
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds: 0:42, 1:02:03."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+@contextmanager
+def shown(console: Console) -> Iterator[View]:
+    """The view on a terminal while the block runs; afterwards the terminal is as it was."""
+    view = View()
+    with Live(view, console=console, refresh_per_second=REFRESHES, transient=True):
+        yield view
+
+
+def unfinished(run: Path) -> bool:
+    """Whether a run that was cut short can be gone on with."""
+    from finpod.tournament.history import UNFINISHED
+
+    return run.with_name(run.name + UNFINISHED).is_dir()
