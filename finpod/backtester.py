@@ -132,7 +132,7 @@ def backtest(
     if not isinstance(strategy, Strategy) and np.ndim(strategy) == 3:
         return results
     result = results[0]
-    if examine or (examine is None and who.trained_until is not None):
+    if not who.trades_benchmark and (examine or (examine is None and who.trained_until is not None)):
         result = with_evidence(result, paths[0], window, terms, progress=progress or (lambda doing, share: None))
     return with_audit(result, strategy, window) if isinstance(strategy, Strategy) else result
 

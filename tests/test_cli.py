@@ -174,6 +174,7 @@ def test_backtest_of_the_built_in_strategies(work, run, name):
     assert ended.code == 0
     assert ended.out.splitlines()[-1] == f"backtests/{name}"
     assert sorted(path.name for path in (work / "backtests" / name).iterdir()) == [
+        *(["fan.parquet"] if name != "benchmark-hold" else []),
         "result.json",
         "returns.csv",
         "run.json",
@@ -238,7 +239,7 @@ def test_json_on_stdout_is_the_content_of_result_json(work, run):
 def test_a30_table_json_and_python_show_the_same_figures(work, run, simulated):
     line = f"backtest momentum --market sim {WINDOW} --no-report"
     table, content = run(line).out, json.loads(run(line, "--overwrite --json").out)
-    result = finpod.backtest(finpod.load_strategy("momentum"), simulated, start=START, end=END)
+    result = finpod.backtest(finpod.load_strategy("momentum"), simulated, start=START, end=END, examine=True)
     assert table.startswith(str(result))
     assert content == json.loads(result.to_json())
     for own, shown in ((result.metrics, content["metrics"]), (result.benchmark_metrics, content["benchmark_metrics"])):
