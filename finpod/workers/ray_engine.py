@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from finpod.errors import InputError
+from finpod.errors import FinpodError, InputError
 from finpod.workers.engine import Done, Lost, Place, Work, first_line, timed
 
 AHEAD = 0.1
 """Share of the slots that is queued beyond them, so that no slot waits for the driver; an autoscaler sees it as demand."""
 POLL = 1.0
 """Seconds between two looks at the size of the cluster."""
+SILENCE = 45.0
+"""Seconds in which a cluster must answer such a look; after 60 Ray itself ends this process."""
+KNOCK = 5.0
+"""Seconds in which something must answer at the address of a cluster; Ray itself would knock for minutes."""
+GRACE = 30.0
+"""Seconds beyond twice its time after which a piece is taken from a process that does not answer its own clock."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Environment of a Ray that finpod starts on this machine, unless the user has set it otherwise."""
 ALONE = {"RAY_AUTH_MODE": "disabled"}
@@ -32,12 +41,12 @@ _CONTEXTS: dict[str, Any] = {}
 
 
 class RayEngine:
-    """Runs `work` on Ray; `address` is that of a running cluster, None starts one on this machine.
+    """Runs `work` on Ray; `address` is that of a running cluster, None that of RAY_ADDRESS, or starts one on this machine.
 
     `pods` is the number of pieces that run at a time, or 'auto' for as many as the cluster has room for at the moment.
     Each takes `cpus` and `gpus` (which may be fractions: 0.25 puts four pods on a GPU). A piece that has not ended after
-    `timeout` seconds is given up as lost. `prepare` turns the context into something that pickles without copies, and
-    `restore` turns it back in the worker; there the threads of torch are none of this engine's business.
+    `timeout` seconds is given up as lost. `context` should pickle without copies; `restore` makes of it, in the worker,
+    what the work is given. Raises InputError where there is no Ray, or no room for a pod that could ever come.
     """
 
     name = "ray"
@@ -54,39 +63,46 @@ class RayEngine:
         address: str | None = None,
         restore: Callable[[Any], Any] | None = None,
     ) -> None:
-        check_pods(pods, cpus, gpus)
-        self._alone = address is None and "RAY_ADDRESS" not in os.environ
-        for name, value in {**QUIET, **(ALONE if self._alone else {})}.items():
+        check_pods(pods, cpus, gpus, timeout)
+        address = address or os.environ.get("RAY_ADDRESS")
+        for name, value in {**QUIET, **({} if address else ALONE)}.items():
             os.environ.setdefault(name, value)  # read when Ray is imported
         self._ray = _ray()
         self._pods, self._cpus, self._gpus, self._timeout = pods, cpus, gpus, timeout
+        self._running: dict[Any, str] = {}
+        self._since: dict[Any, float] = {}  # when a piece had room to run, for those that have had it
+        self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
-        self._alone &= self._own
-        if self._own:
-            self._begin(address)
-        try:
-            self._context = self._ray.put(context)
-            key = self._context.hex()
-            remote = self._ray.remote(_run)
-            self._task = remote.options(
-                num_cpus=cpus, num_gpus=gpus, max_retries=0, name="finpod-pod", runtime_env=_environment()
-            )
-            self._arguments = (work, restore, key, timeout)
-            self._running: dict[Any, tuple[str, float]] = {}
-            self._looked, self._slots = -math.inf, 1
-            self._require_room()
-        except BaseException:
-            self.close()
-            raise
+        self._alone = self._own and address is None
+        with _quiet():
+            if self._own:
+                self._begin(address)
+            try:
+                self._context = self._ray.put(context)
+                remote = self._ray.remote(_run)
+                self._task = remote.options(
+                    num_cpus=cpus, num_gpus=gpus, max_retries=0, name="finpod-pod", runtime_env=_environment()
+                )
+                self._arguments = (work, restore, self._context.hex(), timeout)
+                self._require_room()
+            except BaseException:
+                self.close()
+                raise
 
     def _begin(self, address: str | None) -> None:
-        local = {"include_dashboard": False} if self._alone else {}
+        """Connect, or start Ray here: 'local', for without it Ray would join whatever cluster it finds on this machine."""
+        local = {} if address else {"include_dashboard": False}
         try:
-            self._ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
+            if address:
+                _knock(address)
+            self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
+            self._ray.shutdown()  # what it had started
             raise InputError(
-                f"cannot reach Ray at {address or 'this machine'}: {str(error).strip().splitlines()[0]}"
+                f"cannot reach Ray at {address or 'this machine'}: {first_line(error)}; start it, or train without it"
             ) from error
+        if self._alone:  # deaths of processes are told by this engine, and not a second time by Ray in the midst of it
+            self._ray._private.worker._worker_logs_enabled = False
 
     def _require_room(self) -> None:
         """Raise InputError if this machine could never hold one pod; a cluster may still bring a node that does."""
@@ -100,21 +116,26 @@ class RayEngine:
                     "with --address"
                 )
 
+    def _alive(self) -> list[dict[str, Any]]:
+        """The nodes that are up, as of the last look. Raises FinpodError if the cluster no longer answers."""
+        if time.monotonic() - self._looked >= POLL:
+            found: list[list[dict[str, Any]]] = []
+            look = threading.Thread(target=lambda: found.append(self._ray.nodes()), daemon=True)
+            look.start()
+            look.join(SILENCE)
+            if not found:
+                self._gone = True
+                raise FinpodError(f"the Ray cluster has not answered for {SILENCE:.0f} s; bring it back, and resume")
+            self._looked, self._nodes = time.monotonic(), [node for node in found[0] if node["Alive"]]
+        return self._nodes
+
     def slots(self) -> int:
         """Pods the cluster has room for, as of the last look."""
-        if time.monotonic() - self._looked >= POLL:
-            self._looked = time.monotonic()
-            rooms = [
-                min(
-                    math.floor(node["Resources"].get(name, 0.0) / need + 1e-9)
-                    for name, need in (("CPU", self._cpus), ("GPU", self._gpus))
-                    if need
-                )
-                for node in self._ray.nodes()
-                if node["Alive"]
-            ]
-            self._slots = max(sum(rooms), 1)
-        return self._slots
+        needs = [(name, need) for name, need in (("CPU", self._cpus), ("GPU", self._gpus)) if need]
+        return sum(
+            min(math.floor(node["Resources"].get(name, 0.0) / need + 1e-9) for name, need in needs)
+            for node in self._alive()
+        )
 
     def capacity(self) -> int:
         """The pods asked for; or the slots of the cluster and a few more that wait for one."""
@@ -124,8 +145,8 @@ class RayEngine:
 
     def start(self, key: str, piece: Any) -> None:
         """Hand it to Ray."""
-        reference = self._task.remote([self._context], *self._arguments, piece)
-        self._running[reference] = (key, time.monotonic())
+        with _quiet():
+            self._running[self._task.remote([self._context], *self._arguments, piece)] = key
 
     def wait(self, timeout: float) -> list[Done | Lost]:
         """Those that ended, and those that have taken too long."""
@@ -138,7 +159,7 @@ class RayEngine:
         return ended + self._overdue()
 
     def _collect(self, reference: Any) -> Done | Lost:
-        key, _ = self._running.pop(reference)
+        key, since = self._running.pop(reference), self._since.pop(reference, math.inf)
         errors = self._ray.exceptions
         try:
             result, place = self._ray.get(reference)
@@ -147,46 +168,56 @@ class RayEngine:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             return Lost(key, first_line(cause), fatal=True, error=cause)
         except errors.RayError as error:  # a process or a node died, or an object went with it
-            return Lost(key, f"{type(error).__name__}: {first_line(error)}", fatal=False)
+            if isinstance(error, errors.WorkerCrashedError) and time.monotonic() - since >= self._timeout:
+                return Lost(key, f"no result after {self._timeout:g} s", fatal=False)
+            return Lost(key, first_line(error), fatal=False)
 
     def _overdue(self) -> list[Done | Lost]:
-        """Pieces whose process does not even answer its own clock: it gives up after `timeout`, this after twice that."""
-        late = [
-            reference
-            for reference, (_, since) in self._running.items()
-            if time.monotonic() - since > 2 * self._timeout + 30
-        ]
+        """Pieces whose process does not even answer its own clock: it gives up after `timeout`, this after twice that.
+
+        Time counts from when a piece is among as many as there is room for; what waits for room is not late.
+        """
+        now = time.monotonic()
+        for reference in list(self._running)[: max(self.slots(), len(self._since))]:
+            self._since.setdefault(reference, now)
         lost: list[Done | Lost] = []
-        for reference in late:
-            self._ray.cancel(reference, force=True)
-            lost.append(
-                Lost(self._running.pop(reference)[0], f"no answer after {2 * self._timeout:.0f} s", fatal=False)
-            )
+        for reference in [one for one, since in self._since.items() if now - since > 2 * self._timeout + GRACE]:
+            self._ray.cancel(reference, force=True)  # after some seconds the node ends even a process that is stopped
+            lost.append(Lost(self._running.pop(reference), f"no answer after {2 * self._timeout:g} s", fatal=False))
+            del self._since[reference]
         return lost
 
     def describe(self) -> str:
         """Nodes and slots."""
-        alive = sum(node["Alive"] for node in self._ray.nodes())
-        return f"Ray, {alive} node{'s' if alive > 1 else ''}, room for {self.slots()} pods"
+        nodes, slots = len(self._alive()), self.slots()
+        room = f"room for {slots} pods" if slots else f"no room yet for a pod of {self._cpus:g} CPUs"
+        return f"Ray, {nodes} node{'' if nodes == 1 else 's'}, {room}"
 
     def close(self) -> None:
         """Cancel what runs; shut Ray down if this engine started it."""
-        if not self._ray.is_initialized():
+        if self._gone or not self._ray.is_initialized():
             return
-        for reference in getattr(self, "_running", {}):
+        for reference in self._running:
             self._ray.cancel(reference, force=True)
+        self._running.clear()
+        self._since.clear()
         if self._own:
             self._ray.shutdown()
+            self._ray._private.worker._worker_logs_enabled = True
 
 
-def check_pods(pods: int | str, cpus: float, gpus: float) -> None:
-    """Raise InputError for a number of pods, or a share of a machine, that cannot be."""
+def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) -> None:
+    """Raise InputError for a number of pods, a share of a machine, or a time for a slice, that cannot be."""
     if pods != "auto" and not (isinstance(pods, int) and pods >= 1):
         raise InputError(f"pods is {pods!r}; it must be 'auto' or a whole number from 1 on")
-    if not cpus > 0 or not gpus >= 0:
+    if not 0 < cpus < math.inf or not 0 <= gpus < math.inf:
         raise InputError(
             f"a pod with {cpus} CPUs and {gpus} GPUs cannot be; give it some of a CPU, and 0 or more of a GPU"
         )
+    if gpus > 1 and gpus % 1:
+        raise InputError(f"a pod with {gpus:g} GPUs cannot be; beyond one, give whole ones")
+    if not 0 < timeout < threading.TIMEOUT_MAX:
+        raise InputError(f"timeout is {timeout!r}; give the seconds after which a slice counts as lost")
 
 
 def _ray() -> Any:
@@ -196,6 +227,21 @@ def _ray() -> Any:
     except ImportError as error:
         raise InputError("Ray is not installed here; pip install ray, or train without it in this process") from error
     return ray
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Ray's own warnings, of settings to come and of files it leaves open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nothing listens at `host:port`; an address without a port, such as 'auto', is Ray's to find."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
 
 
 def _environment() -> dict[str, Any]:
