@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from finpod.market.data import Array
 from finpod.rl.snapshot import Snapshot
 from finpod.tournament.pod import Settings
 
+BOARD = 64
+"""Entries that are on the board however a tournament goes on; of the others only what the log says is kept."""
 ALIKE = 0.95
 """Agents whose active returns correlate more than this are one bet, not two."""
 
@@ -112,18 +114,20 @@ class Leaderboard:
         return order[: len(order) // 2]
 
     def best(self, count: int, base: Array | None = None, alike: float = ALIKE) -> list[Entry]:
-        """The best entry of each agent, the best `count` of these that are not alike.
+        """The best entry of each agent among the first `BOARD`, the best `count` of these that are not alike.
 
         `base` [n] are the validation returns of equal weight: an agent whose returns above it correlate with those of one
         chosen before by more than `alike` waits until nobody else is left. Without `base` rank alone decides. Raises
         FinpodError if no agent has a score.
         """
         agents: dict[str, Entry] = {}
-        for entry in self.ranked():
+        for entry in self.top(BOARD):
             if not math.isnan(entry.score) and entry.stored is not None:
                 agents.setdefault(entry.agent_id, entry)
-        if not agents:
+        if not agents and all(math.isnan(entry.score) for entry in self.log):
             raise FinpodError("no agent has a validation score: all are undefined; train longer, or look at the data")
+        if not agents:
+            raise FinpodError("no agent that has a validation score can be read any more; train again")
         field = list(agents.values())
         if base is None:
             return field[:count]
@@ -135,6 +139,33 @@ class Leaderboard:
                 chosen.append(entry)
         rest = [entry for entry in field if entry not in chosen]
         return self.ranked([*chosen, *rest[: count - len(chosen)]])
+
+    def choose(self, count: int, base: Array | None, alike: float, say: Callable[[str], None]) -> list[Entry]:
+        """`best` of those whose agents can be read; `say` is told of the others, and they are lost."""
+        while True:
+            chosen = self.best(count, base, alike)
+            unread = [(entry, reason) for entry in chosen if (reason := _unreadable(entry))]
+            for entry, reason in unread:
+                say(f"agent {entry.agent_id} cannot be kept: {reason}")
+                self.lose(entry.trial)
+            if not unread:
+                return chosen
+
+    def lose(self, trial: int) -> None:
+        """Note that the agent of a trial is gone; its line stays."""
+        old = next(entry for entry in self.log if entry.trial == trial)
+        lost = replace(old, stored=None)
+        for entries in (self.log, self._order, self._levels[old.generation]):
+            entries[entries.index(old)] = lost
+
+
+def _unreadable(entry: Entry) -> str:
+    """Why the agent of an entry cannot be read; empty if it can."""
+    try:
+        _ = entry.snapshot
+    except FinpodError as error:
+        return str(error)
+    return ""
 
 
 def _standing(entry: Entry) -> tuple[float, int]:

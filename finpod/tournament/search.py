@@ -7,7 +7,7 @@ the number of the round or of the draw, so that a log of them replays to the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS, PPOConfig
+from finpod.rl.snapshot import Snapshot
 from finpod.tournament.leaderboard import Entry, Leaderboard, rank
 from finpod.tournament.pod import Settings
 
@@ -62,6 +63,27 @@ class Job:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {**vars(self), "settings": self.settings.to_dict()}
+
+    def entry(
+        self, metrics: Mapping[str, Any], returns: Any, steps: int, stored: Callable[[], Snapshot] | None
+    ) -> Entry:
+        """Its line on the board; a metric that is None is undefined."""
+        known = {name: math.nan if value is None else value for name, value in metrics.items()}
+        return Entry(
+            trial=self.trial,
+            settings=self.settings,
+            parent_id=self.parent_id,
+            generation=self.generation,
+            score=float(known.get("sharpe", math.nan)),
+            metrics=known,
+            returns=np.asarray(returns, dtype=np.float64),
+            steps=steps,
+            stored=stored,
+        )
+
+    def failed(self) -> Entry:
+        """Its line if it was lost: it keeps its place, and ranks last."""
+        return self.entry({}, [], 0, None)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
@@ -189,7 +211,8 @@ class Generator:
         generation = entries[0].generation + 1
         random = np.random.default_rng([self.seed, generation])
         ranked = [entries[i] for i in rank([entry.score for entry in entries])]
-        alive = [entry for entry in ranked if entry.stored is not None] or ranked[:1]
+        stored = [entry for entry in ranked if entry.stored is not None]
+        alive = [entry for entry in stored if not math.isnan(entry.score)] or stored or ranked[:1]
         strong = alive[: math.ceil(len(entries) / 2)][:agents]
         jobs = [_onward(trial + i, generation, entry) for i, entry in enumerate(strong)]
         for i in range(agents - len(strong)):
