@@ -32,7 +32,7 @@ class Store(Protocol):
         """Files in a folder, by their whole names, sorted; none if there is no such folder."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it is there. Raises InputError if it cannot be removed."""
 
 
 class LocalStore:
@@ -83,7 +83,10 @@ class LocalStore:
 
     def remove(self, name: str) -> None:
         """Unlink."""
-        (self.folder / name).unlink(missing_ok=True)
+        try:
+            (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot remove {self.folder / name}: {error.strerror or error}") from error
 
 
 class RemoteStore:

@@ -16,20 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from finpod.errors import CheckpointError, DataError, FinpodError, InputError
-from finpod.rl.snapshot import Snapshot
+from finpod.errors import CheckpointError, DataError, InputError
 from finpod.storage import Store
+from finpod.tournament.checkpoints import Checkpoints, agent_file, inside_file
 from finpod.tournament.journal import Journal
-from finpod.tournament.leaderboard import Entry, Leaderboard
+from finpod.tournament.leaderboard import BOARD, Entry, Leaderboard
 from finpod.tournament.plan import Plan
-from finpod.tournament.pod import Slice, Trained, without_accounts
+from finpod.tournament.pod import Slice, Trained
 from finpod.tournament.search import Drawn, Generator, Job
 from finpod.workers.engine import Done, Engine, Lost
 
-BOARD = 64
-"""Agents whose files are kept however the tournament goes on; the log keeps every trial."""
 WAIT = 0.5
 """Seconds to wait for a pod before looking around."""
 
@@ -62,7 +58,7 @@ Watch = Callable[[Status], None]
 
 
 class Tournament:
-    """One tournament on one store. `total` are the steps of an agent over all rounds, `update` those of one update."""
+    """One tournament on one store; `update` are the environment steps of one update of an agent."""
 
     def __init__(
         self,
@@ -75,10 +71,8 @@ class Tournament:
         update: int,
         watch: Watch = lambda status: None,
     ) -> None:
-        self.plan, self.generator, self.store, self.journal, self.engine = plan, generator, store, journal, engine
-        self.update = update
-        self.updates = max(round(plan.steps / update), plan.rounds)  # every slice learns, or its trial would be a copy
-        self.watch = watch
+        self.plan, self.generator, self.journal, self.engine = plan, generator, journal, engine
+        self.files, self.update, self.watch = Checkpoints(store), update, watch
         self.board = Leaderboard()
         self.drawn = Drawn()
         self._next: deque[Job] = deque()  # drawn and in the log, but not begun
@@ -87,7 +81,7 @@ class Tournament:
         self._attempts: dict[int, int] = {}
         self._steps: dict[int, int] = {}  # experience of the agents in training, at their last checkpoint
         self._inside: set[int] = set()  # trials with a checkpoint inside the round
-        self._held: dict[str, bytes] = {}  # what could not be written
+        self._before = [0]  # steps of the trials drawn before each
         self._filed: set[int] = set()  # trials whose agents have a file
         self._prune_at = 2 * BOARD  # files at which to look for those that nobody needs
         self.status = Status(self.board, plan, self.running, engine.describe(), time.time())
@@ -100,14 +94,17 @@ class Tournament:
         else:
             unfinished = iter([job for job in self.drawn if job.trial not in self._done])
             self._pump(lambda: next(unfinished, None) or self._draw())
-        self.journal.append("end", reason=self.stopped() or "all trials done", trials=len(self.board.log))
+        reason = self.stopped(len(self.board.log)) or "all trials done"
+        self.journal.append("end", reason=reason, trials=len(self.board.log))
+        self.status.remark = self.files.flush() or self.status.remark
+        self._look()
         return self.board
 
     def _rounds(self) -> None:
         for generation in range(self.plan.rounds):
             jobs = [job for job in self.drawn if job.generation == generation]
             if not jobs:
-                if self.stopped():
+                if self.stopped(len(self.drawn)):
                     return
                 jobs = self._next_round(generation)
                 self.drawn.add(jobs)
@@ -125,7 +122,9 @@ class Tournament:
         return self.generator.next_round(last, self.plan.agents, made, len(self.drawn))
 
     def _unless_stopped(self, jobs: Iterator[Job]) -> Job | None:
-        return None if self.stopped() else next(jobs, None)
+        """The next job of a round; within it the scores do not count, for they come in another order on every engine."""
+        job = next(jobs, None)
+        return None if job is None or self._out_of_bounds(job.trial) else job
 
     def _draw(self) -> Job | None:
         """The next job of an asynchronous tournament, in the log before it begins.
@@ -135,7 +134,8 @@ class Tournament:
         """
         room = self.engine.capacity() - len(self.running)
         begun = len(self.drawn)
-        while not self._next and len(self.drawn) < min(begun + room, self.plan.most_trials) and not self.stopped():
+        most = min(begun + room, self.plan.most_trials)
+        while not self._next and len(self.drawn) < most and not self.stopped(len(self.drawn)):
             self.drawn.add([self.generator.draw(self.board, self.drawn, self.plan.agents, self.plan.rounds)])
         if len(self.drawn) > begun:
             self._next.extend(self.drawn[begun:])
@@ -167,25 +167,29 @@ class Tournament:
         """Hand the next slice of a job to the engine."""
         inside = job.trial in self._inside
         if not inside:
-            self._steps[job.trial] = 0 if job.source is None else self._goal(job.generation - 1)
+            self._steps[job.trial] = self._start_of(job)
+        name = inside_file(job.trial) if inside else None if job.source is None else agent_file(job.source)
         try:
-            name = _inside(job.trial) if inside else None if job.source is None else _agent(job.source)
-            start = None if name is None else self._fetch(name)
-        except (FileNotFoundError, FinpodError) as error:
-            self._fail(job, f"the checkpoint it begins with cannot be read: {error}")
+            start = None if name is None else self.files.fetch(name)
+        except CheckpointError as error:
+            if inside:
+                self._begin_again(job, str(error))
+                self._start(job)
+            else:
+                self._fail(job, f"the agent it begins with cannot be read: {error}")
             return
-        goal, until = self._goal(job.generation), self._goal(job.generation)
+        goal = until = self.plan.goal(job.generation, self.update)
         if self.plan.checkpoint_steps is not None:
             updates = math.ceil(self.plan.checkpoint_steps / self.update)
             until = min(self._steps[job.trial] + updates * self.update, goal)
-        total = self.updates * self.update
+        total = self.plan.updates(self.update) * self.update
         piece = Slice(job.settings, start, job.copied and not inside, until, total, until >= goal)
         self.running[job.trial] = (job, time.time())
         self.engine.start(f"{job.trial}/{until}/{self._attempts.get(job.trial, 0)}", piece)
 
-    def _goal(self, generation: int) -> int:
-        """Steps of experience at the end of a level."""
-        return math.ceil(self.updates * (generation + 1) / self.plan.rounds) * self.update
+    def _start_of(self, job: Job) -> int:
+        """Steps of experience at the beginning of a trial."""
+        return 0 if job.source is None else self.plan.goal(job.generation - 1, self.update)
 
     def _finish(self, job: Job, ended: Done) -> Job | None:
         """The updater: a trial is admitted as soon as it ends, whoever else is still at work."""
@@ -193,11 +197,12 @@ class Tournament:
         self.status.steps += trained.steps - self._steps[job.trial]
         self._steps[job.trial] = trained.steps
         if trained.metrics is None:
-            if self._keep(_inside(job.trial), trained.snapshot):
-                self.journal.append("checkpoint", trial=job.trial, steps=trained.steps)
+            if self._keep(inside_file(job.trial), trained.snapshot):
+                self.journal.append("checkpoint", trial=job.trial, steps=trained.steps, place=ended.place._asdict())
             self._inside.add(job.trial)
+            self._attempts.pop(job.trial, None)
             return job
-        self._keep(_agent(job.trial), trained.snapshot)
+        self._keep(agent_file(job.trial), trained.snapshot)
         self.journal.append(
             "submit",
             trial=job.trial,
@@ -216,33 +221,12 @@ class Tournament:
         return None
 
     def _admit(self, job: Job, metrics: dict[str, Any], returns: Any, steps: int) -> None:
-        known = {name: math.nan if value is None else value for name, value in metrics.items()}
-        entry = Entry(
-            trial=job.trial,
-            settings=job.settings,
-            parent_id=job.parent_id,
-            generation=job.generation,
-            score=float(known["sharpe"]),
-            metrics=known,
-            returns=np.asarray(returns, dtype=np.float64),
-            steps=steps,
-            stored=partial(self._snapshot, job.trial),
-        )
+        entry = job.entry(metrics, returns, steps, partial(self.files.snapshot, job.trial))
         self.board.submit(entry)
         self._done.add(job.trial)
         self._filed.add(job.trial)
         self._steps.pop(job.trial, None)
         self.status.latest = entry
-
-    def _snapshot(self, trial: int) -> Snapshot:
-        """The agent of a trial as a board keeps it, without its accounts."""
-        name = _agent(trial)
-        try:
-            return without_accounts(Snapshot.from_bytes(self._fetch(name), f"{self.store.where}/{name}"))
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{self.store.where}/{name} is missing; resume from a copy, or train again"
-            ) from error
 
     def _lose(self, job: Job, lost: Lost) -> Job | None:
         """A pod that died starts again from its last checkpoint; an agent that fails by itself is out."""
@@ -250,23 +234,28 @@ class Tournament:
             if isinstance(lost.error, (InputError, DataError)):
                 raise lost.error  # the task itself is wrong, and wrong for every agent
             if isinstance(lost.error, CheckpointError) and job.trial in self._inside:
-                self.status.remark = f"agent {job.settings.agent_id} begins its round again: {lost.reason}"
-                self._drop_inside(job.trial)
+                self._begin_again(job, lost.reason)
                 return job
             self._fail(job, lost.reason)
             return None
         tried = self._attempts[job.trial] = self._attempts.get(job.trial, 0) + 1
-        self.journal.append("lost", trial=job.trial, reason=lost.reason, attempt=tried)
+        self.journal.append("lost", trial=job.trial, reason=lost.reason, attempt=tried, at=time.time())
         if tried > self.plan.retries:
             self._fail(job, f"its pod was lost {tried} times, last: {lost.reason}")
             return None
         self.status.remark = f"the pod of agent {job.settings.agent_id} was lost ({lost.reason}); it starts again"
         return job
 
+    def _begin_again(self, job: Job, reason: str) -> None:
+        """Forget a checkpoint inside a trial that cannot be read."""
+        self.status.remark = f"agent {job.settings.agent_id} begins its round again: {reason}"
+        self._drop_inside(job.trial)
+
     def _fail(self, job: Job, reason: str) -> None:
         """An agent that is out: it keeps its place in the log, and ranks last."""
         self.journal.append("failed", trial=job.trial, reason=reason)
-        self.board.submit(_failed(job))
+        self.board.submit(job.failed())
+        self._drop_inside(job.trial)
         self._done.add(job.trial)
         self.status.remark = f"agent {job.settings.agent_id} is out: {reason}"
 
@@ -285,50 +274,31 @@ class Tournament:
             elif record["kind"] == "failed":
                 self._inside.discard(trial)
                 self._done.add(trial)
-                self.board.submit(_failed(self.drawn[trial]))
+                self.board.submit(self.drawn[trial].failed())
         self.journal.records.clear()
         self.status.latest = None
 
-    def stopped(self) -> str | None:
-        """The rule that says that enough has been done."""
-        stop, log = self.plan.stop, self.board.log
-        best = max((entry.score for entry in self.board.top(1) if not math.isnan(entry.score)), default=-math.inf)
-        if stop.trials is not None and len(self.drawn) >= stop.trials:
-            return f"{stop.trials} trials"
-        if stop.steps is not None and self.status.steps >= stop.steps:
-            return f"{stop.steps:,} environment steps"
-        if stop.seconds is not None and time.time() - self.status.began >= stop.seconds:
-            return f"{stop.seconds:g} seconds"
-        if stop.score is not None and best >= stop.score:
-            return f"a score of {stop.score:g}"
-        if stop.patience is not None and len(log) > stop.patience:
-            before = max((entry.score for entry in log[: -stop.patience] if not math.isnan(entry.score)), default=best)
-            if best <= before:
-                return f"no better score in {stop.patience} trials"
-        return None
+    def stopped(self, trial: int) -> str | None:
+        """The rule that says that the trial of this number, the next to be drawn, is one too many."""
+        return self._out_of_bounds(trial) or self.plan.stop.enough(self.board)
+
+    def _out_of_bounds(self, trial: int) -> str | None:
+        while len(self._before) <= trial:
+            job = self.drawn[len(self._before) - 1]
+            steps = self.plan.goal(job.generation, self.update) - self._start_of(job)
+            self._before.append(self._before[-1] + steps)
+        return self.plan.stop.before(trial, self._before[trial], time.time() - self.status.began)
 
     def _keep(self, name: str, content: bytes) -> bool:
         """Write a checkpoint; a disk that is full is told, and the tournament goes on with what is in memory."""
-        try:
-            self.store.write(name, content)
-        except InputError as error:
-            self.status.remark = f"a checkpoint is kept in memory only: {error}"
-            self._held[name] = content
-            return False
-        self._held.pop(name, None)
-        return True
-
-    def _fetch(self, name: str) -> bytes:
-        return self._held[name] if name in self._held else self.store.read(name)
-
-    def _remove(self, name: str) -> None:
-        self._held.pop(name, None)
-        self.store.remove(name)
+        if failure := self.files.keep(name, content):
+            self.status.remark = failure
+        return name not in self.files.held
 
     def _drop_inside(self, trial: int) -> None:
         if trial in self._inside:
             self._inside.discard(trial)
-            self._remove(_inside(trial))
+            self.files.remove(inside_file(trial))
 
     def _prune(self) -> None:
         """Remove the files of agents that nothing will begin with and that are not on the board."""
@@ -341,7 +311,7 @@ class Tournament:
                 level < latest if self.plan.mode == "rounds" else {(trial, False), (trial, True)} <= self.drawn.taken
             )
             if onward or level == self.plan.rounds - 1:
-                self._remove(_agent(trial))
+                self.files.remove(agent_file(trial))
                 self._filed.discard(trial)
 
     def _look(self) -> None:
@@ -349,27 +319,3 @@ class Tournament:
         self.status.where = self.engine.describe()
         self.watch(self.status)
         self.status.latest, self.status.remark = None, ""
-
-
-def _failed(job: Job) -> Entry:
-    return Entry(
-        trial=job.trial,
-        settings=job.settings,
-        parent_id=job.parent_id,
-        generation=job.generation,
-        score=math.nan,
-        metrics={},
-        returns=np.empty(0),
-        steps=0,
-        stored=None,
-    )
-
-
-def _agent(trial: int) -> str:
-    """The file of an agent at the end of a trial, with its accounts."""
-    return f"agents/{trial}.pt"
-
-
-def _inside(trial: int) -> str:
-    """The file of an agent inside a trial."""
-    return f"checkpoints/{trial}.pt"

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from finpod.errors import InputError
-from finpod.tournament.leaderboard import ALIKE
+from finpod.tournament.leaderboard import ALIKE, BOARD, Leaderboard
 from finpod.tournament.search import Search
 
 STEPS = 600_000
@@ -19,12 +19,15 @@ CHOICES = ("mean", "score", "recent")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early; None for a rule that is not asked for. What runs is finished, nothing begins."""
+    """Rules that end a tournament early; None for a rule that is not asked for. What runs is finished, nothing begins.
+
+    In rounds those on scores are asked after each round.
+    """
 
     trials: int | None = None
     """Trials in all."""
     steps: int | None = None
-    """Environment steps of all agents together."""
+    """Environment steps of all agents together, those of trials that have only begun included."""
     seconds: float | None = None
     """Wall time since this driver began."""
     score: float | None = None
@@ -34,10 +37,36 @@ class Stop:
 
     def __post_init__(self) -> None:
         for rule in fields(self):
-            value = getattr(self, rule.name)
-            low = -math.inf if rule.name == "score" else 0
-            if value is not None and not (isinstance(value, (int, float)) and low < value < math.inf):
+            value, low = getattr(self, rule.name), -math.inf if rule.name == "score" else 0
+            if value is None:
+                continue
+            if rule.name in ("trials", "steps", "patience"):
+                require_count(f"stop after {rule.name}", value)
+            elif not (isinstance(value, (int, float)) and low < value < math.inf):
                 raise InputError(f"stop after {rule.name} = {value!r}: give a positive number, or leave it out")
+
+    def before(self, trial: int, steps: int, seconds: float) -> str | None:
+        """The rule that keeps a trial from beginning, of this number, with so many steps begun before it, so late.
+
+        But for the time it depends on the draws alone, so that it stops at the same trial wherever the pods run.
+        """
+        if self.trials is not None and trial >= self.trials:
+            return f"{self.trials} trials"
+        if self.steps is not None and steps >= self.steps:
+            return f"{self.steps:,} environment steps"
+        if self.seconds is not None and seconds >= self.seconds:
+            return f"{self.seconds:g} seconds"
+        return None
+
+    def enough(self, board: Leaderboard) -> str | None:
+        """The rule on scores that says that enough has been found."""
+        best = max((entry.score for entry in board.top(1) if not math.isnan(entry.score)), default=-math.inf)
+        if self.score is not None and best >= self.score:
+            return f"a score of {self.score:g}"
+        before = [] if self.patience is None else board.log[: -self.patience]
+        if before and best <= max((entry.score for entry in before if not math.isnan(entry.score)), default=-math.inf):
+            return f"no better score in {self.patience} trials"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +103,8 @@ class Plan:
             require_count(name, getattr(self, name))
         if self.checkpoint_steps is not None:
             require_count("checkpoint_steps", self.checkpoint_steps)
+        if self.keep > BOARD:
+            raise InputError(f"keep is {self.keep}; no more than {BOARD} agents are kept")
         if self.seed < 0:
             raise InputError(f"seed is {self.seed}; it must be 0 or more")
         for name, choices in (("mode", MODES), ("choice", CHOICES)):
@@ -86,8 +117,18 @@ class Plan:
 
     @property
     def most_trials(self) -> int:
-        """Trials after which it ends if nothing stops it before."""
-        return self.stop.trials or self.agents * self.rounds
+        """Trials after which it ends if nothing stops it before; rounds are never more than asked for."""
+        planned = self.agents * self.rounds
+        asked = planned if self.stop.trials is None else self.stop.trials
+        return min(asked, planned) if self.mode == "rounds" else asked
+
+    def goal(self, level: int, update: int) -> int:
+        """Steps of experience at the end of a level, in whole updates of so many steps; every level learns."""
+        return math.ceil(self.updates(update) * (level + 1) / self.rounds) * update
+
+    def updates(self, update: int) -> int:
+        """Updates of an agent over all rounds."""
+        return max(round(self.steps / update), self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

@@ -1,0 +1,66 @@
+"""`Checkpoints`: the files of the agents of a tournament; what cannot be written stays in memory until it can."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from finpod.errors import CheckpointError, InputError
+from finpod.rl.snapshot import Snapshot
+from finpod.storage import Store
+from finpod.tournament.pod import without_accounts
+
+
+class Checkpoints:
+    """Snapshots in a store: one an agent at the end of a trial, and one at its last checkpoint inside a trial."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.held: dict[str, bytes] = {}
+        """What could not be written, by name."""
+
+    def keep(self, name: str, content: bytes) -> str:
+        """Write a file, and what is held; why that failed, if it did."""
+        self.held[name] = content
+        return self.flush()
+
+    def flush(self) -> str:
+        """Write what is held, the newest first; why that failed, if it did."""
+        try:
+            for name in reversed(list(self.held)):
+                self.store.write(name, self.held[name])
+                del self.held[name]
+        except InputError as error:
+            return f"{len(self.held)} checkpoint{'s' if len(self.held) > 1 else ''} in memory only: {error}"
+        return ""
+
+    def fetch(self, name: str) -> bytes:
+        """The content of a file. Raises CheckpointError if it is missing or cannot be read."""
+        try:
+            return self.held[name] if name in self.held else self.store.read(name)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{self.store.where}/{name} is missing; resume from a copy, or train again"
+            ) from error
+        except InputError as error:
+            raise CheckpointError(str(error)) from error
+
+    def snapshot(self, trial: int) -> Snapshot:
+        """The agent of a trial as a board keeps it, without its accounts. Raises CheckpointError if it cannot be read."""
+        name = agent_file(trial)
+        return without_accounts(Snapshot.from_bytes(self.fetch(name), f"{self.store.where}/{name}"))
+
+    def remove(self, name: str) -> None:
+        """Remove a file that nobody needs; one that cannot be removed stays."""
+        self.held.pop(name, None)
+        with suppress(InputError):
+            self.store.remove(name)
+
+
+def agent_file(trial: int) -> str:
+    """The file of an agent at the end of a trial, with its accounts."""
+    return f"agents/{trial}.pt"
+
+
+def inside_file(trial: int) -> str:
+    """The file of an agent inside a trial."""
+    return f"checkpoints/{trial}.pt"
