@@ -32,6 +32,7 @@ SMALL = 100_000
 """Entries of an array up to which its values are put back."""
 ATOMS = (str, bytes, Number, np.generic, BuiltinFunctionType, CodeType, np.dtype, type(None), type(Ellipsis))
 LEAVES = (MarketData, MarketView, FeatureTable, torch.Tensor)
+METHODS = (FunctionType, staticmethod, classmethod, property)
 LEFT_ALONE = {"logging", "threading", "_thread", "re", "pathlib", "datetime", "decimal", "fractions"}
 """Modules whose objects hold no data."""
 _MISSING = object()
@@ -95,13 +96,9 @@ def _children(found: Found, homes: tuple[str, ...]) -> Iterator[tuple[str, Any]]
         yield from ((path, value.__func__), (path, value.__self__))
     elif isinstance(value, type):
         if _is_users_class(value, homes):
-            used = _used_methods(value, homes) if issubclass(value, Strategy) else None
+            used = _used_methods(value) if issubclass(value, Strategy) else None
             for name, entry in list(vars(value).items()):
-                if (
-                    used is None
-                    or name in used
-                    or not isinstance(entry, (FunctionType, staticmethod, classmethod, property))
-                ):
+                if used is None or name in used or not isinstance(entry, METHODS):
                     yield f"{value.__name__}.{name}", entry
     elif not isinstance(value, ModuleType):
         yield from _of_instance(path, value, homes)
@@ -154,19 +151,16 @@ def _is_users_class(kind: type, homes: tuple[str, ...]) -> bool:
     return kind.__module__ == "__main__" or (file is not None and whose(file, homes) == "user")
 
 
-def _used_methods(kind: type, homes: tuple[str, ...]) -> set[str]:
+def _used_methods(kind: type) -> set[str]:
     """Names of what `decide` uses, and what that uses: a market that only `__init__` sees is not at hand when it decides."""
-    functions = {
-        name: function.__code__
-        for base in reversed(kind.__mro__)
-        if _is_users_class(base, homes)
-        for name, entry in vars(base).items()
-        if isinstance(function := getattr(entry, "fget", getattr(entry, "__func__", entry)), FunctionType)
-    }
+    codes: dict[str, list[CodeType]] = {}
+    for name, entry in (item for base in kind.__mro__ for item in vars(base).items()):
+        function = getattr(entry, "fget", getattr(entry, "__func__", entry))
+        if isinstance(function, FunctionType):
+            codes.setdefault(name, []).append(function.__code__)
     used, pending = {"decide"}, ["decide"]
     while pending:
-        code = functions.get(pending.pop())
-        new = (_all_names(code) if code else set()) - used
+        new = {name for code in codes.get(pending.pop(), ()) for name in _all_names(code)} - used
         used |= new
         pending.extend(new)
     return used

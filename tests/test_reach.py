@@ -77,6 +77,25 @@ def test_globals_closures_and_defaults_of_the_code_that_decides_are_reached():
     assert set(found) == {3, 4, 7, 9}  # neither what __init__ saw, nor what is an attribute by the same name
 
 
+def test_what_a_strategy_of_finpods_calls_is_reached():
+    closed = np.arange(7.0)
+
+    class Base(Strategy):
+        def decide(self, view):
+            return self.signal(view)
+
+    class Mine(Base):
+        def signal(self, view):
+            return closed
+
+    class Other(Mine):
+        def decide(self, view):
+            return super().decide(view)
+
+    Base.__module__ = "finpod.strategy"
+    assert paths(Mine()) == paths(Other()) == {7: "closed of Mine.signal"}
+
+
 def test_own_modules_are_reached_by_the_names_that_are_used(tmp_path, monkeypatch):
     (tmp_path / "own_prices.py").write_text("import numpy as np\nUSED, OTHER = np.arange(11.0), np.arange(12.0)\n")
     monkeypatch.syspath_prepend(tmp_path)
