@@ -108,11 +108,14 @@ def backtest(
     if isinstance(strategy, Strategy):
         labels, table = [label], FeatureTable(window.market)
         paths = [_run(strategy, label, window, terms, table)]
-        alone = {one.name: _run(one, one.name, window, terms, table) for one in strategy.variants}
+        alone, agents = (
+            {one.name: _run(one, one.name, window, terms, table) for one in parts}
+            for parts in (strategy.variants, strategy.agents)
+        )
     else:
         labels, decide = ready_weights(strategy, label, window)
         path = simulate(window.tape, window.first, window.last, decide, terms, (len(labels),))
-        alone, paths = {}, [Path(*(part[:, s] for part in path)) for s in range(len(labels))]
+        alone, agents, paths = {}, {}, [Path(*(part[:, s] for part in path)) for s in range(len(labels))]
     equal_weight = equal_weight_equity(market, window.dates[0], window.dates[-1], terms)
     results = [
         outcome(
@@ -126,6 +129,7 @@ def backtest(
             risk_free=risk_free,
             in_sample=in_sample,
             variants=alone,
+            agents=agents,
         )
         for own, title in zip(paths, labels, strict=True)
     ]

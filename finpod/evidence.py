@@ -53,9 +53,9 @@ def with_evidence(
     equal, table = EqualWeight(), FeatureTable(window.market)
     others = {rule.name: _run(rule, window, terms, table) for rule in rules if rule.name != result.strategy}
     notes += [
-        f"{rule.name} found no solution on {rule.failures} days and held inverse volatility then"
+        f"{rule.name} found no solution on {failures} days and held inverse volatility then"
         for rule in rules
-        if getattr(rule, "failures", 0)
+        if (failures := getattr(rule, "failures", 0))
     ]
     progress("random portfolios", 0.4)
     spread = fan(path, window, terms, seed=seed)

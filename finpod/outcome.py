@@ -32,6 +32,7 @@ def outcome(
     risk_free: float,
     in_sample: bool,
     variants: Mapping[str, Path] = MappingProxyType({}),
+    agents: Mapping[str, Path] = MappingProxyType({}),
 ) -> BacktestResult:
     """Dress the path of one account; `reference` is the market with the benchmark, from which the window may be cut."""
     tape, dates = window.tape, pd.DatetimeIndex(window.dates, name="date")
@@ -60,6 +61,7 @@ def outcome(
         agent=dict(strategy.provenance),
         in_sample=in_sample,
         variants={name: pd.Series(one.equity.numpy(), index=dates) for name, one in variants.items()},
+        agents={name: pd.Series(one.equity.numpy(), index=dates) for name, one in agents.items()},
         search=search_of(strategy, window.market.periods_per_year),
         events=tuple(sorted((*_skipped(window), *_departures(trades), *unfilled))),
         data_hash=reference.content_hash,

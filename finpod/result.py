@@ -42,6 +42,8 @@ PLAIN: dict[str, tuple[type, ...]] = {
     "manifest": (dict,),
 }
 """Fields that result.json holds as they are, and of what type."""
+AGENT = "agent: "
+"""Begins the columns of returns.csv that hold the equity of a single agent."""
 VARIANT = "variant: "
 """Begins the columns of returns.csv that hold the equity of a variant."""
 BASELINE = "baseline: "
@@ -101,6 +103,8 @@ class BacktestResult:
     """Whether the window overlaps the days the strategy was trained or chosen on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the same recipe from other seeds, by name."""
+    agents: Mapping[str, pd.Series] = field(default_factory=dict)
+    """Equity [n + 1] of the single agents of an ensemble, the best on validation first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of rules that anyone could have followed, by name, same dates and costs."""
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -176,11 +180,11 @@ class BacktestResult:
         }
         turnover = self.turnover.groupby(self.turnover.index.normalize()).sum()
         variants = {name: _last_of_session(equity) for name, equity in self.variants.items()}
+        agents = {name: _last_of_session(equity) for name, equity in self.agents.items()}
         baselines = {name: _last_of_session(equity) for name, equity in self.baselines.items()}
         fan = _last_of_session(self.fan) if len(self.fan) else self.fan
-        return replace(
-            self, **last, variants=variants, baselines=baselines, fan=fan, turnover=turnover, periods_per_year=252
-        )
+        others = {"variants": variants, "agents": agents, "baselines": baselines}
+        return replace(self, **last, **others, fan=fan, turnover=turnover, periods_per_year=252)  # type: ignore[arg-type]
 
     @property
     def cash_weight(self) -> pd.Series:
@@ -215,8 +219,16 @@ class BacktestResult:
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
         """How the variants did: name -> figure -> value, then 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
+        return self._spread_of(self.variants)
+
+    @cached_property
+    def agent_spread(self) -> dict[str, dict[str, float]]:
+        """The same of the single agents."""
+        return self._spread_of(self.agents)
+
+    def _spread_of(self, curves: Mapping[str, pd.Series]) -> dict[str, dict[str, float]]:
         rows = {}
-        for name, equity in self.variants.items():
+        for name, equity in curves.items():
             own = self.metrics_of(equity)
             rows[name] = {key: getattr(own, key) for key in SPREAD}
             rows[name]["excess_over_equal_weight"] = self._relative(equity, self.equal_weight_equity).excess
@@ -262,6 +274,7 @@ class BacktestResult:
             "warnings": self.warnings,
             "events": self.events,
             "spread": self.spread,
+            "agent_spread": self.agent_spread,
             "verdicts": verdicts(self),
             "significance": self.significance,
             "attribution": self.attribution.to_dict(),
@@ -287,6 +300,7 @@ class BacktestResult:
                     "turnover": self.turnover,
                 }
                 | {f"{VARIANT}{name}": equity for name, equity in self.variants.items()}
+                | {f"{AGENT}{name}": equity for name, equity in self.agents.items()}
                 | {f"{BASELINE}{name}": equity for name, equity in self.baselines.items()}
             )
             write_text(fresh / "returns.csv", curves.to_csv(index_label="date"))

@@ -14,7 +14,7 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
-from finpod.result import BASELINE, FORMAT, PLAIN, VARIANT, BacktestResult
+from finpod.result import AGENT, BASELINE, FORMAT, PLAIN, VARIANT, BacktestResult
 
 
 def load_result(folder: str | Path) -> BacktestResult:
@@ -68,6 +68,7 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         turnover=curves["turnover"].dropna(),
         costs=Costs(**content["costs"]),
         variants=_named(curves, VARIANT),
+        agents=_named(curves, AGENT),
         baselines=_named(curves, BASELINE),
         fan=_numeric(_frame(source / "fan.parquet"), "fan.parquet")
         if (source / "fan.parquet").exists()

@@ -183,6 +183,19 @@ def spread_line(result: BacktestResult) -> str:
     return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
 
 
+def agents_line(result: BacktestResult) -> str:
+    """The agent that was the best on validation, and the mean over all that were kept; empty without several."""
+    spread = result.agent_spread
+    if not spread:
+        return ""
+    best, mean, sd = next(iter(spread.values())), spread["mean"], spread["sd"]
+    return (
+        f"single agents of the ensemble: the best on validation has a Sharpe of {ratio(best['sharpe'])} and a total return of "
+        f"{percent(best['total_return'])}; all {len(result.agents)}, mean (standard deviation): Sharpe {ratio(mean['sharpe'])} "
+        f"({ratio(sd['sharpe'])}), total return {percent(mean['total_return'])} ({percent(sd['total_return'])})"
+    )
+
+
 def evidence_lines(result: BacktestResult) -> list[str]:
     """Whether it is more than luck and more than anyone could have had, a line for each answer that is there."""
     found = result.significance
@@ -222,7 +235,7 @@ def format_result(result: BacktestResult) -> str:
     if result.is_short:
         lines.append(short_note(result))
     lines.append(TURNOVER)
-    if said := [*verdicts(result), *evidence_lines(result), *filter(None, [spread_line(result)])]:
+    if said := [*verdicts(result), *evidence_lines(result), *filter(None, [spread_line(result), agents_line(result)])]:
         lines += ["", *map(_plain, said)]
     if ruined := ruin_date(result):
         lines += ["", f"RUINED on {ruined}: the account fell to zero"]

@@ -347,7 +347,7 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     def train(task, **settings):
         asked.update(settings, task=task)
         settings["progress"]("round 1", 0.5)
-        return SimpleNamespace(name="first", trials=8, provenance={"board": board, "device": "cpu", "failed": 0})
+        return SimpleNamespace(name="first", trials=8, provenance={"board": board, "device": "cpu", "failed": 0, "validation_scores": {}})
 
     monkeypatch.setattr(finpod, "train", train)
     line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
@@ -401,7 +401,7 @@ def test_a_trained_folder_is_backtested_like_any_strategy(work, run):
 @pytest.mark.parametrize("command", ["train", "bench"])
 def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypatch, command):
     used = []
-    trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0})
+    trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "validation_scores": {}})
     bench = SimpleNamespace(run=lambda **sizes: used.append(sizes["device"]) or {"env": 1.0})
     monkeypatch.setitem(sys.modules, "finpod.bench", bench)
     monkeypatch.setattr(finpod, "bench", bench, raising=False)

@@ -171,6 +171,8 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
         console.show_json({**ensemble.provenance, "path": str(out)})
         return
     print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {given['validation']}")
+    scores = ensemble.provenance["validation_scores"]
+    print(f"Sharpe on validation: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())}")
     if failed := ensemble.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     console.show_table(ensemble.provenance["board"])

@@ -41,7 +41,11 @@ class Table(NamedTuple):
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
     """Tables of what differs between seeds or agents, with mean, spread and count, for each list that `agent` holds."""
     variants = who_varies(result).capitalize()
-    tables = [(f"{variants} on its own over this window", _variants(result))] if variants else []
+    tables = [(f"{variants} on its own over this window", _variants(result.spread))] if variants else []
+    if result.agents:
+        tables.append(
+            ("Each agent on its own over this window, the best on validation first", _variants(result.agent_spread))
+        )
     for name, value in sorted(result.agent.items()):
         if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
             tables.append((_TITLES.get(name, _words(name)), _spread([dict(item) for item in value])))
@@ -52,11 +56,11 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
     return tables
 
 
-def _variants(result: BacktestResult) -> Table:
+def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
     """What each variant did alone, closed by mean, standard deviation and count."""
-    keys = list(next(iter(result.spread.values())))
+    keys = list(next(iter(spread.values())))
     show = {"sharpe": ratio, "calmar": ratio}
-    lines = [(name, *(show.get(key, percent)(row[key]) for key in keys)) for name, row in result.spread.items()]
+    lines = [(name, *(show.get(key, percent)(row[key]) for key in keys)) for name, row in spread.items()]
     return Table(("", *map(_words, keys)), lines[:-3], [*lines[-3:-1], ("count", *(str(len(lines) - 3) for _ in keys))])
 
 

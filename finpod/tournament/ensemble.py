@@ -100,6 +100,14 @@ class Ensemble(Strategy):
         keys = [f"member {i}" for i in range(len(self.members))] if single else [f"seed {run}" for run in self.runs]
         return [self._part([i for i, own in enumerate(keys) if own == key], key) for key in dict.fromkeys(keys)]
 
+    @property
+    def agents(self) -> Sequence[Strategy]:  # type: ignore[override]
+        """Each member alone, the best on validation first; none where there is one member, or no scores are known."""
+        if len(self.members) < 2 or not self.scores:
+            return ()
+        order = np.argsort(-np.nan_to_num(np.array(self.scores), nan=-np.inf), kind="stable")
+        return [self._part([int(i)], f"agent {place + 1}") for place, i in enumerate(order)]
+
     def _part(self, chosen: list[int], name: str) -> Ensemble:
         return Ensemble(
             [self.members[i] for i in chosen],

@@ -6,6 +6,7 @@ at equal experience. Where the slices run, in this process or on Ray, changes no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,13 +15,16 @@ from types import MappingProxyType
 from typing import Any
 
 from finpod.atomic import require_free
+from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.errors import FinpodError, InputError
 from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import Features
 from finpod.market.ledger import Costs
+from finpod.market.tape import build_tape
+from finpod.measures import metrics
 from finpod.rl.ppo import PPOConfig
-from finpod.simulation import Terms
+from finpod.simulation import Terms, Window, simulate
 from finpod.storage import Store, open_store
 from finpod.tournament.arena import Arena, from_share, make_arena, share, trading_of
 from finpod.tournament.driver import Status, Tournament, Watch
@@ -126,6 +130,10 @@ def train(
         runs = _run_all(arena, [replace(first, seed=seed + s) for s in range(seeds)], config or PPOConfig(),
                         where, place, say, watch, fork is not None)  # fmt: skip
         ensemble = _ensemble(arena, runs, target, features, "cuda" if where.gpus else here)
+        ensemble.provenance = {
+            **ensemble.provenance,
+            "validation_scores": validation_scores(arena, runs, ensemble),
+        }
         logs = {f"log-{plan.seed}.jsonl": held(place, plan.seed) for plan, _, _ in runs}
         ensemble.save(target, overwrite=overwrite, beside=logs)
     return ensemble
@@ -248,6 +256,27 @@ def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features, devi
         choice=runs[0][0].choice,
         scores=[entry.score for _, _, chosen in runs for entry in chosen],
     )
+
+
+def validation_scores(arena: Arena, runs: list[Run], ensemble: Ensemble) -> dict[str, float]:
+    """Sharpe ratios on the validation window: of the ensemble, of its best member, of the best of the first round."""
+    trading, first = arena.trading, [e.score for _, board, _ in runs for e in board.log if e.generation == 0]
+    begin, end = arena.validation
+    window = Window(market=arena.market, tape=build_tape(arena.market, arena.fill), first=begin, last=end)
+    terms = Terms(
+        costs=trading.costs,
+        fill=arena.fill,
+        cash=trading.cash,
+        whole_shares=trading.whole_shares,
+        delisting_return=trading.delisting_return,
+    )
+    path = simulate(window.tape, begin, end, decisions_of(ensemble, ensemble.name, window), terms)
+    found = metrics(path.equity.numpy(), periods_per_year=arena.market.periods_per_year)
+    return {
+        "ensemble": found.sharpe,
+        "best member": max(entry.score for _, _, chosen in runs for entry in chosen),
+        "best of the first round": max((score for score in first if not math.isnan(score)), default=math.nan),
+    }
 
 
 def _part(progress: Progress, plan: Plan, s: int, seeds: int) -> Progress:
