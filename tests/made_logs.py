@@ -1,9 +1,12 @@
 """Runs of tournaments without any training: the real driver on an engine that makes up what pods would have found."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -35,6 +38,9 @@ class Invented:
         self.free = [BEGAN] * pods
         self.days, self.lost, self.failed, self.left = days, set(lost), set(failed), die_after
         self.queue: list[tuple[str, Slice]] = []
+
+    def now(self) -> float:
+        return max(self.free)
 
     def capacity(self) -> int:
         return len(self.free)
@@ -74,9 +80,14 @@ class Invented:
 
 
 def play(
-    store: LocalStore, plan: Plan, engine: Invented, watch: Watch = lambda status: None, **header: Any
+    store: LocalStore,
+    plan: Plan,
+    engine: Invented,
+    watch: Watch = lambda status: None,
+    now: Callable[[], float] | None = None,
+    **header: Any,
 ) -> Leaderboard:
-    """One tournament, begun or gone on with."""
+    """One tournament, begun or gone on with, whose driver looks at the engine's clock, or at `now`."""
     journal = Journal(store)
     told = {
         "format": FORMAT,
@@ -96,7 +107,8 @@ def play(
     if not journal.count or header:
         journal.append("begin", header={**told, **header})
     generator = Generator(seed=plan.seed, config=PPOConfig(), features=FEATURES, search=plan.search)
-    return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
+    with patch("finpod.tournament.driver.time", SimpleNamespace(time=now or engine.now)):
+        return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
 
 
 def write_run(

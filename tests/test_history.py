@@ -69,12 +69,32 @@ def test_a_trial_is_told_whole(history):
 
 def test_lost_and_failed_trials_say_why(history):
     lost, failed = of(history, 2), of(history, 5)
-    assert [loss.reason for loss in lost.lost] == ["WorkerCrashedError: made up"]
+    (loss,) = lost.lost
+    assert loss.reason == "WorkerCrashedError: made up"
+    assert BEGAN < loss.at < BEGAN + 60
     assert lost.state == "ended"
     assert len(lost.places) == 1
     assert (failed.state, failed.reason) == ("failed", "ValueError: trial 5 made up a failure")
     assert math.isnan(failed.score)
     assert failed.returns.shape == (0,)
+
+
+def test_a_log_that_does_not_say_when_a_pod_was_lost_is_read(tmp_path):
+    journal = Journal(LocalStore(tmp_path / "old.unfinished" / "seed-0"))
+    with pytest.raises(KeyboardInterrupt):
+        write_run(tmp_path / "new", finished=False, die_after=3)
+    for record in Journal(LocalStore(tmp_path / "new.unfinished" / "seed-0")).records:
+        journal.append(record.pop("kind"), **{name: value for name, value in record.items() if name != "n"})
+    journal.append("lost", trial=3, reason="gone", attempt=1)
+    (loss,) = read_history(tmp_path / "old").trials[3].lost
+    assert loss.reason == "gone"
+    assert math.isnan(loss.at)
+
+
+def test_slices_up_to_a_checkpoint_have_their_places(tmp_path):
+    one = read_history(write_run(tmp_path / "often", rounds=1, steps=300, checkpoint_steps=100, pods=1)).trials[0]
+    assert [place.ended for place in one.places] == [BEGAN + 10, BEGAN + 20, BEGAN + 30]
+    assert (one.steps, one.spent) == (300, 300)
 
 
 def test_experience_counts_ancestors_and_effort_does_not(history):

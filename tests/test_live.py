@@ -100,12 +100,11 @@ def test_it_shows_board_pods_pace_and_time_left(tmp_path):
     assert {line.split()[1] for line in lines[4:8]} == {"0-0", "0-1", "0-2", "0-3"}
 
 
-def test_pods_at_work_grow_older(tmp_path, monkeypatch):
+def test_pods_at_work_grow_older(tmp_path):
     time = Clock()
-    view = View(time)
-    monkeypatch.setattr("finpod.tournament.driver.time.time", time)
+    view, plan = View(time), Plan(agents=3, rounds=1)
     with pytest.raises(KeyboardInterrupt):
-        play(LocalStore(tmp_path), Plan(agents=3, rounds=1), Invented(pods=2, die_after=0), looking(view, time, 42.0))
+        play(LocalStore(tmp_path), plan, Invented(pods=2, die_after=0), looking(view, time, 42.0), time)
     lines = drawn(view)
     assert [line.split() for line in lines[4:6]] == [["0", "0-0", "1/1", "42"], ["1", "0-1", "1/1", "42"]]
     time.now += 3
@@ -173,14 +172,17 @@ def test_names_are_no_markup(tmp_path):
 
 
 def test_a_rule_that_stops_by_the_clock_bounds_the_time_left(tmp_path):
-    import time as real
+    time = Clock()
+    view, plan = View(time), Plan(agents=100, rounds=1, stop=Stop(seconds=600))
+    left = []
 
-    view, clock_ = seen(tmp_path, Plan(agents=100, rounds=1, stop=Stop(seconds=3600)), Invented(pods=1), until=3)
-    assert view.left() == pytest.approx(970)  # 10 s a trial
-    clock_.now = real.time() + 3000
-    view._began = clock_.now
-    view._shares = [(clock_.now - 30, 0.0), (clock_.now, 0.01)]
-    assert 590 < view.left() <= 601
+    def watch(status):
+        looking(view, time, until=3)(status)
+        left.append(view.left())
+
+    with pytest.raises(KeyboardInterrupt):
+        play(LocalStore(tmp_path), plan, Invented(pods=1), watch, time)
+    assert left == [590, 580, 570]  # 10 s a trial would be a thousand
 
 
 def test_the_time_left_runs_down_between_trials(tmp_path):

@@ -14,7 +14,7 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import compare, data, deploy, judge, learn, train, walkforward
+from finpod.cli import compare, data, deploy, judge, leaderboard, learn, train, walkforward
 from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
@@ -34,6 +34,7 @@ for command in (
     judge.audit,
     compare.compare,
     compare.export,
+    leaderboard.leaderboard,
     learn.bench,
     learn.demo,
     walkforward.walkforward,

@@ -85,15 +85,13 @@ class View:
             self._scene = _scene(status, self._pace.rate, None if ended else self._scene)
 
     def left(self) -> float:
-        """Seconds to the end, at the pace of trials so far; NaN if not known yet."""
-        now, scene = self._now(), self._scene
-        if scene is None:
-            return math.nan
-        left = math.nan
+        """Seconds to the end, at the pace of trials so far or by the plan's own clock; NaN if not known yet."""
+        now = self._now()
+        left = math.inf if self._scene is None else self._scene.until - now
         if len(self._shares) > 1:
             (first, before), (last, share) = self._shares
-            left = max((last - first) * (1 - share) / (share - before) - (now - last), 0.0)
-        return min(left, max(scene.until - now, 0.0)) if scene.until < math.inf and not left < 0 else left
+            left = min(left, (last - first) * (1 - share) / (share - before) - (now - last))
+        return max(left, 0.0) if left < math.inf else math.nan
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         scene, elapsed = self._scene, clock(self._now() - self._began)

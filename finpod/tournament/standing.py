@@ -80,8 +80,25 @@ def _overfitting(trials: Sequence[Trial]) -> float:
     return math.nan
 
 
-def lineage(trials: Sequence[Trial]) -> list[Branch]:
-    """Every agent after the one it was copied from, copies in the order in which they were made.
+def sentences(found: Luck) -> list[str]:
+    """What there is to say of luck, for a reader."""
+    said = []
+    if not math.isnan(found.alike):
+        said.append(
+            f"The best of {found.trials} trials scored {found.best:.3f}. Had all been equally good, luck alone would have put "
+            f"the best at about {found.alike:.3f} (scores of mean {found.mean:.3f} and standard deviation {found.sd:.3f}); "
+            f"without any skill, at {found.expected:.3f}."
+        )
+    if not math.isnan(found.overfitting):
+        said.append(
+            "The best on one half of the validation days lay below the median on the other half in "
+            f"{100 * found.overfitting:.0f} % of the ways to halve them: the probability of overfitting."
+        )
+    return said
+
+
+def lineage(trials: Sequence[Trial], *, latest_first: bool = False) -> list[Branch]:
+    """Every agent after the one it was copied from; copies in the order in which they were made, or the other way round.
 
     An agent whose parent is not among the trials stands as one that began untrained.
     """
@@ -92,6 +109,8 @@ def lineage(trials: Sequence[Trial]) -> list[Branch]:
     for (run, agent), own in agents.items():
         parent = own[0].parent if (run, own[0].parent) in agents else None
         children.setdefault((run, parent), []).append(agent)
+    if latest_first:
+        children = {key: own if key[1] is None else own[::-1] for key, own in children.items()}
     found: list[Branch] = []
     for run in dict.fromkeys(trial.run for trial in trials):
         pending = [(0, agent) for agent in reversed(children.get((run, None), []))]
@@ -100,6 +119,27 @@ def lineage(trials: Sequence[Trial]) -> list[Branch]:
             found.append(Branch(depth, agent, tuple(sorted(agents[run, agent], key=lambda trial: trial.level))))
             pending += [(depth + 1, child) for child in reversed(children.get((run, agent), []))]
     return found
+
+
+def tree(trials: Sequence[Trial]) -> list[str]:
+    """Agents, each below the one it was copied from, with the scores of their levels."""
+    lines = []
+    for depth, agent, own in lineage(trials):
+        levels = ", ".join(f"{trial.level}: {_score(trial)}" for trial in own)
+        lines.append(f"{'  ' * depth}{agent}  {levels}")
+    return lines
+
+
+def _score(trial: Trial) -> str:
+    if trial.state != "ended":
+        return trial.state
+    return ("n/a" if math.isnan(trial.score) else f"{trial.score:.3f}") + " kept" * trial.kept
+
+
+def inputs(trial: Trial) -> str:
+    """How many features an agent observes."""
+    features = trial.settings.get("features")
+    return "all" if features is None else str(len(features))
 
 
 def _hashable(value: Any) -> Any:

@@ -1,0 +1,195 @@
+"""`finpod leaderboard`: the trials of a run, finished or not, ranked on validation."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from finpod import runs
+from finpod.atomic import require_free_file
+from finpod.cli import console, options
+from finpod.errors import InputError
+
+if TYPE_CHECKING:
+    from finpod.tournament.history import History, Trial
+
+STRATEGIES = Path("strategies")
+"""Where trained folders are looked for, relative to the current folder."""
+TOP = 20
+"""Ranks that are printed, if not told otherwise."""
+
+WIDTH = 110
+"""Letters in a line of text."""
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A run of finpod train: its folder, its name in strategies/, or its --storage."
+    ),
+]
+
+
+def leaderboard(
+    run: Run,
+    top: Annotated[int, typer.Option(help="Ranks to print.")] = TOP,
+    seed: Annotated[int | None, typer.Option(help="Only the tournament of this seed.")] = None,
+    lineage: Annotated[bool, typer.Option("--lineage", help="Print who was copied from whom.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write an HTML report of the training.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Its file, which implies --report; reports/NAME-training.html if left out.")
+    ] = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the trials of a run of finpod train, finished or not, ranked on validation, and how much of that is luck."""
+    from finpod.tournament.history import read_history
+
+    if top < 1:
+        raise InputError(f"top is {top}; it must be a whole number from 1 on")
+    with console.progress("reading") as told:
+        history = read_history(_place(run)).of(seed)
+        target = _target(history, out, overwrite) if report or out is not None else None
+        if target is not None:
+            from finpod.report.training import write_training_report
+
+            told("drawing", 0.5)
+            write_training_report(history, target, overwrite=overwrite)
+    if as_json:
+        console.show_json(facts(history))
+    else:
+        _show(history, top, lineage)
+    if target is not None:
+        console.remark(str(target)) if as_json else print(f"\n{target}")
+
+
+def facts(history: History) -> dict[str, Any]:
+    """The board and what stands around it as plain values."""
+    from finpod.tournament.standing import luck, ranked
+
+    trials = history.trials
+    return {
+        "name": history.name,
+        "where": history.where,
+        "finished": history.finished,
+        "trials": len(trials),
+        "agents": len({(trial.run, trial.agent) for trial in trials}),
+        "board": [
+            {
+                **{
+                    name: getattr(trial, name)
+                    for name in ("run", "agent", "parent", "source", "level", "score", "steps")
+                },
+                "rank": rank,
+                "trial": trial.number,
+                "state": trial.state,
+                "kept": trial.kept,
+                "reason": trial.reason,
+                "lost": [loss.reason for loss in trial.lost],
+                "metrics": trial.metrics,
+                "settings": trial.settings,
+            }
+            for rank, trial in enumerate(ranked(trials), start=1)
+        ],
+        "open": [{"run": one.run, "trial": one.number, "agent": one.agent} for one in trials if one.state == "open"],
+        "luck": luck(trials)._asdict(),
+        "ended": {str(log.seed): log.end or None for log in history.logs},
+        "notes": [*history.notes, *(note for log in history.logs for note in log.notes)],
+    }
+
+
+def _show(history: History, top: int, lineage: bool) -> None:
+    """The tables a person reads."""
+    from finpod.tournament.standing import luck, ranked, sentences, tree
+
+    trials, order = history.trials, ranked(history.trials)
+    scored = [trial for trial in order if trial.state == "ended"]
+    print(f"{_summary(history)}\n")
+    console.show_table(rows(history, scored[:top], scored))
+    if len(scored) > top:
+        print(f"and {len(scored) - top} more; --top {len(scored)} shows all")
+    if lineage:
+        print("\nlineage: an agent, its level: score ..., and below it its copies")
+        print("\n".join(tree(trials)))
+    troubled = [trial for trial in trials if trial.state == "failed" or trial.lost]
+    if troubled:
+        print("\nfailed, or begun again after a pod was lost")
+        console.show_table([_trouble(trial, len(history.logs) > 1) for trial in troubled])
+    notes = [*sentences(luck(trials)), *history.notes, *(note for log in history.logs for note in log.notes)]
+    for note in notes:
+        print(f"\n{textwrap.fill(note, WIDTH)}")
+
+
+def _summary(history: History) -> str:
+    """Size and state of a run in one line."""
+    trials = history.trials
+    agents, working = len({(trial.run, trial.agent) for trial in trials}), sum(one.state == "open" for one in trials)
+    failed = sum(trial.state == "failed" for trial in trials)
+    ends = {log.end for log in history.logs}
+    state = f"finished, {', '.join(sorted(ends))}" if all(ends) else "unfinished"
+    parts = [f"{len(trials)} trial{'s' * (len(trials) != 1)} of {agents} agent{'s' * (agents != 1)}"]
+    parts += [f"{len(history.logs)} seeds"] if len(history.logs) > 1 else []
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{working} not ended"] if working else []
+    return f"{history.name}: {', '.join(parts)}; {state}"
+
+
+def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
+    """The ranked table, with the settings in which the trials `among` which they stand differ."""
+    from finpod.tournament.standing import differing, inputs
+
+    several, names = len(history.logs) > 1, differing(among)
+    return [
+        {
+            "rank": rank,
+            **({"seed": str(trial.run)} if several else {}),
+            "agent": trial.agent,
+            "parent": trial.parent or "-",
+            "level": trial.level,
+            "score": trial.score,
+            "steps": trial.steps,
+            **({"kept": "yes" if trial.kept else ""} if history.finished else {}),
+            **{name: _setting(trial, name) for name in names if name != "features"},
+            **({"inputs": inputs(trial)} if "features" in names else {}),
+        }
+        for rank, trial in enumerate(shown, start=1)
+    ]
+
+
+def _setting(trial: Trial, name: str) -> Any:
+    value = trial.settings.get(name)
+    return "as asked" if value is None else value
+
+
+def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
+    """A trial that did not go smoothly."""
+    last = trial.lost[-1].reason if trial.lost else ""
+    return {
+        "trial": trial.number,
+        **({"seed": str(trial.run)} if several else {}),
+        "agent": trial.agent,
+        "level": trial.level,
+        "state": trial.state,
+        "pods lost": len(trial.lost),
+        "why": trial.reason or last,
+    }
+
+
+def _place(run: str) -> str:
+    """A run as it is looked for: a bare word means the one of that name in strategies/, if it is there."""
+    from finpod.tournament.history import UNFINISHED
+
+    path, kept = Path(run), STRATEGIES / run
+    bare = "://" not in run and path.name == run and run not in ("", ".", "..")
+    inside = any(place.exists() for place in (kept, kept.with_name(kept.name + UNFINISHED))) if bare else False
+    return str(kept) if inside else run
+
+
+def _target(history: History, out: Path | None, overwrite: bool) -> Path:
+    """The file of the report; one that may be written."""
+    target = out or runs.REPORTS / f"{runs.plain_word(history.name)}-training.html"
+    require_free_file(target, overwrite)
+    return target

@@ -1,0 +1,289 @@
+"""The page that tells how a run of `finpod train` went: the look of a report, one file, no script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from finpod.atomic import refuse_existing, write_text
+from finpod.report.provenance import Table
+from finpod.table import percent, ratio
+from finpod.tournament.history import History, Trial
+from finpod.tournament.standing import Luck, differing, inputs, luck, ranked, sentences, tree
+
+if TYPE_CHECKING:
+    from finpod.report.training_charts import WorkingTime
+
+SHOWN = 20
+"""Ranks in the tables."""
+TROUBLES = 50
+"""Trials that did not go smoothly that are listed."""
+SCORE = "Sharpe ratio on the validation days, net of costs"
+LEGEND = {"strategy": "a trial", "benchmark": "best so far", "equal-weight": "expected best by luck alone"}
+"""Keys of `PALETTE` as the charts of scores use them."""
+
+
+def write_training_report(history: History, path: str | Path, *, overwrite: bool = True) -> Path:
+    """Write the page of `history` to `path`, whole or not at all, and return the path.
+
+    Equal logs give equal bytes. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
+    """
+    target = Path(path)
+    refuse_existing(target, overwrite)
+    write_text(target, render_training_report(history))
+    return target
+
+
+def render_training_report(history: History) -> str:
+    """The page as HTML."""
+    from finpod.report.drawing import report_style
+    from finpod.report.pages import fill
+    from finpod.report.training_charts import pod_chart, score_charts, tree_charts, working_time
+
+    trials = history.trials
+    clock, found = working_time([place for trial in trials for place in trial.places]), luck(trials)
+    with report_style():
+        time, steps = score_charts(history, clock, found)
+        charts = {"time": time, "steps": steps, "pods": pod_chart(trials, clock)}
+        trees = [chart._replace(svg=Markup(chart.svg)) for chart in tree_charts(trials)]
+    return fill("training.html.j2", charts, trees=trees, **contents(history, clock, found))
+
+
+def contents(history: History, clock: WorkingTime, found: Luck) -> dict[str, Any]:
+    """All that the page prints beside its charts, by the name the template uses."""
+    from finpod.report.training_charts import chosen_for_tree
+
+    trials = history.trials
+    order = [trial for trial in ranked(trials) if trial.state == "ended"]
+    drawn, troubled = chosen_for_tree(trials), [one for one in trials if one.state == "failed" or one.lost]
+    pause = float(clock.starts[1:].sum() - clock.ends[:-1].sum())
+    return {
+        "name": history.name,
+        "finished": all(log.end for log in history.logs),
+        "sub": _span(clock),
+        "summary": _summary(history),
+        "luck": sentences(found),
+        "notes": [*history.notes, *(note for log in history.logs for note in log.notes)],
+        "tiles": tiles(history, clock, found),
+        "legend": LEGEND,
+        "score": SCORE,
+        "best": best(order[:SHOWN]),
+        "settings": settings(order[:SHOWN], differing(order)),
+        "won": won(order),
+        "used": used(history, order),
+        "many": len(order) >= 4,
+        "left_out": f"Of {len(trials):,} trials the best and their ancestors are drawn."
+        if len(drawn) < len(trials)
+        else "",
+        "tree": "\n".join(tree(drawn)),
+        "troubled": trouble(troubled[:TROUBLES]),
+        "more_trouble": max(len(troubled) - TROUBLES, 0),
+        "pauses": duration(pause) if pause else "",
+        "provenance": provenance(history),
+    }
+
+
+def _span(clock: WorkingTime) -> str:
+    """From when to when pods were at work."""
+    if not clock.total:
+        return "no slice of training has ended yet"
+    first, last = (f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M}" for when in (clock.starts[0], clock.ends[-1]))
+    return f"from {first} to {last} UTC"
+
+
+def _summary(history: History) -> str:
+    """The run in one or two sentences."""
+    trials, plan = history.trials, history.logs[-1].plan
+    windows = history.logs[-1].header.get("task", {}).get("windows", {})
+    (first, last), (begin, end) = windows.get("train", ("?", "?")), windows.get("validation", ("?", "?"))
+    still = sum(trial.state == "open" for trial in trials)
+    agents = len({(trial.run, trial.agent) for trial in trials})
+    several = f" in {len(history.logs)} tournaments" if len(history.logs) > 1 else ""
+    how = "that never wait for each other" if plan.get("mode") == "async" else f"in {plan.get('rounds')} rounds"
+    said = (
+        f"{_count(len(trials), 'trial')} of {_count(agents, 'agent')}{several}, {how}: trained on {first} to {last}, "
+    )
+    said += f"ranked on {begin} to {end}."
+    ends = sorted({log.end for log in history.logs if log.end})
+    if still:
+        return f"{said} {_count(still, 'trial')} had not ended when the log was read."
+    return f"{said} It ended after: {', '.join(ends)}." if ends else said
+
+
+def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, str, str]]:
+    """The figures at the head: label, figure, what stands beside it."""
+    from finpod.report.drawing import short_amount
+    from finpod.report.training_charts import pods_of
+
+    trials = history.trials
+    agents, spent = {(trial.run, trial.agent) for trial in trials}, sum(trial.spent for trial in trials)
+    kept = [trial for trial in ranked(trials) if trial.kept]
+    best = next((trial for trial in ranked(trials) if not math.isnan(trial.score)), None)
+    failed, lost = sum(trial.state == "failed" for trial in trials), sum(len(trial.lost) for trial in trials)
+    pods, stretches = len(pods_of(trials)), len(clock.starts)
+    fresh = len({(trial.run, trial.agent) for trial in trials if trial.parent is None})
+    rate = spent / clock.total if clock.total else math.nan
+    return [
+        ("Trials", f"{len(trials):,}", f"of {_count(len(agents), 'agent')}, {fresh:,} begun untrained"),
+        ("Best score", ratio(found.best), "none yet" if best is None else f"agent {best.agent}, level {best.level}"),
+        ("By luck alone", ratio(found.alike), f"expected best of {found.trials:,} equally good"),
+        (
+            "Ensemble",
+            f"{len(kept)}" if kept else "n/a",
+            ", ".join(trial.agent for trial in kept[:6]) + ("…" if len(kept) > 6 else "")
+            if kept
+            else "not written yet",
+        ),
+        ("Environment steps", short_amount(spent) if spent else "0", "of all agents together"),
+        ("Time at work", duration(clock.total), f"{_count(pods, 'pod')}" + f", {stretches} sittings" * (stretches > 1)),
+        ("Throughput", "n/a" if math.isnan(rate) else short_amount(rate), "environment steps a second"),
+        ("Failed", f"{failed:,}", f"{_count(lost, 'pod')} lost and begun again"),
+    ]
+
+
+def best(order: Sequence[Trial]) -> Table:
+    """The best trials."""
+    several = len({trial.run for trial in order}) > 1
+    head = ("Rank", *(["Seed"] if several else []), "Agent", "Parent", "Level", "Score", "Steps", "Total return",
+            "Volatility", "Max drawdown", "Kept")  # fmt: skip
+    return Table(
+        head,
+        [
+            (
+                str(rank),
+                *([str(trial.run)] if several else []),
+                trial.agent,
+                trial.parent or "-",
+                str(trial.level),
+                ratio(trial.score, 3),
+                f"{trial.steps:,}",
+                *(percent(trial.metrics.get(name)) for name in ("total_return", "volatility", "max_drawdown")),
+                "yes" if trial.kept else "",
+            )
+            for rank, trial in enumerate(order, start=1)
+        ],
+    )
+
+
+def settings(order: Sequence[Trial], names: Sequence[str]) -> Table:
+    """The settings of the best trials in which trials differ."""
+    rows = [
+        (str(rank), trial.agent, *(_setting(trial, name) for name in names))
+        for rank, trial in enumerate(order, start=1)
+    ]
+    return Table(("Rank", "Agent", *map(_words, names)), rows if names else [])
+
+
+def won(order: Sequence[Trial]) -> Table:
+    """Each setting that differs: in the best quarter of the trials, and in all."""
+    quarter = order[: math.ceil(len(order) / 4)]
+    names = [name for name in differing(order) if name != "features"] if len(order) >= 4 else []
+    rows = [(_words(name), _range(quarter, name), _range(order, name)) for name in names]
+    return Table(("", f"Best {len(quarter)}", f"All {len(order)}"), rows)
+
+
+def used(history: History, order: Sequence[Trial]) -> Table:
+    """How often each feature was observed, in the best quarter of the trials and in all; those of the best first."""
+    known = history.logs[-1].header.get("task", {}).get("features", [])
+    quarter = order[: math.ceil(len(order) / 4)]
+    if len(order) < 4 or "features" not in differing(order):
+        return Table(("", "", ""), [])
+    shares = {name: (_share(quarter, name), _share(order, name)) for name in map(str, known)}
+    names = sorted(shares, key=lambda name: (-shares[name][0], -shares[name][1], name))
+    rows = [(name.replace("_", " "), *(percent(share, 0) for share in shares[name])) for name in names]
+    return Table(("", f"Best {len(quarter)}", f"All {len(order)}"), rows)
+
+
+def _share(trials: Sequence[Trial], feature: str) -> float:
+    own = [trial.settings.get("features") for trial in trials]
+    return sum(features is None or feature in features for features in own) / len(trials)
+
+
+def _range(trials: Sequence[Trial], name: str) -> str:
+    """Median, lowest and highest of a setting that is a fraction; how often each value of another."""
+    values = [trial.settings.get(name) for trial in trials]
+    if all(isinstance(value, float) for value in values):
+        low, middle, high = np.quantile(np.array(values, dtype=float), (0, 0.5, 1))
+        return f"{middle:.3g} ({low:.3g} to {high:.3g})"
+    texts = [_setting(trial, name) for trial in trials]
+    counts = {text: texts.count(text) for text in sorted(set(texts), key=lambda text: (-texts.count(text), text))}
+    return ", ".join(f"{text}: {count}" for text, count in counts.items())
+
+
+def _setting(trial: Trial, name: str) -> str:
+    if name == "features":
+        return inputs(trial)
+    value = trial.settings.get(name)
+    return "as asked" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def trouble(troubled: Sequence[Trial]) -> Table:
+    """Trials that failed, or were begun again."""
+    rows = [
+        (
+            f"{trial.agent}, level {trial.level}",
+            "failed" if trial.state == "failed" else "begun again" if trial.state == "ended" else "open",
+            str(len(trial.lost)),
+            trial.reason or trial.lost[-1].reason,
+        )
+        for trial in troubled
+    ]
+    return Table(("Agent", "What became of it", "Pods lost", "Why"), rows)
+
+
+def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Plan, task and versions as label and text, as the last tournament had them."""
+    header = history.logs[-1].header
+    task, data = dict(header.get("task", {})), header.get("data_title", "")
+    seeds = ("Seeds", ", ".join(str(log.seed) for log in history.logs))
+    own = [("Data", str(data))] if data else []
+    groups = [
+        (
+            "Tournament",
+            [seeds, *_pairs({name: value for name, value in history.logs[-1].plan.items() if name != "seed"})],
+        ),
+        ("Task", [*own, *_pairs(task)]),
+        ("Learner of the first agent", _pairs(header.get("config", {}))),
+        ("Versions", _pairs(header.get("versions", {}))),
+    ]
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested values as label and text; what was not asked for is left out."""
+    rows: list[tuple[str, str]] = []
+    for key, value in sorted(values.items()):
+        label = _words(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            rows += _pairs(value, f"{prefix}{key}: ")
+        elif isinstance(value, (list, tuple)):
+            rows.append((label, ", ".join(map(str, value))))
+        elif value is not None:
+            rows.append((label, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)))
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """Time in a form that is easily read: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    for unit, length, below, part in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86_400, "h", 3600)):
+        if seconds < 60 * length or unit == "d":
+            whole = int(seconds // length)
+            return f"{whole} {unit} {int(seconds - whole * length) // part} {below}"
+    raise AssertionError("the last unit takes everything")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _words(name: str) -> str:
+    text = name.replace("_", " ")
+    return text[:1].upper() + text[1:]
