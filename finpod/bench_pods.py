@@ -1,0 +1,190 @@
+"""Pods that sleep: the engines and the cluster on which the running of a tournament is measured without its training.
+
+What runs in a worker is in this module, which imports no torch and no Ray.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from finpod.errors import InputError
+from finpod.storage import LocalStore
+from finpod.workers.engine import Done, Engine, Lost, Place, timed
+
+if TYPE_CHECKING:
+    from finpod.tournament.pod import Slice
+
+RETURNS, AGENT = 250, 2048
+"""Validation days and bytes of the snapshot that a pod that sleeps makes up."""
+FILL = 300.0
+"""Seconds after which workers that have not started will not."""
+WORKER, NODE, SPARE = 70, 170, 1024
+"""MiB that a worker without torch, a simulated node, and all else take."""
+
+
+class Nap(NamedTuple):
+    """A piece of work that is none."""
+
+    seconds: float
+    """How long to sleep."""
+
+
+def nap(context: None, piece: Nap) -> bool:
+    """Sleep; whether this process has loaded torch."""
+    time.sleep(piece.seconds)
+    return "torch" in sys.modules
+
+
+class Noted:
+    """An engine that notes where pieces ran and when the last was handed out."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner, self.name = inner, inner.name
+        self.places: list[Place] = []
+        self.handed = 0.0
+
+    def capacity(self) -> int:
+        """The engine's own."""
+        return self.inner.capacity()
+
+    def start(self, key: str, piece: Any) -> None:
+        """Hand it on."""
+        self.handed = time.time()
+        self.inner.start(key, piece)
+
+    def wait(self, timeout: float) -> list[Done | Lost]:
+        """What the engine says."""
+        ended = self.inner.wait(timeout)
+        self.places += [one.place for one in ended if isinstance(one, Done)]
+        return ended
+
+    def describe(self) -> str:
+        """The engine's own words."""
+        return self.inner.describe()
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.inner.close()
+
+
+class Sleepers(Noted):
+    """Turns slices into naps of `seconds` (of an agent's own if `spread`), and what comes back into made-up agents."""
+
+    def __init__(self, inner: Engine, seconds: float, spread: bool = False) -> None:
+        super().__init__(inner)
+        self.seconds, self.spread = seconds, spread
+        self.torch = False
+        """Whether a worker had loaded it."""
+        self._pieces: dict[str, Slice] = {}
+
+    def start(self, key: str, piece: Slice) -> None:
+        """Keep the slice here and hand out a nap."""
+        self._pieces[key] = piece
+        share = 0.5 + np.random.default_rng([piece.settings.seed, piece.until]).random() if self.spread else 1.0
+        super().start(key, Nap(self.seconds * share))
+
+    def wait(self, timeout: float) -> list[Done | Lost]:
+        """Agents whose scores are luck."""
+        pieces = [(one, self._pieces.pop(one.key)) for one in super().wait(timeout)]
+        return [
+            one._replace(result=self._trained(one, piece)) if isinstance(one, Done) else one for one, piece in pieces
+        ]
+
+    def _trained(self, done: Done, piece: Slice) -> Any:
+        from finpod.measures import metrics
+        from finpod.tournament.pod import Trained
+
+        self.torch |= done.result
+        returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.0005, 0.01, RETURNS)
+        found = vars(metrics(returns=returns, periods_per_year=252))
+        return Trained(bytes(AGENT), piece.until, {"loss": 0.0}, found, returns)
+
+
+class Instant:
+    """An engine with room for `pods`, all of which have ended whenever it is asked: what is left is the driver."""
+
+    name = "instant"
+
+    def __init__(self, pods: int) -> None:
+        self._pods, self._started = pods, list[tuple[str, Nap]]()
+
+    def capacity(self) -> int:
+        """All of them."""
+        return self._pods
+
+    def start(self, key: str, piece: Nap) -> None:
+        """Note it."""
+        self._started.append((key, piece))
+
+    def wait(self, timeout: float) -> list[Done | Lost]:
+        """All that was started."""
+        started, self._started = self._started, []
+        return [Done(key, *timed(nap, None, piece)) for key, piece in started]
+
+    def describe(self) -> str:
+        """Nothing runs."""
+        return "no pods"
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class Unforced(LocalStore):
+    """A folder whose log is left to the system to write, for a log that is only made to be read."""
+
+    def append(self, name: str, content: bytes) -> None:
+        """At the end of the file, on the disk whenever it suits the system."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / name).open("ab") as file:
+            file.write(content)
+
+
+@contextmanager
+def simulated_nodes(nodes: int, cpus: int) -> Iterator[None]:
+    """A Ray cluster of nodes that are processes of this machine and listen to it alone; this process is its driver.
+
+    Raises InputError where there is no Ray, or where this process has a Ray already.
+    """
+    from finpod.workers.ray_engine import ALONE, QUIET, _ray
+
+    for name, value in {**QUIET, **ALONE}.items():
+        os.environ.setdefault(name, value)
+    ray = _ray()
+    if ray.is_initialized():
+        raise InputError("this process is connected to Ray already; measure in one of its own")
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+    try:
+        for _ in range(nodes - 1):
+            cluster.add_node(wait=False, **size)
+        cluster.wait_for_nodes(timeout=FILL)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def nodes_that_fit(nodes: int, cpus: int, free: float) -> int:
+    """As many of the nodes as `free` MiB of memory have room for, at least one."""
+    return int(max(min(nodes, (free - SPARE) // (NODE + cpus * WORKER)), 1))
+
+
+def free_memory() -> float:
+    """MiB that processes may still take; infinite where the system does not say."""
+    about = Path("/proc/meminfo")
+    if not about.exists():
+        return math.inf
+    facts = dict(line.split(":", 1) for line in about.read_text(encoding="utf-8").splitlines())
+    return int(facts["MemAvailable"].split()[0]) / 1024

@@ -1,0 +1,313 @@
+"""`run`: what a tournament costs beside the training itself: Ray, the driver, its log.
+
+Most of it is measured on pods that sleep, in workers that import no torch, so that a hundred of them fit on a small
+machine. The driver, the log and the engine are those of a real tournament; only the pieces are made light on their way out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from finpod.bench_pods import (
+    FILL,
+    RETURNS,
+    Instant,
+    Nap,
+    Noted,
+    Sleepers,
+    Unforced,
+    free_memory,
+    nap,
+    nodes_that_fit,
+    simulated_nodes,
+)
+from finpod.errors import InputError
+from finpod.storage import LocalStore, Store
+from finpod.workers.engine import Done, Engine, InlineEngine, Place
+
+if TYPE_CHECKING:
+    from finpod.tournament.arena import Arena
+    from finpod.tournament.driver import Tournament
+    from finpod.tournament.plan import Plan
+
+Progress = Callable[[str, float], None]
+
+NAMES, DAYS, ENVS = 20, 700, 1024
+"""Size of the simulated market, and accounts, of the slices that really train."""
+NAP = 2.5
+"""Mean seconds that a pod of a busy cluster sleeps; from half to one and a half times that, so that few end together."""
+ROUNDS = 4
+"""Levels of experience in the tournaments of pods that sleep."""
+
+
+def run(
+    *, seconds: float = 10.0, nodes: int = 10, cpus: int = 10, entries: int = 10_000, progress: Progress | None = None
+) -> dict[str, Any]:
+    """The lines of `finpod bench tournament`, with hardware and versions; about four minutes on two idle cores.
+
+    Slices that train take about `seconds`; those that sleep run on `nodes` simulated nodes of `cpus` pods each; the log
+    that is resumed has `entries`. Where there is no Ray a line says so. Raises InputError for sizes that cannot be.
+    """
+    if not seconds > 0 or nodes < 1 or cpus < 1 or entries < 20:
+        raise InputError(
+            f"seconds {seconds}, nodes {nodes}, cpus {cpus}, entries {entries}: a measurement needs some time, a node, a "
+            "pod and 20 entries"
+        )
+    say = progress or (lambda doing, share: None)
+    busy = _load()
+    lines: dict[str, Any] = {}
+    say("driver and log", 0.0)
+    lines |= driver_lines(entries)
+    try:
+        say("a pod in this process and on Ray", 0.2)
+        lines |= overhead_lines(seconds)
+        say("pods that sleep on simulated nodes", 0.5)
+        lines |= cluster_lines(nodes, cpus)
+    except InputError as error:  # there is no Ray, or no room
+        lines["tournament on Ray"] = f"n/a: {error}"
+    return lines | _circumstances() | {"load": f"{busy} at the start, {_load()} at the end"}
+
+
+def overhead_lines(seconds: float, repeats: int = 2) -> dict[str, Any]:
+    """Time of one slice as a tournament of its own on Ray against in this process, and how long Ray takes to begin.
+
+    They take turns, and the shortest of each is taken, for what else runs on a machine only ever adds to it.
+    """
+    from finpod.tournament.training import Pods, open_engine, run_slice
+
+    arena = _arena()
+    update, each = _pace(arena)
+    updates = max(round(seconds / each), 1)
+    here, began = Noted(InlineEngine(run_slice, arena)), time.time()
+    took: dict[str, list[tuple[float, float]]] = {"here": [], "ray": []}
+    with closing(Noted(open_engine(arena, Pods(ray=True, count=1)))) as there:
+        _one_agent(there, update, 1)
+        first = there.places[0].started - began
+        for _ in range(repeats):
+            for name, engine in (("here", here), ("ray", there)):
+                whole = _one_agent(engine, update, updates)
+                took[name].append((whole, whole - (engine.places[-1].ended - engine.places[-1].started)))
+    shortest = {name: min(times)[0] for name, times in took.items()}
+    beside = {name: min(other for _, other in times) for name, times in took.items()}
+    return {
+        "tournament first pod on Ray seconds": first,
+        "tournament Ray overhead": shortest["ray"] / shortest["here"] - 1,
+        "tournament Ray overhead batch": f"a slice of {updates} updates, {update:,} steps each, in {shortest['ray']:.2f} s on "
+        f"Ray and {shortest['here']:.2f} s in this process, shortest of {repeats}; beside the work {beside['ray']:.3f} s and "
+        f"{beside['here']:.3f} s",
+    }
+
+
+def cluster_lines(nodes: int, cpus: int, slices: int = 8, nap_seconds: float = NAP) -> dict[str, Any]:
+    """Pods that sleep on simulated nodes: how busy they are kept, how fast trials are admitted, and what eight do.
+
+    `slices` each; what does not fit into memory is left out, and the line says so.
+    """
+    import finpod.tournament.training  # noqa: F401  # loading torch is not the work of the driver
+    from finpod.workers.ray_engine import RayEngine
+
+    room = nodes_that_fit(nodes, cpus, free_memory())
+    pods = room * cpus
+    left = "" if room == nodes else f"; memory for no more than {room} of {nodes} nodes"
+    with simulated_nodes(room, cpus), closing(RayEngine(nap, None)) as engine:
+        filled = _fill(engine, pods)
+        busy = Sleepers(engine, nap_seconds, spread=True)
+        before = time.process_time()
+        _sleep(busy, pods * slices, pods)
+        driver = (time.process_time() - before) / (pods * slices)
+        quick = Sleepers(engine, 0.0)
+        admitted = pods * slices / _sleep(quick, pods * slices, pods)
+        one, eight = (_throughput(count, 2 * slices, 0.4 * nap_seconds) for count in (1, min(8, pods)))
+        torch = "torch was loaded" if busy.torch or quick.torch else "no torch"
+    return {
+        "tournament busy share": busy_share(busy.places, pods, busy.handed),
+        "tournament busy batch": f"{pods} pods on {room} simulated nodes, started in {filled:.0f} s, {pods * slices} slices of "
+        f"{nap_seconds / 2:g} to {1.5 * nap_seconds:g} s, {torch} in the workers; {1000 * driver:.1f} ms of the driver's CPU "
+        f"a trial{left}",
+        "tournament submissions/s": admitted,
+        "tournament submissions batch": f"{pods * slices} trials of no length on the same pods",
+        f"tournament pods worth of {min(8, pods)}": eight / one,
+        "tournament pods worth batch": f"slices of {0.4 * nap_seconds:g} s, {one:.3f} a second by one pod and {eight:.3f}",
+    }
+
+
+def driver_lines(entries: int) -> dict[str, Any]:
+    """A board of `entries`: its memory, how long its log takes to resume, and the trials it still admits a second.
+
+    Nothing runs: pods have ended when they have begun. The log is forced to the disk as ever once it is resumed.
+    """
+    from finpod.tournament.journal import Journal
+
+    more = max(entries // 20, 10)
+    with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
+        held: list[tuple[int, float]] = []
+        made = _asleep(Unforced(Path(folder)), Sleepers(Instant(100), 0.0), entries, 100)
+        made.watch = lambda status: held.append((len(status.board.log), _memory()))
+        made.run()
+        (some, before), (all_of_them, after) = held[len(held) // 5], held[-1]
+        del made
+        store = LocalStore(Path(folder))
+        wall, cpu = time.perf_counter(), time.process_time()
+        resumed = _asleep(store, Sleepers(Instant(100), 0.0), entries + more, 100, Journal(store))
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        size = len(store.read("log.jsonl")) / 2**20
+        assert len(resumed.board.log) == entries, "the log does not replay to the board"
+        begun = time.perf_counter()
+        resumed.run()
+        rate = more / (time.perf_counter() - begun)
+    return {
+        "tournament driver submissions/s": rate,
+        "tournament driver batch": f"{more:,} trials after {entries:,}, log forced to the disk",
+        "tournament driver MiB per 1,000 trials": 1000 * (after - before) / max(all_of_them - some, 1),
+        "tournament resume seconds": wall,
+        "tournament resume batch": f"{entries:,} entries of {RETURNS} returns, {size:.0f} MiB; {cpu:.2f} s of CPU",
+    }
+
+
+def busy_share(places: list[Place], pods: int, until: float) -> float:
+    """Share of the time of `pods` pods that they worked, from the first moment all of them did until `until`.
+
+    NaN if they never all did before that.
+    """
+    started, ended = (
+        np.array([getattr(place, end) for place in places], dtype=np.float64) for end in ("started", "ended")
+    )
+    moments, changes = np.r_[ended, started], np.repeat([-1, 1], len(places))
+    order = np.argsort(moments, kind="stable")  # an end before a start at the same moment
+    full = moments[order][np.cumsum(changes[order]) >= pods]
+    if not full.size or full[0] >= until:
+        return float("nan")
+    worked = np.clip(np.minimum(ended, until) - np.maximum(started, full[0]), 0, None).sum()
+    return float(worked / (pods * (until - full[0])))
+
+
+def _fill(engine: Engine, pods: int) -> float:
+    """Seconds until every pod has a process, which takes turns on few cores; gives up after `FILL`."""
+    begun, processes, number, running = time.perf_counter(), set[tuple[str, int]](), 0, 0
+    while running or len(processes) < pods:
+        if time.perf_counter() - begun < FILL:
+            while running < pods and len(processes) < pods:
+                engine.start(f"fill/{number}", Nap(1.0))
+                number, running = number + 1, running + 1
+        for ended in engine.wait(1.0):
+            running -= 1
+            if isinstance(ended, Done):
+                processes.add((ended.place.node, ended.place.pid))
+        if not running and time.perf_counter() - begun >= FILL:
+            break
+    return time.perf_counter() - begun
+
+
+def _throughput(pods: int, slices: int, seconds: float) -> float:
+    """Slices a second of `pods` pods that do `slices` each, from the first begun to the last ended."""
+    from finpod.workers.ray_engine import RayEngine
+
+    with closing(Sleepers(RayEngine(nap, None, pods=pods), seconds)) as engine:
+        _sleep(engine, pods * slices, pods)
+        ended = max(place.ended for place in engine.places)
+        return len(engine.places) / (ended - min(place.started for place in engine.places))
+
+
+def _sleep(engine: Sleepers, trials: int, agents: int) -> float:
+    """Seconds of an asynchronous tournament of pods that sleep."""
+    with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
+        driver = _asleep(LocalStore(Path(folder)), engine, trials, agents)
+        begun = time.perf_counter()
+        driver.run()
+        return time.perf_counter() - begun
+
+
+def _asleep(store: Store, engine: Engine, trials: int, agents: int, journal: Any = None) -> Tournament:
+    """An asynchronous tournament; what its agents would learn is nobody's business."""
+    from finpod.tournament.plan import Plan, Stop
+
+    plan = Plan(agents=agents, rounds=ROUNDS, mode="async", stop=Stop(trials=trials))
+    return _driver(store, engine, plan, 1, journal)
+
+
+def _one_agent(engine: Engine, update: int, updates: int) -> float:
+    """Seconds of a tournament of one agent and one slice."""
+    from finpod.tournament.plan import Plan
+
+    with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
+        driver = _driver(LocalStore(Path(folder)), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
+        begun = time.perf_counter()
+        board = driver.run()
+        took = time.perf_counter() - begun
+    if board.log[0].stored is None:
+        raise InputError(f"the agent that was to be measured failed: {driver.journal.last_failure}")
+    return took
+
+
+def _driver(store: Store, engine: Engine, plan: Plan, update: int, journal: Any = None) -> Tournament:
+    from finpod.rl.ppo import PPOConfig
+    from finpod.tournament.driver import Tournament
+    from finpod.tournament.journal import Journal
+    from finpod.tournament.search import Generator
+
+    features = tuple(f"feature {i}" for i in range(12))  # only names: one agent observes all of the arena's
+    generator = Generator(seed=plan.seed, config=PPOConfig(), features=features, search=plan.search)
+    return Tournament(plan, generator, store, journal or Journal(store), engine, update=update)
+
+
+def _arena() -> Arena:
+    """A task on a simulated market, on the CPU and one thread."""
+    from finpod.simulator import simulate_market
+    from finpod.tournament.arena import make_arena, trading_of
+
+    market = simulate_market(names=NAMES, days=DAYS)
+    first, middle, last = market.dates[[100, int(0.7 * DAYS), DAYS - 1]]
+    trading = trading_of(num_envs=ENVS, start_groups=min(64, ENVS))
+    return make_arena(market, (first, middle), (middle + np.timedelta64(1, "D"), last), trading, None, None, "cpu", 1)
+
+
+def _pace(arena: Arena) -> tuple[int, float]:
+    """Steps of one update of the learner, and the seconds it takes."""
+    from finpod.rl.ppo import PPOConfig
+    from finpod.tournament.pod import Settings, train_slice
+
+    settings = Settings(agent_id="pace", seed=0, config=PPOConfig())
+    update = arena.trading.num_envs * settings.config.num_steps
+    train_slice(arena, settings, None, update, update)  # lays out memory
+    begun = time.perf_counter()
+    train_slice(arena, settings, None, 2 * update, 2 * update)
+    return update, (time.perf_counter() - begun) / 2
+
+
+def _memory() -> float:
+    """MiB that this process holds now; NaN where the system does not tell."""
+    about = Path("/proc/self/statm")
+    return int(about.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if about.exists() else float("nan")
+
+
+def _circumstances() -> dict[str, str]:
+    """What it was measured on."""
+    import torch
+
+    import finpod
+    from finpod.bench import _processor
+
+    try:
+        import ray
+
+        versions = f", Ray {ray.__version__}"
+    except ImportError:
+        versions = ""
+    return {
+        "hardware": f"{_processor()}, {os.cpu_count()} cores",
+        "versions": f"finpod {finpod.__version__}, torch {torch.__version__}{versions}, Python {platform.python_version()}",
+    }
+
+
+def _load() -> str:
+    """How many processes want a core, over the last minute."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "n/a"
