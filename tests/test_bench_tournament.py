@@ -11,6 +11,7 @@ import pytest
 from finpod import InputError, bench_pods, bench_tournament
 from finpod.bench_pods import Instant, Nap, Sleepers, Unforced, nap, nodes_that_fit
 from finpod.bench_tournament import busy_share
+from finpod.cli import main
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore
 from finpod.tournament.pod import Settings, Slice, Trained
@@ -243,3 +244,14 @@ def test_without_ray_the_rest_is_measured(monkeypatch):
 def test_sizes_that_cannot_be_measured(sizes):
     with pytest.raises(InputError, match="a measurement needs"):
         bench_tournament.run(**sizes)
+
+
+def test_the_command_prints_its_lines_alone(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(bench_tournament, "run", lambda **sizes: asked.append(sizes["seconds"]) or {"busy": 0.5})
+    for line, printed in (("", "busy  0.5"), ("--seconds 30 --json", '{\n "busy": 0.5\n}')):
+        with pytest.raises(SystemExit) as ended:
+            main(f"bench tournament {line}".split())
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.strip() == printed
+    assert asked == [10.0, 30.0]

@@ -12,19 +12,28 @@ from finpod.errors import InputError
 
 
 def bench(
-    what: Annotated[str | None, typer.Argument(help="Only the lines with this word, such as env or train.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="Only the lines with this word, such as env or train; or tournament.")
+    ] = None,
     device: options.Device = "auto",
     envs: Annotated[int, typer.Option(help="Parallel environments.")] = 4096,
     names: Annotated[int, typer.Option(help="Stocks in the market.")] = 100,
-    seconds: Annotated[float, typer.Option(help="How long to measure each line.")] = 3.0,
+    seconds: Annotated[
+        float | None, typer.Option(help="How long to measure each line; 3, and 10 a slice of a tournament.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure environment and training speed, with hardware and versions."""
-    from finpod import bench
+    from finpod import bench, bench_tournament
 
+    if what == "tournament":
+        with console.progress("measuring", log=True) as report:
+            lines = bench_tournament.run(seconds=10.0 if seconds is None else seconds, progress=report)
+        console.show_json(lines) if as_json else console.show_facts(lines)
+        return
     _say_device(device)
     with console.progress("measuring"):
-        lines = bench.run(device=device, envs=envs, names=names, seconds=seconds)
+        lines = bench.run(device=device, envs=envs, names=names, seconds=3.0 if seconds is None else seconds)
     wanted = {name: line for name, line in lines.items() if what is None or what in name}
     if not wanted:
         raise InputError(f"no line has {what!r} in its name; there are {', '.join(lines)}")
