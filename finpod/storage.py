@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +12,10 @@ from finpod.atomic import write_bytes
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSelector, FileSystem
+
+READERS = 16
+"""Parts of a file at a URL that are read at a time."""
 
 
 class Store(Protocol):
@@ -33,6 +38,16 @@ class Store(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises InputError if it cannot be removed."""
+
+
+class Place(Store, Protocol):
+    """A store of several tournaments, each in a folder of its own."""
+
+    def folders(self, prefix: str) -> list[str]:
+        """Folders directly in this one whose names begin so, sorted."""
+
+    def remove_folder(self, name: str) -> None:
+        """Remove such a folder with all that is in it. Raises InputError if it cannot be removed."""
 
 
 class LocalStore:
@@ -88,6 +103,17 @@ class LocalStore:
         except OSError as error:
             raise InputError(f"cannot remove {self.folder / name}: {error.strerror or error}") from error
 
+    def folders(self, prefix: str) -> list[str]:
+        """Those on the disk."""
+        return sorted(path.name for path in self.folder.glob(f"{prefix}*") if path.is_dir())
+
+    def remove_folder(self, name: str) -> None:
+        """From the bottom up."""
+        try:
+            shutil.rmtree(self.folder / name)
+        except OSError as error:
+            raise InputError(f"cannot remove {self.folder / name}: {error.strerror or error}") from error
+
 
 class RemoteStore:
     """A folder of an object store or another file system that pyarrow or fsspec speaks.
@@ -98,6 +124,8 @@ class RemoteStore:
 
     def __init__(self, system: FileSystem, root: str, where: str) -> None:
         self.system, self.root, self.where = system, root.rstrip("/"), where
+        self._made: set[str] = set()  # folders that are there
+        self._next: dict[str, int] = {}  # number of the next part of a file; nobody else adds to it
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -105,21 +133,23 @@ class RemoteStore:
     def write(self, name: str, content: bytes) -> None:
         """One object."""
         path = self._path(name)
+        folder = path.rsplit("/", 1)[0]
         try:
-            self.system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+            if folder not in self._made:
+                self.system.create_dir(folder, recursive=True)
+                self._made.add(folder)
             with self.system.open_output_stream(path) as file:
                 file.write(content)
         except (OSError, ValueError) as error:
             raise InputError(f"cannot write {self.where}/{name}: {str(error).splitlines()[0]}") from error
 
     def read(self, name: str) -> bytes:
-        """The object, with all that was appended to it."""
+        """The object, if there is one, and all that was appended to it."""
         parts = self.names(f"{name}.parts")
+        whole = [name] if not parts or name in self.names(name.rpartition("/")[0]) else []
         try:
-            if not parts:
-                with self.system.open_input_stream(self._path(name)) as file:
-                    return file.read()
-            return b"".join(self.system.open_input_stream(self._path(part)).read() for part in parts)
+            with ThreadPoolExecutor(READERS) as readers:  # a log may be thousands of parts
+                return b"".join(readers.map(self._content, whole + parts))
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:
@@ -127,35 +157,50 @@ class RemoteStore:
 
     def append(self, name: str, content: bytes) -> None:
         """A part of its own, numbered by how many there are."""
-        parts = self.names(f"{name}.parts")
-        number = int(parts[-1].rsplit("/", 1)[1]) + 1 if parts else 0
-        self.write(f"{name}.parts/{number:09}", content)
+        if name not in self._next:
+            parts = self.names(f"{name}.parts")
+            self._next[name] = int(parts[-1].rsplit("/", 1)[1]) + 1 if parts else 0
+        self.write(f"{name}.parts/{self._next[name]:09}", content)
+        self._next[name] += 1
+
+    def _content(self, name: str) -> bytes:
+        with self.system.open_input_stream(self._path(name)) as file:
+            content: bytes = file.read()
+        return content
 
     def names(self, folder: str = "") -> list[str]:
         """Objects directly under the folder."""
         from pyarrow.fs import FileSelector, FileType
 
         place = self._path(folder) if folder else self.root
-        try:
-            found = self.system.get_file_info(FileSelector(place, allow_not_found=True))
-        except (OSError, ValueError) as error:
-            raise InputError(f"cannot list {self.where}: {str(error).splitlines()[0]}") from error
+        found = self._listed(FileSelector(place, allow_not_found=True))
         prefix = f"{folder}/" if folder else ""
         return sorted(prefix + one.base_name for one in found if one.type == FileType.File)
 
+    def _listed(self, selector: FileSelector) -> list[FileInfo]:
+        try:
+            found: list[FileInfo] = self.system.get_file_info(selector)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot list {self.where}: {str(error).splitlines()[0]}") from error
+        return found
+
     def folders(self, prefix: str) -> list[str]:
-        """Folders directly under the root whose names begin so."""
+        """Prefixes directly under the root."""
         from pyarrow.fs import FileSelector, FileType
 
-        found = self.system.get_file_info(FileSelector(self.root, allow_not_found=True))
+        found = self._listed(FileSelector(self.root, allow_not_found=True))
         return sorted(
             one.base_name for one in found if one.type == FileType.Directory and one.base_name.startswith(prefix)
         )
 
-    def clear(self, prefix: str) -> None:
-        """Delete these folders and all that is in them."""
-        for name in self.folders(prefix):
+    def remove_folder(self, name: str) -> None:
+        """All objects under it."""
+        try:
             self.system.delete_dir(self._path(name))
+        except OSError as error:
+            raise InputError(f"cannot remove {self.where}/{name}: {str(error).splitlines()[0]}") from error
+        self._made.clear()
+        self._next.clear()
 
     def remove(self, name: str) -> None:
         """Delete the object and its parts."""
@@ -168,7 +213,7 @@ class RemoteStore:
                 raise InputError(f"cannot remove {self.where}/{path}: {str(error).splitlines()[0]}") from error
 
 
-def open_store(place: str | Path) -> Store:
+def open_store(place: str | Path) -> Place:
     """A folder, or a URL such as s3://bucket/runs, gs://..., abfs://..., that pyarrow or fsspec can open.
 
     Raises InputError for a URL that neither knows or that cannot be reached.
@@ -177,7 +222,14 @@ def open_store(place: str | Path) -> Store:
     if "://" not in text:
         return LocalStore(Path(place))
     if text.startswith("file://"):
-        return LocalStore(Path(text.removeprefix("file://")))
+        if not text.startswith("file:///"):
+            raise InputError(
+                f"{text} names no file of this machine; write file:/// and the whole path, or the path alone"
+            )
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname
+
+        return LocalStore(Path(url2pathname(urlsplit(text).path)))
     try:
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
@@ -192,4 +244,4 @@ def open_store(place: str | Path) -> Store:
         raise InputError(
             f"cannot open {text}: {str(error).splitlines()[0]}; give a folder, or a URL that pyarrow or fsspec knows"
         ) from error
-    return RemoteStore(system, root, text)
+    return RemoteStore(system, root, text if text.endswith("://") else text.rstrip("/"))

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +12,10 @@ from typing import Any
 from finpod.errors import FinpodError, InputError
 from finpod.jsonable import to_json, to_json_line
 from finpod.rl.ppo import PPOConfig
-from finpod.storage import LocalStore, Store, open_store
+from finpod.storage import LocalStore, Place, Store, open_store
 from finpod.tournament.arena import Arena
 from finpod.tournament.journal import NAME, Journal
+from finpod.tournament.lock import lock
 from finpod.tournament.plan import Plan
 from finpod.tournament.provenance import versions
 
@@ -31,8 +28,8 @@ FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", 
 """Settings that may change from one driver to the next, for no agent depends on them."""
 FIXED = ("task.", "format")
 """Settings that may never change, for the scores would not compare."""
-LEASE = 120.0
-"""Seconds after which the mark of a driver at a URL counts as left behind."""
+LEVELS = "levels"
+"""In the header: steps of experience at each level; a fork may add some, but move none, or agents would not compare."""
 
 
 def header(arena: Arena, plan: Plan, config: PPOConfig) -> dict[str, Any]:
@@ -43,6 +40,7 @@ def header(arena: Arena, plan: Plan, config: PPOConfig) -> dict[str, Any]:
         "format": FORMAT,
         "plan": plan.to_dict(),
         "config": asdict(config),
+        LEVELS: [plan.goal(level, arena.trading.num_envs * config.num_steps) for level in range(plan.rounds)],
         "task": {name: task[name] for name in names} | {"threads": arena.threads},
         "data_title": task["data_title"],
         "versions": versions(),
@@ -77,6 +75,13 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
             raise InputError(
                 f"{where} is a tournament of another task: {said}; train under another name, its scores would not compare"
             )
+        if name == LEVELS:
+            if forked and old and new and old[: len(new)] != new[: len(old)]:
+                raise InputError(
+                    f"{where} has its levels of experience at {old!r:.200} steps and the fork at {new!r:.200}; "
+                    "change rounds and steps together, so that the levels they share stay where they are"
+                )
+            continue
         if not forked:
             raise InputError(
                 f"{where} was begun with other settings: {said}; resume with the same, or fork it under another name (--fork)"
@@ -85,13 +90,19 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
 
 @contextmanager
 def unfinished(
-    out: Path, storage: str | None, *, resume: bool, fork: str | Path | None, overwrite: bool
-) -> Iterator[Store]:
+    out: Path,
+    storage: str | None,
+    *,
+    resume: bool,
+    fork: str | Path | None,
+    overwrite: bool,
+    seeds: Collection[int] = (),
+) -> Iterator[Place]:
     """The place of log and checkpoints, for this process alone; gone when the block ends well.
 
-    It stays when the block does not, so that the run can be resumed, unless no agent has a score yet. Raises InputError for a
-    run that is unfinished (unless `resume` or `overwrite`), one that is to be resumed and is not there, and one that
-    another process drives.
+    It stays when the block does not, so that the run can be resumed, unless it has just begun and no agent has a score or
+    a checkpoint yet. Raises InputError for a run that is unfinished (unless `resume` or `overwrite`), one that is to be
+    resumed and is not there or, if they are given, has other `seeds`, and one that another process drives.
     """
     place = open_store(storage if storage else out.with_name(out.name + SUFFIX))
     there = bool(_logs(place))
@@ -102,31 +113,48 @@ def unfinished(
         raise InputError(f"{place.where} is an unfinished run; go on with --resume, or begin anew with --overwrite")
     elif not there and resume:
         raise InputError(f"there is no unfinished run at {place.where}; train without --resume to begin one")
-    with _driver(place):
+    with lock(place):
         if there and not resume:
             _clear(place)
         if fork is not None:
             _copy(fork, place)
+        copied = [place.read(f"{log}/{NAME}") for log in _logs(place)]
         try:
+            if resume or fork is not None:
+                _require_seeds(place, seeds)
             yield place
         except FinpodError:
-            if not any(_worth_keeping(open_store(f"{place.where}/{log}").read(NAME)) for log in _logs(place)):
+            logs = [place.read(f"{log}/{NAME}") for log in _logs(place)]
+            if not resume and (logs == copied or not any(map(_worth_keeping, logs))):
                 _clear(place)
             raise
         _clear(place)
 
 
-def held(place: Store, seed: int) -> bytes:
+def _require_seeds(place: Place, seeds: Collection[int]) -> None:
+    """Raise InputError if a tournament that has begun there is of none of the seeds asked for: it would be left lying."""
+    begun = [log.removeprefix("seed-") for log in _logs(place)]
+    if seeds and (other := [seed for seed in begun if seed not in map(str, seeds)]):
+        raise InputError(
+            f"{place.where} has a tournament of seed {other[0]}, and seed {', '.join(map(str, seeds))} is asked for; "
+            "give the same seeds, or begin under another name"
+        )
+
+
+def held(place: Place, seed: int) -> bytes:
     """The log of one tournament."""
-    return open_store(f"{place.where}/seed-{seed}").read(NAME)
+    return place.read(f"seed-{seed}/{NAME}")
 
 
 def _worth_keeping(log: bytes) -> bool:
-    """Whether an agent has reached a score."""
-    return any(b'"kind":"submit"' in line and b'"score":null' not in line for line in log.splitlines())
+    """Whether an agent has reached a score, or a checkpoint."""
+    return any(
+        b'"kind":"checkpoint"' in line or (b'"kind":"submit"' in line and b'"score":null' not in line)
+        for line in log.splitlines()
+    )
 
 
-def note_asked(place: Store, asked: Mapping[str, Any]) -> None:
+def note_asked(place: Place, asked: Mapping[str, Any]) -> None:
     """Keep what a run was asked with beside its log, so that it can be gone on with by its name alone."""
     if asked and not _exists(place, ASKED):
         place.write(ASKED, to_json(asked).encode())
@@ -151,7 +179,7 @@ def is_unfinished(run: str, storage: str | None) -> bool:
         return False
 
 
-def _exists(place: Store, name: str) -> bool:
+def _exists(place: Place, name: str) -> bool:
     return name in place.names()
 
 
@@ -164,93 +192,34 @@ def folder_of(run: str | Path) -> Path:
     raise InputError(f"there is no unfinished run at {path}{SUFFIX}; name the folder it was to go to")
 
 
-def _logs(place: Store) -> list[str]:
+def _logs(place: Place) -> list[str]:
     """The tournaments that have begun there."""
-    if isinstance(place, LocalStore):
-        return sorted(path.parent.name for path in place.folder.glob(f"seed-*/{NAME}"))
-    from finpod.storage import RemoteStore
-
-    assert isinstance(place, RemoteStore)
-    return place.folders("seed-")
+    return [name for name in place.folders("seed-") if name.removeprefix("seed-").isdecimal() and _has_log(place, name)]
 
 
-def _copy(source: str | Path, place: Store) -> None:
-    """Copy an unfinished run: logs, agents and checkpoints."""
-    origin = LocalStore(folder_of(source))
-    for path in sorted(origin.folder.rglob("*")):
-        if path.is_file() and path.name != "lock":
-            place.write(path.relative_to(origin.folder).as_posix(), path.read_bytes())
+def _has_log(place: Place, name: str) -> bool:
+    return f"{name}/{NAME}" in place.names(name) or bool(place.names(f"{name}/{NAME}.parts"))
 
 
-def _clear(place: Store) -> None:
-    """Remove what a run left."""
-    if isinstance(place, LocalStore):
-        for log in place.folder.glob("seed-*"):
-            shutil.rmtree(log)
-        place.remove(ASKED)
-    else:
-        from finpod.storage import RemoteStore
-
-        assert isinstance(place, RemoteStore)
-        place.clear("seed-")
-        place.remove(ASKED)
-
-
-@contextmanager
-def _driver(place: Store) -> Iterator[None]:
-    """Keep a second driver out: by a lock of the file system, which dies with the process, or by a mark at a URL."""
-    if not isinstance(place, LocalStore):
-        with _lease(place):
-            yield
-        return
-    path = place.folder / "lock"
-    made = not place.folder.exists()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
-    try:
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows: nothing keeps a second driver out
-            pass
-        except OSError as error:
-            who = os.read(handle, 200).decode(errors="replace").strip() or "another process"
-            raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it first") from error
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        made = True
-        yield
-    finally:
-        os.close(handle)
-        if made and not _logs(place):
-            shutil.rmtree(place.folder, ignore_errors=True)
+def _copy(source: str | Path, place: Place) -> None:
+    """Copy an unfinished run: first the logs, so that they know of no agent that is not copied, then all that they need."""
+    origin = open_store(source) if "://" in str(source) else LocalStore(folder_of(source))
+    logs = _logs(origin)
+    if not logs:
+        raise InputError(f"there is no unfinished run at {origin.where}; name the place it was to go to")
+    for log in logs:
+        place.write(f"{log}/{NAME}", origin.read(f"{log}/{NAME}"))
+        for folder in ("agents", "checkpoints"):
+            for name in origin.names(f"{log}/{folder}"):
+                with suppress(FileNotFoundError):  # its driver has just removed it, for nobody needs it
+                    place.write(name, origin.read(name))
 
 
-@contextmanager
-def _lease(place: Store) -> Iterator[None]:
-    """A mark with a time at a URL."""
-    name = "lock"
-    try:
-        said, stamp = place.read(name).decode().rsplit("|", 1)
-        if time.time() - float(stamp) < LEASE:
-            raise InputError(f"{place.where} is being driven by {said}; wait for it, or end it and {LEASE:.0f} s more")
-    except (FileNotFoundError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-    renew(place)
-    try:
-        yield
-    finally:
-        place.remove(name)
-
-
-def renew(place: Store) -> None:
-    """Say that this process still drives it."""
-    place.write("lock", f"process {os.getpid()} on {socket.gethostname()}|{time.time()}".encode())
+def _clear(place: Place) -> None:
+    """Remove what a run left, and nothing else."""
+    for log in _logs(place):
+        place.remove_folder(log)
+    place.remove(ASKED)
 
 
 def _plain(value: Any) -> Any:
