@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from finpod.decisions import clean_weights, decisions_of, ready_weights
+from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.evidence import with_audit, with_evidence
 from finpod.market.data import Array, DateLike, MarketData, as_date
@@ -113,8 +113,9 @@ def backtest(
             for parts in (strategy.variants, strategy.agents)
         )
     else:
-        labels, decide = ready_weights(strategy, label, window)
-        path = simulate(window.tape, window.first, window.last, decide, terms, (len(labels),))
+        ready = ReadyWeights(strategy, label, window)
+        labels = ready.labels
+        path = simulate(window.tape, window.first, window.last, ready.decisions(), terms, (len(labels),))
         alone, agents, paths = {}, {}, [Path(*(part[:, s] for part in path)) for s in range(len(labels))]
     equal_weight = equal_weight_equity(market, window.dates[0], window.dates[-1], terms)
     results = [

@@ -23,6 +23,8 @@ LAST_BITS = 1e-12
 """What rounding adds to a sum."""
 TOLERANCE = 1e-6
 """Weights may lie this far below zero, and their sum this far above one, before it is an error."""
+READ_AT_ONCE = 2**16
+"""Ready weights that are checked at a time."""
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
@@ -59,44 +61,68 @@ def decisions_of(strategy: Strategy, label: str, window: Window, table: FeatureT
     return decide
 
 
-def ready_weights(weights: Any, label: str, window: Window) -> tuple[list[str], Decide]:
-    """Weights [T, N] or [S, T, N] decided beforehand: the names of the S strategies, and their decisions for `simulate`.
+class ReadyWeights:
+    """Weights decided beforehand, of one strategy [T, N] or of S at once [S, T, N], checked as they are read.
 
-    Raises InputError for a shape, or columns of a frame, that are not the market's.
+    They are not copied: leave them as they are while this is in use. Raises InputError for a shape, or the labels of a
+    frame, that are not the market's.
     """
-    tickers = window.market.tickers
-    if list(getattr(weights, "columns", tickers)) != list(tickers):
-        raise InputError(
-            "the columns of the ready weights are not the market's tickers in the market's order; reindex them"
-        )
-    index = weights.index if hasattr(weights, "columns") else None
-    if index is not None and not np.array_equal(np.asarray(index).astype("datetime64[ns]"), window.market.dates):
-        raise InputError("the index of the ready weights is not the market's dates; reindex them to market.dates")
-    try:
-        many = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{weights!r} is neither a Strategy nor an array of weights; give a Strategy() or load_strategy(...)"
-        ) from error
-    labels = [f"{label} {s}" for s in range(len(many))] if many.ndim == 3 else [label]
-    many = many[None] if many.ndim == 2 else many
-    if many.ndim != 3 or many.shape[1:] != window.market.shape:
-        raise InputError(
-            f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or [S, T, N]"
-        )
-    rows = window.decision_rows[window.decision_rows >= 0]
-    decided = many[:, rows]
-    silent = np.all(np.isnan(decided), axis=-1, keepdims=True)
-    decided = np.where(silent, 0.0, decided)
-    for k, s in np.argwhere(_unusable(decided).T)[:1]:  # the earliest is the one to name
-        clean_weights(decided[s, k], tickers, labels[s], window.market.dates[rows[k]])
-    many[:, rows] = np.where(silent, np.nan, _normalised(decided))
-    ready, idle = torch.from_numpy(many), np.all(silent, axis=(0, 2))
 
-    def decide(step: int, row: int, _seen: Account) -> Tensor | None:
-        return None if idle[step] else ready[:, row]
+    def __init__(self, weights: Any, label: str, window: Window) -> None:
+        tickers = window.market.tickers
+        if list(getattr(weights, "columns", tickers)) != list(tickers):
+            raise InputError(
+                "the columns of the ready weights are not the market's tickers in the market's order; reindex them"
+            )
+        index = weights.index if hasattr(weights, "columns") else None
+        if index is not None and not np.array_equal(np.asarray(index).astype("datetime64[ns]"), window.market.dates):
+            raise InputError("the index of the ready weights is not the market's dates; reindex them to market.dates")
+        table = _as_table(weights)
+        self.many = table.ndim == 3
+        """Whether they are those of S strategies, and not of one."""
+        self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
+        """Names of the strategies."""
+        table = table[None] if table.ndim == 2 else table
+        if table.ndim != 3 or table.shape[1:] != window.market.shape:
+            raise InputError(
+                f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or [S, T, N]"
+            )
+        if not len(table):
+            raise InputError(f"ready weights have shape {table.shape}: there is no strategy among them")
+        self._table, self._window = table, window
 
-    return labels, decide
+    def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
+        """[last - first, S, N] float64 for the rows from `first` up to `last`, NaN where a decision trades nothing.
+
+        Raises StrategyError, naming strategy and day, for weights that cannot be; the earliest day is the one named.
+        """
+        raw = np.array(self._table[strategies, first:last].swapaxes(0, 1), dtype=np.float64, order="C")
+        asked = torch.from_numpy(raw)
+        usable = (asked.amin(-1) >= -TOLERANCE) & (
+            asked.clamp(min=0).sum(-1) <= 1 + TOLERANCE
+        )  # neither is true of NaN
+        if usable.all():
+            return _normalised(asked)
+        silent = asked.isnan().all(-1)
+        for row, s in (~(usable | silent)).nonzero().tolist()[:1]:
+            market, label = self._window.market, self.labels[strategies][s]
+            clean_weights(raw[row, s], market.tickers, label, market.dates[first + row])
+        return _normalised(asked).masked_fill_(silent.unsqueeze(-1), torch.nan)
+
+    def decisions(self, strategies: slice = slice(None)) -> Decide:
+        """The decisions of strategies as `simulate` asks for them, read some rows at a time."""
+        count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
+        size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
+        start, ready, idle = 0, torch.empty(0), [True]
+
+        def decide(step: int, row: int, _seen: Account) -> Tensor | None:
+            nonlocal start, ready, idle
+            if not start <= row < start + len(ready):
+                start, ready = row, self.rows(row, min(row + size, last), strategies)
+                idle = ready[..., 0].isnan().all(-1).tolist()
+            return None if idle[row - start] else ready[row - start]
+
+        return decide
 
 
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
@@ -123,7 +149,18 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
         raise StrategyError(
             f"{where} decided weights that sum to {weights.sum():.6f}; the sum must not pass 1 (finpod does not borrow)"
         )
-    return _normalised(weights)
+    return _normalised(torch.from_numpy(weights)).numpy()
+
+
+def _as_table(weights: Any) -> Array:
+    """The array itself if it is one of floating point, else a float64 copy."""
+    try:
+        table = np.asarray(weights)
+        return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{weights!r:.60} is neither a Strategy nor an array of weights; give a Strategy() or load_strategy(...)"
+        ) from error
 
 
 def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:
@@ -153,11 +190,12 @@ def _unusable(weights: Array) -> Array:
         return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
 
 
-def _normalised(weights: Array) -> Array:
+def _normalised(weights: Tensor) -> Tensor:
     """Weights [..., N] without the negative dust, and scaled to a sum of 1 where that passes it.
 
     A sum that is 1 but for its last bits is left alone, as the environment leaves it.
     """
-    weights = weights.clip(min=0)
-    total = weights.sum(axis=-1, keepdims=True)
-    return weights / np.where(total > 1 + LAST_BITS, total, 1.0)
+    weights = weights.clamp(min=0)
+    total = weights.sum(-1, keepdim=True)
+    above = total > 1 + LAST_BITS
+    return weights / total.where(above, 1.0) if above.any() else weights

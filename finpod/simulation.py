@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from torch import Tensor
 from finpod.errors import InputError
 from finpod.market.data import Array, MarketData
 from finpod.market.ledger import Costs, value
-from finpod.market.tape import Account, Tape
+from finpod.market.tape import Account, Row, Tape
 
 Decide = Callable[[int, int, Account], Tensor | None]
 """(step, row, account) -> target weights [..., N], NaN for an account that trades nothing, or None if none does."""
@@ -92,36 +92,141 @@ class Path(NamedTuple):
     """[n, ..., N] float64: the weights decided at step k; NaN where nothing was."""
 
 
+class Session(NamedTuple):
+    """What one session did to accounts [...], from one close to the next."""
+
+    target: Tensor | None
+    """[..., N] the weights decided; None where nothing was, and then the next four stand for nothing."""
+    orders: Tensor
+    """[..., N] in shares."""
+    traded: Tensor
+    """[..., N] shares bought or sold."""
+    cost: Tensor
+    """[..., N] paid for it."""
+    turnover: Tensor
+    """[...] traded notional / equity at the fill."""
+    filled: Account
+    """After the fill."""
+    account: Account
+    """At the next close."""
+
+    @property
+    def unfilled(self) -> Tensor:
+        """[..., N] bool: the name was to be bought, and after the fill there is still none of it."""
+        return (self.orders > 0) & (self.filled.shares == 0)
+
+
+class Totals(NamedTuple):
+    """What happened to accounts [...] over n steps, summed over names."""
+
+    equity: Tensor
+    """[n + 1, ...] at each close."""
+    turnover: Tensor
+    """[n, ...] traded notional / equity at the fill."""
+    cost: Tensor
+    """[n, ...] paid in currency."""
+    unfilled: Tensor
+    """[...] int64: orders to buy after whose fill there was still none of the name."""
+    delisted: Tensor
+    """[...] int64: positions turned to cash because the name left the exchange."""
+
+
 def simulate(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()) -> Path:
     """Take accounts of shape `accounts` from the close of row `first` to that of row `last`; contract 1 of the design.
 
     `decide(step, row, account)` gives the weights of the decision that sees `row` as its last; steps count the sessions
     from the first decision. A decision that would have to see a row before the data is not taken.
     """
+    return path_from(opening(tape, terms, accounts), tape, first, last, decide, terms)[0]
+
+
+def path_from(
+    account: Account, tape: Tape, first: int, last: int, decide: Decide, terms: Terms
+) -> tuple[Path, Account]:
+    """As `simulate`, for accounts [...] as they stand at the close of row `first`; also how they stand at the last."""
+    nothing, still = account.shares, torch.zeros_like(account.cash)
+    nowhere, undecided = nothing > 0, torch.full_like(nothing, torch.nan)
+    equity, held, records = [value(account.cash, account.shares, tape.mark[first])], [account.shares], []
+    for row, session in enumerate(sessions(tape, first, last, decide, terms, account), start=first):
+        account, filled = session.account, session.filled
+        gone = nothing if account is filled else filled.shares - account.shares
+        if session.target is None:
+            records.append((nothing, nothing, still, gone, nowhere, undecided))
+        else:
+            target = session.target.double().expand_as(nothing)
+            records.append((session.traded, session.cost, session.turnover, gone, session.unfilled, target))
+        equity.append(value(account.cash, account.shares, tape.mark[row + 1]))
+        held.append(account.shares)
+    columns = (torch.stack(column) for column in zip(*records, strict=True))
+    return Path(torch.stack(equity), torch.stack(held), *columns), account
+
+
+def simulate_totals(
+    tape: Tape, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
+) -> Totals:
+    """As `simulate`, to the last bit, for very many accounts: only their sums over names are kept."""
+    account = opening(tape, terms, accounts)
+    steps = last - first
+    equity, (turnover, cost) = (
+        account.cash.new_empty((steps + 1, *accounts)),
+        account.cash.new_zeros((2, steps, *accounts)),
+    )
+    unfilled, delisted = (torch.zeros_like(account.cash, dtype=torch.int64) for _ in range(2))
+    equity[0] = account.cash
+    free = _free_rows(tape, first, last, terms)
+    for step, session in enumerate(sessions(tape, first, last, decide, terms, account)):
+        account, filled = session.account, session.filled
+        if session.target is not None:
+            turnover[step], cost[step] = session.turnover, session.cost.sum(-1)
+            if not free[step]:  # else there is nothing to count
+                unfilled += session.unfilled.sum(-1)
+        if account is not filled:
+            delisted += (filled.shares != account.shares).sum(-1)
+        equity[step + 1] = value(account.cash, account.shares, tape.mark[first + step + 1])
+    return Totals(equity, turnover, cost, unfilled, delisted)
+
+
+def opening(tape: Tape, terms: Terms, accounts: tuple[int, ...]) -> Account:
+    """Accounts of shape `accounts` with V_0 in cash."""
     cash = torch.full(accounts, terms.cash, dtype=torch.float64, device=tape.mark.device)
-    account = seen = Account(cash, cash.new_zeros((*accounts, tape.mark.shape[1])))
-    nothing, still = account.shares, torch.zeros_like(cash)
-    undecided = torch.full_like(nothing, torch.nan)
-    equity, held, records = [cash], [account.shares], []
+    return Account(cash, cash.new_zeros((*accounts, tape.mark.shape[1])))
+
+
+def sessions(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, account: Account) -> Iterator[Session]:
+    """The sessions that take `account` from the close of row `first` to that of row `last`, one after the other."""
+    nothing, still, seen = torch.zeros_like(account.shares), torch.zeros_like(account.cash), account
+    leaves = tape.delisted[first : last + 1].any(-1).tolist()
     earliest = max(first, tape.lag)
     for row in range(first, last):
         weights = decide(row - earliest, row - tape.lag, seen) if row >= earliest else None
-        traded, cost, turnover, unfilled = nothing, nothing, still, nothing > 0
-        if weights is not None:
-            price = tape.price[tape.fill_row(row)]
-            before = value(account.cash, account.shares, price)
-            orders = tape.orders(account, row, weights).where(~weights.isnan(), 0.0)
-            fill = tape.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
-            account, traded, cost = Account(fill.cash, fill.shares), fill.traded, fill.cost
-            turnover = (traded * price).abs().sum(-1) / before.clamp(min=1e-300)
-            unfilled = (orders > 0) & (account.shares == 0)
-        carried = tape.carry(account, row, terms.delisting_return)
-        target = undecided if weights is None else weights.double().expand_as(nothing)
-        records.append((traded, cost, turnover, account.shares - carried.shares, unfilled, target))
+        if weights is None:
+            session = Session(None, nothing, nothing, nothing, still, account, account)
+        else:
+            session = traded(tape, row, account, weights, terms)
+        if leaves[row + 1 - first]:
+            session = session._replace(account=tape.carry(session.filled, row, terms.delisting_return))
+        account = session.account
         # A decision for the next close fill stands between the two closes: it has not lived through the delistings of
         # the session it fills in.
-        seen = account if tape.lag else carried
-        account = carried
-        equity.append(value(account.cash, account.shares, tape.mark[row + 1]))
-        held.append(account.shares)
-    return Path(torch.stack(equity), torch.stack(held), *(torch.stack(column) for column in zip(*records, strict=True)))
+        seen = session.filled if tape.lag else account
+        yield session
+
+
+def _free_rows(tape: Tape, first: int, last: int, terms: Terms) -> list[bool]:
+    """[n] whether every order of that step is filled, if only in part: all names can be dealt in, so sales pay for buys."""
+    if terms.whole_shares or terms.costs.impact:
+        return [False] * (last - first)
+    rows = torch.arange(first, last, device=tape.mark.device).clamp(min=tape.lag)
+    return (tape.tradable[tape.fill_row(rows)] & tape.member[tape.decision_row(rows)]).all(-1).tolist()
+
+
+def traded(tape: Tape, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
+    """The session in which the decision taken at `row` is filled, up to the delistings: `tape.carry` goes on from there."""
+    price = tape.price[tape.fill_row(row)]
+    before = value(account.cash, account.shares, price)
+    decided = weights[..., :1] == weights[..., :1]
+    orders = tape.orders(account, row, weights).where(decided, 0.0)
+    fill = tape.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
+    turnover = (fill.traded * price).abs_().sum(-1) / before.clamp(min=1e-300)
+    filled = Account(fill.cash, fill.shares)
+    return Session(weights, orders, fill.traded, fill.cost, turnover, filled, filled)
