@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from finpod.envs.tasks import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
-    from finpod.lookahead import audit
+    from finpod.lookahead.audit import audit
     from finpod.market.data import MarketData
     from finpod.market.ledger import Costs
     from finpod.market.sources import fetch_market, load_market, sample_market
@@ -37,7 +37,7 @@ _HOME = {
     "MarketView": "strategy",
     "Strategy": "strategy",
     "StrategyError": "errors",
-    "audit": "lookahead",
+    "audit": "lookahead.audit",
     "backtest": "backtester",
     "compare": "comparison",
     "fetch_market": "market.sources",

@@ -13,7 +13,7 @@ from finpod.baselines import baselines_for
 from finpod.capacity import capacity, cost_sweep
 from finpod.decisions import decisions_of
 from finpod.fan import fan
-from finpod.lookahead import quick_audit
+from finpod.lookahead.audit import quick_audit
 from finpod.measures import metrics
 from finpod.result import BacktestResult
 from finpod.significance import overfitting

@@ -14,7 +14,7 @@ from made_agents import tiny_train
 from made_markets import make_market, random_market
 
 from finpod.loading import load_strategy
-from finpod.lookahead import audit, audit_features, quick_audit
+from finpod.lookahead.audit import audit, audit_features, quick_audit
 from finpod.market.tape import Tape
 from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, MarketView, Momentum, Strategy, equal_parts, top_k

@@ -26,7 +26,7 @@ from finpod.baselines import (
     returns_of,
 )
 from finpod.errors import StrategyError
-from finpod.lookahead import audit
+from finpod.lookahead.audit import audit
 from finpod.market.data import MarketData
 from finpod.strategy import MarketView
 

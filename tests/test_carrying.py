@@ -6,7 +6,7 @@ import pytest
 import torch
 from made_markets import NAN, make_market, random_market
 
-from finpod.carrying import RUN, Copies
+from finpod.lookahead.carrying import RUN, Copies
 from finpod.strategy import FeatureTable, MarketView
 
 ROW = 60

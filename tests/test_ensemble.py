@@ -10,7 +10,7 @@ from made_markets import random_market
 
 import finpod
 from finpod.errors import CheckpointError, InputError
-from finpod.lookahead import audit
+from finpod.lookahead.audit import audit
 from finpod.strategy import MarketView
 from finpod.tournament.ensemble import Ensemble, load_ensemble
 from finpod.tournament.pod import train_slice, validate

@@ -5,7 +5,7 @@ import pytest
 from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
-from finpod.future import back_filled, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.future import back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.market.tape import Tape
 from finpod.simulator import simulate_market
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from finpod.backtester import backtest
 from finpod.errors import DataError, InputError
-from finpod.lookahead import with_noise_after
+from finpod.lookahead.audit import with_noise_after
 from finpod.market.data import MarketData
 from finpod.market.features import build_panel, compute
 from finpod.market.sources import load_market

@@ -11,7 +11,7 @@ from made_markets import make_market, random_market
 
 import finpod
 from finpod.envs.market import MarketEnv, TradingConfig
-from finpod.lookahead import audit, audit_features, with_noise_after
+from finpod.lookahead.audit import audit, audit_features, with_noise_after
 from finpod.market.features import build_panel, compute
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape

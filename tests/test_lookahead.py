@@ -7,8 +7,8 @@ from made_markets import make_market, random_market
 from finpod import examination
 from finpod.decisions import decide_once
 from finpod.errors import InputError, StrategyError
-from finpod.examination import AFTER, HISTORY
-from finpod.lookahead import UNCHECKED, Audit, audit, audit_features, quick_audit, with_noise_after
+from finpod.lookahead.audit import UNCHECKED, Audit, audit, audit_features, quick_audit, with_noise_after
+from finpod.lookahead.examination import AFTER, HISTORY
 from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, EqualWeight, Momentum, Strategy, equal_parts, top_k
 

@@ -31,7 +31,6 @@ LAYERS = [
         "table",
         "backtester",
         "lookahead",
-        "watching",
         "simulator",
         "baselines",
         "attribution",
@@ -50,7 +49,7 @@ LAYERS = [
     ["workers"],
     ["tournament"],
     ["loading", "walkforward", "report"],
-    ["runs", "bench", "cli", "demo", "deploy"],
+    ["runs", "bench", "bench_pods", "bench_tournament", "cli", "demo", "deploy"],
 ]
 """The module map of the README: a module may import from its own layer and from those before it."""
 UPWARD = {("result", "report"), ("comparison", "report")}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from made_markets import random_market
 
-from finpod.reach import DEEPEST, Kept, global_names, reachable
+from finpod.lookahead.reach import DEEPEST, Kept, global_names, reachable
 from finpod.strategy import BUILT_IN, Momentum, Strategy
 
 TABLE = np.arange(3.0)

@@ -10,7 +10,7 @@ from made_markets import random_market
 
 import finpod
 from finpod.errors import FinpodError, InputError
-from finpod.lookahead import with_noise_after
+from finpod.lookahead.audit import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.rl.snapshot import Snapshot

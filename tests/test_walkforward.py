@@ -16,7 +16,7 @@ from made_markets import make_market, random_market
 
 import finpod
 from finpod.errors import CheckpointError, InputError, StrategyError
-from finpod.lookahead import audit, with_noise_after
+from finpod.lookahead.audit import audit, with_noise_after
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.report.provenance import members, provenance

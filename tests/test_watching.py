@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from finpod.loading import load_strategy
+from finpod.lookahead.watching import Watch, homes_of, whose
 from finpod.strategy import Momentum
-from finpod.watching import Watch, homes_of, whose
 
 
 @pytest.fixture(scope="module")

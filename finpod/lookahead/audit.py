@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finpod.carrying import Copies
 from finpod.errors import FinpodError
-from finpod.examination import AFTER, HISTORY, KINDS, WITHOUT, Change, Deciding, Examination, Progress, Result
-from finpod.future import back_filled, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.carrying import Copies
+from finpod.lookahead.examination import AFTER, HISTORY, KINDS, WITHOUT, Change, Deciding, Examination, Progress, Result
+from finpod.lookahead.future import back_filled, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.reach import Kept
+from finpod.lookahead.watching import homes_of
 from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import name_of, resolve
-from finpod.reach import Kept
 from finpod.strategy import FeatureLike, Strategy
-from finpod.watching import homes_of
 
 __all__ = ["Audit", "audit", "audit_features", "quick_audit", "with_noise_after"]
 

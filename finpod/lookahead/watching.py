@@ -25,7 +25,7 @@ from finpod.strategy import Strategy
 Owner = Literal["user", "package", "library", "import"]
 """Whose code a file holds: the user's, an installed package's (finpod too), the standard library's, or the import system's."""
 
-FINPOD = Path(__file__).parent
+FINPOD = Path(__file__).parents[1]
 LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 PACKAGES = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
 PACKAGE_FOLDERS = {"site-packages", "dist-packages"}

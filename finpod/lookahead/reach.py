@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from finpod.lookahead.watching import whose
 from finpod.market.data import MarketData
 from finpod.strategy import FeatureTable, MarketView, Strategy
-from finpod.watching import whose
 
 MOST_OBJECTS, DEEPEST = 20_000, 12
 """Where the search ends."""

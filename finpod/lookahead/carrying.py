@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from finpod.lookahead.reach import is_numeric, reachable
 from finpod.market.data import Array, MarketData, as_date
-from finpod.reach import is_numeric, reachable
 from finpod.strategy import FeatureTable, MarketView
 
 FEWEST = 3

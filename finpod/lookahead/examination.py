@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finpod.carrying import Copies
 from finpod.decisions import decide_once
 from finpod.errors import FinpodError, StrategyError
-from finpod.future import with_noise_after
+from finpod.lookahead.carrying import Copies
+from finpod.lookahead.future import with_noise_after
+from finpod.lookahead.reach import Kept
+from finpod.lookahead.watching import Sight, Watch
 from finpod.market.data import Array, MarketData
-from finpod.reach import Kept
 from finpod.strategy import FeatureLike, FeatureTable, MarketView, Strategy, equal_parts
-from finpod.watching import Sight, Watch
 
 WITHOUT, WITH_NOISE = "are left out", "are replaced by noise"
 KINDS = WITHOUT, WITH_NOISE
