@@ -344,10 +344,12 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
         {"agent": "a1", "seed": 1, "generation": 1, "score": np.nan},
     ]
 
+    found = {"board": board, "device": "cpu", "failed": 0, "validation_scores": {}}
+
     def train(task, **settings):
         asked.update(settings, task=task)
         settings["progress"]("round 1", 0.5)
-        return SimpleNamespace(name="first", trials=8, provenance={"board": board, "device": "cpu", "failed": 0, "validation_scores": {}})
+        return SimpleNamespace(name="first", trials=8, provenance=found)
 
     monkeypatch.setattr(finpod, "train", train)
     line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
