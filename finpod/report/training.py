@@ -230,7 +230,7 @@ def trouble(troubled: Sequence[Trial]) -> Table:
             f"{trial.agent}, level {trial.level}",
             "failed" if trial.state == "failed" else "begun again" if trial.state == "ended" else "open",
             str(len(trial.lost)),
-            trial.reason or trial.lost[-1].reason,
+            trial.reason or (trial.lost[-1].reason if trial.lost else ""),
         )
         for trial in troubled
     ]

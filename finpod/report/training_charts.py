@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
@@ -29,6 +30,8 @@ PODS = 40
 """Pods on the time line."""
 CARD = "#fefefe"
 """Stands for the colour of the card in a drawing, so that no line shines through a pale dot."""
+SHADES = 16
+"""Shades of the scores in the tree."""
 PALE = 0.25
 """Opacity of the lowest score and of the first level."""
 
@@ -110,9 +113,7 @@ def _scores(
     thin = math.ceil(sum(len(ended) for _, _, ended in series) / MOST_DOTS)
     for _, x, ended in series:
         scores = np.array([trial.score for trial in ended])
-        axes.plot(
-            x[::thin], scores[::thin], "o", color=PALETTE["strategy"], markersize=4, markeredgewidth=0, alpha=0.7
-        )
+        axes.plot(x[::thin], scores[::thin], "o", color=PALETTE["strategy"], markersize=4, markeredgewidth=0, alpha=0.7)
         axes.plot(x, np.maximum.accumulate(scores), drawstyle="steps-post", color=PALETTE["benchmark"], zorder=4)
     if not math.isnan(found.alike):
         axes.axhline(found.alike, color=PALETTE["equal-weight"], linewidth=1.0, linestyle=(0, (4, 2)))
@@ -130,7 +131,7 @@ def tree_charts(trials: Sequence[Trial]) -> list[Chart]:
     """
     shown = chosen_for_tree(trials)
     whole: list[list[Branch]] = []  # every untrained agent with all that descends from it
-    for branch in lineage(shown, latest_first=True):
+    for branch in lineage(shown, highest_first=True):
         if branch.depth == 0:
             whole.append([])
         whole[-1].append(branch)
@@ -167,21 +168,18 @@ def chosen_for_tree(trials: Sequence[Trial]) -> list[Trial]:
 
 def _tree(rows: Sequence[Branch], name: str, part: str, strength: dict[tuple[int, int], float], levels: int) -> Chart:
     figure, axes = _rows_figure(len(rows), 0.17)
-    spot = {(one.run, one.number): (one.level, row) for row, branch in enumerate(rows) for one in branch.trials}
+    spots = {(one.run, one.number): (one.level, row) for row, branch in enumerate(rows) for one in branch.trials}
+    lines: list[list[tuple[int, int]]] = []
     for row, branch in enumerate(rows):
         first, last = branch.trials[0], branch.trials[-1]
-        axes.plot([first.level, last.level], [row, row], color=PALETTE["muted"], linewidth=0.8, zorder=1)
-        if first.copied and (first.run, first.source) in spot:
-            level, above = spot[first.run, first.source or 0]
-            axes.plot([level, level, first.level], [above, row, row], color=PALETTE["muted"], linewidth=0.8, zorder=1)
-        for trial in branch.trials:
-            _dot(axes, trial, row, strength.get((trial.run, trial.number), PALE))
-        scores = [trial.score for trial in branch.trials if not math.isnan(trial.score)]
-        kept = ", kept" if any(trial.kept for trial in branch.trials) else ""
-        label = f"{branch.agent}   {max(scores):.3f}{kept}" if scores else f"{branch.agent}   {last.state}"
+        lines.append([(first.level, row), (last.level, row)])
+        if first.copied and (above := spots.get((first.run, first.source or 0))):
+            lines.append([above, (above[0], row), (first.level, row)])
         axes.annotate(
-            label, (last.level, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=WIDE_TEXT
+            _name(branch), (last.level, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=WIDE_TEXT
         )
+    axes.add_collection(LineCollection(lines, colors=PALETTE["muted"], linewidths=0.8, zorder=1))
+    _dots(axes, [one for branch in rows for one in branch.trials], spots, strength)
     axes.set_xlim(0.85, levels + max(levels - 1, 1) * 0.22 + 0.15)
     axes.set_xticks(range(1, levels + 1), [f"level {level}" for level in range(1, levels + 1)] if levels < 9 else None)
     axes.set_yticks([])
@@ -190,19 +188,39 @@ def _tree(rows: Sequence[Branch], name: str, part: str, strength: dict[tuple[int
     return Chart(f"Who was copied from whom{part}", alt, svg, wide=True)
 
 
-def _dot(axes: Axes, trial: Trial, row: int, strength: float) -> None:
-    """A trial in the tree: the higher its score, the darker; a ring if it was kept, a cross if it failed."""
-    if trial.state == "failed":
-        axes.plot(trial.level, row, "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
-        return
+def _name(branch: Branch) -> str:
+    """An agent with its best score, or with what became of it."""
+    scores = [trial.score for trial in branch.trials if not math.isnan(trial.score)]
+    kept = ", kept" if any(trial.kept for trial in branch.trials) else ""
+    return f"{branch.agent}  {max(scores):.3f}{kept}" if scores else f"{branch.agent}  {branch.trials[-1].state}"
+
+
+def _dots(
+    axes: Axes,
+    trials: Sequence[Trial],
+    spots: Mapping[tuple[int, int], tuple[int, int]],
+    strength: Mapping[tuple[int, int], float],
+) -> None:
+    """Trials in the tree: the higher the score, the darker; a thick ring if kept, a cross if failed, empty if open."""
+
+    def draw(chosen: Sequence[Trial], marker: str = "o", **style: Any) -> None:
+        if chosen:
+            x, y = zip(*(spots[one.run, one.number] for one in chosen), strict=True)
+            axes.plot(x, y, marker, **{"markersize": 6, "markeredgewidth": 0.8, **style})
+
     blue = PALETTE["strategy"]
-    edge, width = (PALETTE["ink"], 1.6) if trial.kept else (blue, 0.8)
-    if trial.state == "open" or math.isnan(trial.score):
-        axes.plot(trial.level, row, "o", markerfacecolor=CARD, markeredgecolor=PALETTE["muted"], markersize=5.5)
-        return
-    axes.plot(trial.level, row, "o", color=CARD, markersize=6, markeredgewidth=0)
-    axes.plot(trial.level, row, "o", color=blue, alpha=strength, markersize=6, markeredgewidth=0)
-    axes.plot(trial.level, row, "o", markerfacecolor="none", markeredgecolor=edge, markeredgewidth=width, markersize=6)
+    scored = [trial for trial in trials if not math.isnan(trial.score)]
+    draw([one for one in trials if one.state != "failed"], color=CARD, markeredgecolor=PALETTE["muted"])
+    shades: dict[float, list[Trial]] = {}
+    for one in scored:
+        shades.setdefault(round(SHADES * strength[one.run, one.number]) / SHADES, []).append(one)
+    for shade, own in shades.items():
+        draw(own, color=blue, alpha=shade, markeredgewidth=0)
+    draw([one for one in scored if not one.kept], markerfacecolor="none", markeredgecolor=blue)
+    kept = [one for one in scored if one.kept]
+    draw(kept, markerfacecolor="none", markeredgecolor=PALETTE["ink"], markeredgewidth=1.6)
+    failed = [one for one in trials if one.state == "failed"]
+    draw(failed, "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
 
 
 def pods_of(trials: Sequence[Trial]) -> dict[tuple[str, int], list[tuple[Place, int]]]:

@@ -97,8 +97,9 @@ def sentences(found: Luck) -> list[str]:
     return said
 
 
-def lineage(trials: Sequence[Trial], *, latest_first: bool = False) -> list[Branch]:
-    """Every agent after the one it was copied from; copies in the order in which they were made, or the other way round.
+def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Branch]:
+    """Every agent after the one it was copied from; copies in the order in which they were made, or those of the highest
+    level first, so that lines from parents to copies can be drawn without a crossing.
 
     An agent whose parent is not among the trials stands as one that began untrained.
     """
@@ -109,8 +110,10 @@ def lineage(trials: Sequence[Trial], *, latest_first: bool = False) -> list[Bran
     for (run, agent), own in agents.items():
         parent = own[0].parent if (run, own[0].parent) in agents else None
         children.setdefault((run, parent), []).append(agent)
-    if latest_first:
-        children = {key: own if key[1] is None else own[::-1] for key, own in children.items()}
+    if highest_first:
+        for (run, parent), copies in children.items():
+            if parent is not None:
+                copies.sort(key=lambda agent, run=run: -agents[run, agent][0].level)  # type: ignore[misc]
     found: list[Branch] = []
     for run in dict.fromkeys(trial.run for trial in trials):
         pending = [(0, agent) for agent in reversed(children.get((run, None), []))]
