@@ -106,20 +106,13 @@ class Tournament:
             if not jobs:
                 if self.stopped(len(self.drawn)):
                     return
-                jobs = self._next_round(generation)
+                jobs = self.generator.round(generation, self.board, self.drawn, self.plan.agents)
                 self.drawn.add(jobs)
                 self._log_draws(jobs)
                 self._prune()
             self._pump(partial(self._unless_stopped, iter([job for job in jobs if job.trial not in self._done])))
             if not {job.trial for job in jobs} <= self._done:
                 return
-
-    def _next_round(self, generation: int) -> list[Job]:
-        if generation == 0:
-            return self.generator.first_round(self.plan.agents)
-        last = [entry for entry in self.board.log if entry.generation == generation - 1]
-        made = len({job.settings.agent_id for job in self.drawn})
-        return self.generator.next_round(last, self.plan.agents, made, len(self.drawn))
 
     def _unless_stopped(self, jobs: Iterator[Job]) -> Job | None:
         """The next job of a round; within it the scores do not count, for they come in another order on every engine."""

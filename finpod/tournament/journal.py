@@ -33,21 +33,11 @@ class Journal:
             content = store.read(NAME)
         except FileNotFoundError:
             return
-        sound = 0
-        lines = content.splitlines(keepends=True)
-        for i, line in enumerate(lines):
-            record = _parsed(line, i)
-            if record is None and i < len(lines) - 1:
-                raise CheckpointError(
-                    f"line {i + 1} of {store.where}/{NAME} is damaged, and there are lines after it; restore the file from a copy"
-                )
-            if record is None:
-                say(f"the last line of {store.where}/{NAME} was cut short by a crash and is dropped")
-                self._cut(content[:sound])
-                break
-            self.records.append(record)
-            sound += len(line)
+        self.records, sound = parse_log(content, f"{store.where}/{NAME}")
         self.count = len(self.records)
+        if sound < len(content):
+            say(f"the last line of {store.where}/{NAME} was cut short by a crash and is dropped")
+            self._cut(content[:sound])
 
     def append(self, kind: str, **values: Any) -> None:
         """Add a record; it is on the disk when this returns. Raises InputError if it cannot be written.
@@ -70,6 +60,26 @@ class Journal:
         else:  # the damaged line is the last part
             parts = self.store.names(f"{NAME}.parts")
             self.store.remove(parts[-1]) if parts else self.store.write(NAME, content)
+
+
+def parse_log(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
+    """The records of a log, and how many of its bytes are sound: all, or all but a last line that was cut short.
+
+    Raises CheckpointError, naming the line, for damage anywhere before it.
+    """
+    records: list[dict[str, Any]] = []
+    sound = 0
+    lines = content.splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        record = _parsed(line, i)
+        if record is not None:
+            records.append(record)
+            sound += len(line)
+        elif i < len(lines) - 1:
+            raise CheckpointError(
+                f"line {i + 1} of {where} is damaged, and there are lines after it; restore the file from a copy"
+            )
+    return records, sound
 
 
 def _parsed(line: bytes, number: int) -> dict[str, Any] | None:

@@ -202,6 +202,14 @@ class Generator:
         random = np.random.default_rng([self.seed, 0])
         return [_untrained(i, 0, self.begin(i, random)) for i in range(agents)]
 
+    def round(self, generation: int, board: Leaderboard, drawn: Sequence[Job], agents: int) -> list[Job]:
+        """The field of a round, from what the board says of the one before."""
+        if generation == 0:
+            return self.first_round(agents)
+        last = [entry for entry in board.log if entry.generation == generation - 1]
+        made = len({job.settings.agent_id for job in drawn})
+        return self.next_round(last, agents, made, len(drawn))
+
     def next_round(self, entries: Sequence[Entry], agents: int, made: int, trial: int) -> list[Job]:
         """The stronger half of a round goes on; each of the others gives way to a copy of a stronger one, or to a fresh agent.
 

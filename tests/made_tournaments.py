@@ -1,0 +1,258 @@
+"""Tournaments for the tests of the driver, of resuming and of chaos: made-up pods, and small real ones.
+
+Workers of Ray import this module, so that it loads nothing heavy by itself.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finpod.workers.engine import Done, Lost, Place
+
+HERE = Path(__file__).parent
+QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
+UPDATE = 32
+"""Environment steps of an update of a made-up agent."""
+
+
+@cache
+def agent_file() -> bytes:
+    """A tiny real agent that has learnt a little."""
+    from made_agents import STEPS_AN_UPDATE, make_arena, settings
+    from made_markets import random_market
+
+    from finpod.tournament.pod import train_slice
+
+    arena = make_arena(random_market(110, 4, seed=1))
+    return train_slice(arena, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE).to_bytes()
+
+
+class Piece(NamedTuple):
+    """What a worker needs of a slice: plain values, which it unpickles without torch."""
+
+    seed: int
+    until: int
+    seconds: float
+
+
+def nap(context: Any, piece: Piece) -> tuple[int, int]:
+    """The work of a made-up pod: it sleeps, and says which agent it has trained to where."""
+    time.sleep(piece.seconds)
+    return piece.seed, piece.until
+
+
+def made_up(piece: Any) -> Any:
+    """What a slice leaves: a score that depends on the agent and its experience alone."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from finpod.measures import metrics
+    from finpod.tournament.pod import Trained
+
+    if not piece.last:
+        return Trained(agent_file(), piece.until, {"value_loss": 1.0}, None, None)
+    returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.001, 0.01, 20)
+    return Trained(agent_file(), piece.until, {"value_loss": 1.0}, asdict(metrics(returns=returns)), returns)
+
+
+class Made:
+    """An engine of `slots` made-up pods. They end in the order that `pick` chooses among those that run, one at a time.
+
+    `fate` may say that a piece is lost, or return something else than `made_up` does, or raise.
+    """
+
+    name = "made up"
+
+    def __init__(
+        self,
+        slots: int = 1,
+        pick: Callable[[int], int] = lambda running: 0,
+        fate: Callable[[str, Any], Any] = lambda key, piece: None,
+    ) -> None:
+        self.slots, self.pick, self.fate = slots, pick, fate
+        self.running: list[tuple[str, Any]] = []
+        self.started: list[str] = []
+        """Keys of all pieces that were begun, in order."""
+        self.pieces: list[Any] = []
+
+    def capacity(self) -> int:
+        return self.slots
+
+    def start(self, key: str, piece: Any) -> None:
+        assert len(self.running) < self.slots
+        self.started.append(key)
+        self.pieces.append(piece)
+        self.running.append((key, piece))
+
+    def wait(self, timeout: float) -> list[Done | Lost]:
+        if not self.running:
+            return []
+        key, piece = self.running.pop(self.pick(len(self.running)))
+        told = self.fate(key, piece)
+        if isinstance(told, Lost):
+            return [told]
+        return [Done(key, told or made_up(piece), Place("here", 1, 0.0, 1.0))]
+
+    def describe(self) -> str:
+        return f"{self.slots} made-up pods"
+
+    def close(self) -> None:
+        self.running.clear()
+
+
+class Light:
+    """Another engine, whose pieces are naps: the slices stay here, and the agents are made up from what comes back."""
+
+    def __init__(self, inner: Any, seconds: float = 0.0) -> None:
+        self.inner, self.name, self.seconds = inner, inner.name, seconds
+        self.pieces: dict[str, Any] = {}
+
+    def capacity(self) -> int:
+        return self.inner.capacity()
+
+    def start(self, key: str, piece: Any) -> None:
+        self.pieces[key] = piece
+        self.inner.start(key, Piece(piece.settings.seed, piece.until, self.seconds))
+
+    def wait(self, timeout: float) -> list[Done | Lost]:
+        return [self._made(one) if isinstance(one, Done) else one for one in self.inner.wait(timeout)]
+
+    def _made(self, done: Done) -> Done:
+        piece = self.pieces.pop(done.key)
+        assert done.result == (piece.settings.seed, piece.until)
+        return done._replace(result=made_up(piece))
+
+    def describe(self) -> str:
+        return self.inner.describe()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def plan_of(**changes: Any) -> Any:
+    """Four agents, three rounds of two updates."""
+    from finpod.tournament.plan import Plan
+
+    return Plan(**{"agents": 4, "rounds": 3, "steps": 6 * UPDATE, "keep": 2, "seed": 5, **changes})
+
+
+def header_of(plan: Any) -> dict[str, Any]:
+    """The first line of the log of a made-up tournament."""
+    from dataclasses import asdict
+
+    from finpod.rl.ppo import PPOConfig
+    from finpod.tournament.resume import FORMAT
+
+    return {
+        "format": FORMAT,
+        "plan": plan.to_dict(),
+        "config": asdict(PPOConfig()),
+        "levels": [plan.goal(level, UPDATE) for level in range(plan.rounds)],
+        "task": {"features": list(FEATURES), "training_data_hash": "0" * 64},
+        "data_title": "made up",
+        "versions": {"finpod": "0"},
+    }
+
+
+def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = print, watch: Any = None) -> Any:
+    """A driver on a store, begun or gone on with; `say` is told its remarks."""
+    from finpod.rl.ppo import PPOConfig
+    from finpod.tournament.driver import Tournament
+    from finpod.tournament.resume import open_journal
+    from finpod.tournament.search import Generator
+
+    def look(status: Any) -> None:
+        if status.remark:
+            say(status.remark)
+        if watch is not None:
+            watch(status)
+
+    journal = open_journal(store, header_of(plan), say)
+    generator = Generator(seed=plan.seed, config=PPOConfig(), features=FEATURES, search=plan.search)
+    return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=look)
+
+
+def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda text: None, watch: Any = None) -> Any:
+    """A made-up tournament, to its end; the board."""
+    return driver_of(store, plan, engine, say, watch).run()
+
+
+def lines(board: Any) -> list[str]:
+    """What a board says, trial by trial, to the last digit."""
+    return [
+        json.dumps(entry.summary(), sort_keys=True) + hashlib.sha256(entry.returns.tobytes()).hexdigest()
+        for entry in board.log
+    ]
+
+
+def records_of(store: Any) -> list[dict[str, Any]]:
+    """The records of a log."""
+    return [json.loads(line.split(b" ", 1)[1]) for line in store.read("log.jsonl").splitlines()]
+
+
+def check_log(store: Any, board: Any) -> None:
+    """The log replays to the board, no agent is counted twice, and each parent was there before its child."""
+    from finpod.tournament.replay import verify_log
+
+    assert lines(verify_log(f"{store.where}/log.jsonl")) == lines(board)
+    records = records_of(store)
+    jobs = [job for record in records if record["kind"] == "draw" for job in record["jobs"]]
+    assert [job["trial"] for job in jobs] == list(range(len(jobs)))
+    ended: set[int] = set()
+    made: set[str] = set()
+    drawn: set[int] = set()
+    for record in records:
+        for job in record.get("jobs", []):
+            assert job["source"] is None or job["source"] in ended
+            assert job["parent_id"] is None or job["parent_id"] in made
+            drawn.add(job["trial"])
+            made.add(job["settings"]["agent_id"])
+        if record["kind"] in ("submit", "failed"):
+            assert record["trial"] in drawn
+            assert record["trial"] not in ended
+            ended.add(record["trial"])
+    assert ended == drawn == {entry.trial for entry in board.log}
+
+
+def hash_of(folder: Path) -> str:
+    """Of all that an ensemble is, without its logs, which hold clock times."""
+    files = sorted(path for path in folder.iterdir() if path.suffix != ".jsonl")
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+
+
+@contextmanager
+def process(code: str, *arguments: Any, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process of its own that runs `code`; killed at the end, if it still runs."""
+    paths = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment},
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def wait_until(ready: Callable[[], Any], seconds: float = 60.0, pause: float = 0.05) -> Any:
+    """What `ready` returns once that is true. Raises TimeoutError."""
+    end = time.monotonic() + seconds
+    while not (found := ready()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s")
+        time.sleep(pause)
+    return found
