@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import overload
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
+import torch
 
+from finpod.batch import Backtests, path_of, run_together
 from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.evidence import with_audit, with_evidence
 from finpod.market.data import Array, DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
-from finpod.market.tape import Account, build_tape
+from finpod.market.tape import build_tape
 from finpod.outcome import outcome
+from finpod.relaxation import relax
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import FeatureTable, Strategy
@@ -40,6 +43,7 @@ def backtest(
     allow_in_sample: bool = ...,
     name: str | None = ...,
     examine: bool | None = ...,
+    fast: bool = ...,
     progress: Progress | None = ...,
 ) -> BacktestResult: ...
 @overload
@@ -58,8 +62,9 @@ def backtest(
     allow_in_sample: bool = ...,
     name: str | None = ...,
     examine: bool | None = ...,
+    fast: bool = ...,
     progress: Progress | None = ...,
-) -> BacktestResult | list[BacktestResult]: ...
+) -> BacktestResult | Backtests: ...
 def backtest(
     strategy: Strategy | Array | pd.DataFrame,
     market: MarketData,
@@ -75,8 +80,9 @@ def backtest(
     allow_in_sample: bool = False,
     name: str | None = None,
     examine: bool | None = None,
+    fast: bool = False,
     progress: Progress | None = None,
-) -> BacktestResult | list[BacktestResult]:
+) -> BacktestResult | Backtests:
     """Run a strategy, or ready weights, over the sessions of [start, end] and return a `BacktestResult`.
 
     V_0 is the cash at the close of the first session. With fill='open' a decision sees all rows up to a close and is
@@ -85,14 +91,16 @@ def backtest(
     exchange become cash at their last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
     Ready weights have shape [T, N], row t being a decision that has seen the rows up to t (a row of NaN trades
-    nothing), or [S, T, N] for S strategies, which gives a list of S results.
+    nothing), or [S, T, N] for S strategies at once, which gives their `Backtests`. They are not copied. With `fast` many
+    sessions of one strategy are settled at once: in a tenth of the time, and the same to 1e-9 instead of the last bit.
 
     Two days of every strategy are audited for look-ahead. With `examine`, which is what trained agents get unless told
     otherwise, it is also set beside simple baselines and random portfolios, and its decisions are replayed at other costs
     and sizes (`finpod.evidence`). `progress` is called with what is being done and the share that is done.
 
-    Raises InputError for a window without two sessions, or one that starts on or before `trained_until` (unless
-    `allow_in_sample`), and StrategyError, naming strategy and day, for weights that cannot be.
+    Raises InputError for a window without two sessions, for one that starts on or before `trained_until` (unless
+    `allow_in_sample`), and for `fast` with a Strategy, which decides one day after the other; StrategyError, naming
+    strategy and day, for weights that cannot be.
     """
     if not isinstance(market, MarketData):
         raise InputError(f"market is {market!r:.60}; give what load_market(...) or sample_market() returns")
@@ -101,44 +109,54 @@ def backtest(
     terms = Terms(
         costs=costs or Costs(), fill=fill, cash=cash, whole_shares=whole_shares, delisting_return=delisting_return
     )
+    if fast and isinstance(strategy, Strategy):
+        raise InputError("fast=True is for ready weights; a strategy decides one day after the other")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
     label = name or (who.name if who is strategy else "weights")
     window = _window(who, market, start, end, fill)
     in_sample = _in_sample(who, label, window.dates[0], allow_in_sample)
-    if isinstance(strategy, Strategy):
-        labels, table = [label], FeatureTable(window.market)
-        paths = [_run(strategy, label, window, terms, table)]
-        alone, agents = (
-            {one.name: _run(one, one.name, window, terms, table) for one in parts}
-            for parts in (strategy.variants, strategy.agents)
-        )
-    else:
-        ready = ReadyWeights(strategy, label, window)
-        labels = ready.labels
-        path = simulate(window.tape, window.first, window.last, ready.decisions(), terms, (len(labels),))
-        alone, agents, paths = {}, {}, [Path(*(part[:, s] for part in path)) for s in range(len(labels))]
-    equal_weight = equal_weight_equity(market, window.dates[0], window.dates[-1], terms)
-    results = [
-        outcome(
-            own,
+    variants: dict[str, Path] = {}
+    agents: dict[str, Path] = {}
+
+    @cache
+    def equal_weight() -> pd.Series:
+        return equal_weight_equity(market, window.dates[0], window.dates[-1], terms, fast=fast)
+
+    def dressed(path: Path, title: str) -> BacktestResult:
+        return outcome(
+            path,
             window,
             terms,
             label=title,
             strategy=who,
             reference=market,
-            equal_weight=equal_weight,
+            equal_weight=equal_weight(),
             risk_free=risk_free,
             in_sample=in_sample,
-            variants=alone,
+            variants=variants,
             agents=agents,
         )
-        for own, title in zip(paths, labels, strict=True)
-    ]
-    if not isinstance(strategy, Strategy) and np.ndim(strategy) == 3:
-        return results
-    result = results[0]
+
+    if isinstance(strategy, Strategy):
+        table = FeatureTable(window.market)
+        path = _run(strategy, label, window, terms, table)
+        variants, agents = (
+            {one.name: _run(one, one.name, window, terms, table) for one in parts}
+            for parts in (strategy.variants, strategy.agents)
+        )
+    else:
+        ready = ReadyWeights(strategy, label, window)
+        if ready.many:
+            who.trials = len(ready.labels)
+
+            def alone(s: int) -> BacktestResult:
+                return dressed(path_of(ready, s, window, terms, fast=fast), ready.labels[s])
+
+            return run_together(ready, window, terms, alone, risk_free)
+        path = path_of(ready, 0, window, terms, fast=fast)
+    result = dressed(path, label)
     if not who.trades_benchmark and (examine or (examine is None and who.trained_until is not None)):
-        result = with_evidence(result, paths[0], window, terms, progress=progress or (lambda doing, share: None))
+        result = with_evidence(result, path, window, terms, progress=progress or (lambda doing, share: None))
     return with_audit(result, strategy, window) if isinstance(strategy, Strategy) else result
 
 
@@ -146,17 +164,22 @@ def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: Fe
     return simulate(window.tape, window.first, window.last, decisions_of(strategy, label, window, table), terms)
 
 
-def equal_weight_equity(market: MarketData, start: DateLike, end: DateLike, terms: Terms) -> pd.Series:
+def equal_weight_equity(
+    market: MarketData, start: DateLike, end: DateLike, terms: Terms, *, fast: bool = False
+) -> pd.Series:
     """Equity [n + 1] of the point-in-time equal weight, restored at every session from `start` to `end`."""
     first, last = market.window(start, end)
     tape = build_tape(market, terms.fill)
     among = tape.member & tape.has_bar
     weights = among / among.sum(-1, keepdim=True).clamp(min=1).double()
-
-    def decide(step: int, row: int, _seen: Account) -> Tensor | None:
-        return weights[row] if step == 0 or market.begins_session[row] else None
-
-    path = simulate(tape, first, last, decide, terms)
+    due = market.begins_session.copy()
+    due[max(first - tape.lag, 0)] = True
+    if fast:
+        rows = np.arange(first, last) - tape.lag
+        steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
+        path = relax(tape, first, last, steps, terms)
+    else:
+        path = simulate(tape, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
     dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
     return pd.Series(path.equity.numpy(), index=dates, name="equal_weight")
 

@@ -109,6 +109,13 @@ class ReadyWeights:
             clean_weights(raw[row, s], market.tickers, label, market.dates[first + row])
         return _normalised(asked).masked_fill_(silent.unsqueeze(-1), torch.nan)
 
+    def steps(self, s: int) -> Tensor:
+        """[n, N] float64 what strategy `s` decides at each of the window's steps, NaN where it trades nothing."""
+        rows = self._window.decision_rows
+        seen = max(int(rows[0]), 0)
+        decided = self.rows(seen, int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
+        return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
+
     def decisions(self, strategies: slice = slice(None)) -> Decide:
         """The decisions of strategies as `simulate` asks for them, read some rows at a time."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1

@@ -1,0 +1,179 @@
+"""`Backtests`: many strategies on ready weights, run together; equity, turnover and costs of each, and more on asking."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+import pandas as pd
+import torch
+
+from finpod.decisions import ReadyWeights
+from finpod.errors import InputError
+from finpod.market.data import Array
+from finpod.market.ledger import Costs
+from finpod.measures import Metrics, metrics
+from finpod.relaxation import relax
+from finpod.result import BacktestResult
+from finpod.significance import expected_best
+from finpod.simulation import Path, Terms, Totals, Window, simulate, simulate_totals
+from finpod.table import describe_terms, percent, ratio
+
+TOGETHER = 2**17
+"""Accounts times names that are settled at once, which a processor's cache holds."""
+
+FIGURES = (
+    ("Total return", "total_return", percent),
+    ("CAGR", "cagr", percent),
+    ("Volatility", "volatility", percent),
+    ("Sharpe", "sharpe", ratio),
+    ("Max drawdown", "max_drawdown", percent),
+)
+HEAD = ("mean", "sd", "lowest", "median", "highest")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Backtests(Sequence[BacktestResult]):
+    """S strategies over one window; prints how they did as a group.
+
+    `[s]` and iteration run a strategy again to give its `BacktestResult`; a slice gives the `Backtests` of a part. Only
+    sums over names are kept, so that the results of thousands take less memory than their weights. n is the number of
+    returns.
+    """
+
+    equity: pd.DataFrame
+    """[n + 1, S] value of each account at each close."""
+    turnover: pd.DataFrame
+    """[n, S] traded notional / equity at the fill, both sides counted, on the day of the fill."""
+    costs_paid: pd.DataFrame
+    """[n, S] paid for the fills of that day, in currency."""
+    unfilled: pd.Series
+    """[S] orders to buy a name of which there was still none after the fill; the events of a result say why."""
+    delisted: pd.Series
+    """[S] positions turned to cash because a name left the exchange."""
+    trials: int
+    """Strategies that were run together, whatever part of them this is."""
+    costs: Costs
+    """Costs that were charged."""
+    fill: str
+    """'open' or 'close': the price at which decisions are filled."""
+    whole_shares: bool
+    """Whether only whole shares, as traded, were dealt in."""
+    risk_free: float
+    """Yearly rate that the Sharpe ratio is measured against."""
+    periods_per_year: int
+    """Returns in a year."""
+    run: Callable[[int], BacktestResult]
+    """Runs strategy s alone."""
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Metrics of all strategies: arrays [S]."""
+        return metrics(self.equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
+
+    def __len__(self) -> int:
+        return self.equity.shape[1]
+
+    @overload
+    def __getitem__(self, s: int) -> BacktestResult: ...
+    @overload
+    def __getitem__(self, s: slice) -> Backtests: ...
+    def __getitem__(self, s: int | slice) -> BacktestResult | Backtests:
+        places = range(len(self))
+        if isinstance(s, slice):
+            if not places[s]:
+                raise InputError(f"{s} takes none of {len(self)} backtests")
+            tables = {name: getattr(self, name).iloc[:, s] for name in ("equity", "turnover", "costs_paid")}
+            counts = {name: getattr(self, name).iloc[s] for name in ("unfilled", "delisted")}
+            return replace(self, **tables, **counts, run=lambda place: self.run(places[s][place]))
+        try:
+            return self.run(places[operator.index(s)])
+        except TypeError:
+            raise InputError(f"{s!r:.60} is no place among {len(self)} backtests; count them from 0 on") from None
+        except IndexError:
+            raise IndexError(f"there is no backtest {s}; there are {len(self)}, counted from 0 on") from None
+
+    def __iter__(self) -> Iterator[BacktestResult]:
+        return map(self.run, range(len(self)))
+
+    def __str__(self) -> str:
+        start, end = (f"{self.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
+        rows = [("", list(HEAD))]
+        for label, key, show in FIGURES:
+            rows.append((label, [show(figure) for figure in _spread(getattr(self.metrics, key))]))
+        widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(HEAD))]
+        lines = [
+            f"{len(self):,} strategies, {start} .. {end}",
+            describe_terms(self.costs, self.fill, self.whole_shares),
+            "",
+            *("  ".join([label.ljust(12), *map(str.rjust, cells, widths)]) for label, cells in rows),
+        ]
+        return "\n".join([*lines, *self._luck()])
+
+    def _luck(self) -> list[str]:
+        """What the best Sharpe ratio is worth: it is set beside the best of as many strategies without skill."""
+        ratios = np.asarray(self.metrics.sharpe)
+        mean, sd, *_ = _spread(ratios)
+        if not np.isfinite(sd):
+            return []
+        best = int(np.nanargmax(ratios))
+        tried = f"{self.trials:,}"
+        return [
+            "",
+            f"{self.equity.columns[best]} has the highest Sharpe ratio, {ratio(ratios[best])}, of {tried} that were tried. The "
+            f"best of {tried} that spread as much by luck alone is expected at {ratio(mean + expected_best(self.trials, sd))}.",
+        ]
+
+
+def path_of(ready: ReadyWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
+    """The path of strategy `s`: session by session, or `fast`, many sessions at once, which agrees to 1e-9 (`relax`)."""
+    if fast:
+        return relax(window.tape, window.first, window.last, ready.steps(s), terms)
+    decide = ready.decisions(slice(s, s + 1))
+    path = simulate(window.tape, window.first, window.last, decide, terms, (1,))
+    return Path(*(part[:, 0] for part in path))
+
+
+def run_together(
+    ready: ReadyWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
+) -> Backtests:
+    """Run all strategies side by side; `run` gives the result of one."""
+    count, size = len(ready.labels), max(TOGETHER // window.tape.mark.shape[1], 1)
+    parts = []
+    for first in range(0, count, size):
+        part = slice(first, min(first + size, count))
+        decide, accounts = ready.decisions(part), (part.stop - part.start,)
+        parts.append(simulate_totals(window.tape, window.first, window.last, decide, terms, accounts))
+    totals = Totals(*(torch.cat(columns, -1) for columns in zip(*parts, strict=True)))
+    fills = window.market.dates[window.fill_rows]
+    return Backtests(
+        equity=_table(totals.equity, window.dates, ready.labels),
+        turnover=_table(totals.turnover, fills, ready.labels),
+        costs_paid=_table(totals.cost, fills, ready.labels),
+        unfilled=pd.Series(totals.unfilled.numpy(), index=ready.labels, name="unfilled"),
+        delisted=pd.Series(totals.delisted.numpy(), index=ready.labels, name="delisted"),
+        trials=count,
+        costs=terms.costs,
+        fill=window.tape.fill,
+        whole_shares=terms.whole_shares,
+        risk_free=risk_free,
+        periods_per_year=window.market.periods_per_year,
+        run=run,
+    )
+
+
+def _table(values: torch.Tensor, days: Array, labels: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(values.numpy(), index=pd.DatetimeIndex(days, name="date"), columns=labels, copy=False)
+
+
+def _spread(figures: Array) -> tuple[float, ...]:
+    """Mean, deviation, lowest, median and highest of the figures that are defined."""
+    known = figures[np.isfinite(figures)]
+    if not len(known):
+        return (np.nan,) * 5
+    sd = known.std(ddof=1) if len(known) > 1 else np.nan
+    return (float(known.mean()), float(sd), *(float(cut) for cut in np.quantile(known, [0, 0.5, 1])))
