@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_markets import make_market, random_market
 
-from finpod import examination
+from finpod.lookahead import examination
 from finpod.decisions import decide_once
 from finpod.errors import InputError, StrategyError
 from finpod.lookahead.audit import UNCHECKED, Audit, audit, audit_features, quick_audit, with_noise_after
