@@ -1,0 +1,179 @@
+"""Stores: whole files in a folder here or at a URL, and lines that are added to their ends."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of
+
+from finpod.errors import InputError
+from finpod.storage import LocalStore, RemoteStore, open_store
+
+KINDS = ["folder", "file", "memory", "local"]
+"""A path, a file URL, an object store without appending, and a file system by fsspec."""
+
+
+def url_of(kind, folder):
+    return {
+        "folder": str(folder / "place"),
+        "file": f"file://{folder}/place",
+        "memory": f"memory://{folder.name}/place",
+        "local": f"local://{folder}/place",
+    }[kind]
+
+
+@pytest.fixture(params=KINDS)
+def store(request, tmp_path):
+    return open_store(url_of(request.param, tmp_path))
+
+
+def full(*arguments, **keywords):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Refusing:
+    """A file system that is full, or out of reach."""
+
+    def __getattr__(self, name):
+        return full
+
+
+def test_a_file_is_written_read_and_replaced(store):
+    store.write("seed-0/agents/1.pt", b"first")
+    store.write("seed-0/agents/1.pt", b"second\0")
+    store.write("seed-0/agents/10.pt", b"")
+    assert store.read("seed-0/agents/1.pt") == b"second\0"
+    assert store.read("seed-0/agents/10.pt") == b""
+    assert store.names("seed-0/agents") == ["seed-0/agents/1.pt", "seed-0/agents/10.pt"]
+    assert store.names("seed-0") == store.names("seed-1") == store.names() == []
+
+
+def test_what_is_not_there_is_a_file_not_found_and_may_be_removed(store):
+    with pytest.raises(FileNotFoundError):
+        store.read("seed-0/log.jsonl")
+    store.remove("seed-0/log.jsonl")
+    store.write("one", b"1")
+    with pytest.raises(FileNotFoundError):
+        store.read("two")
+    store.remove("one")
+    assert store.names() == []
+
+
+def test_lines_are_added_to_the_end_and_read_as_one_file(store):
+    for i in range(12):
+        store.append("seed-0/log.jsonl", b"line %d\n" % i)
+    expected = b"".join(b"line %d\n" % i for i in range(12))
+    assert store.read("seed-0/log.jsonl") == expected
+    again = open_store(store.where)
+    again.append("seed-0/log.jsonl", b"more\n")
+    assert again.read("seed-0/log.jsonl") == store.read("seed-0/log.jsonl") == expected + b"more\n"
+    store.remove("seed-0/log.jsonl")
+    with pytest.raises(FileNotFoundError):
+        store.read("seed-0/log.jsonl")
+
+
+def test_lines_are_added_to_a_file_that_was_written_whole(store):
+    store.write("seed-0/log.jsonl", b"copied\n")
+    store.append("seed-0/log.jsonl", b"new\n")
+    assert open_store(store.where).read("seed-0/log.jsonl") == b"copied\nnew\n"
+
+
+def test_folders_are_listed_and_removed_with_what_is_in_them(store):
+    for name in ("seed-1/log.jsonl", "seed-0/agents/3.pt", "seed-data/mine.txt", "other/seed-9", "top"):
+        store.write(name, b"x")
+    assert store.folders("seed-") == ["seed-0", "seed-1", "seed-data"]
+    store.remove_folder("seed-0")
+    assert store.folders("seed-") == ["seed-1", "seed-data"]
+    with pytest.raises(FileNotFoundError):
+        store.read("seed-0/agents/3.pt")
+    store.write("seed-0/agents/4.pt", b"y")
+    assert store.read("seed-0/agents/4.pt") == b"y"
+    assert store.read("other/seed-9") == store.read("seed-data/mine.txt") == b"x"
+    assert open_store(f"{store.where}/nowhere").folders("seed-") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_a_place_is_a_place(kind, tmp_path):
+    whole = open_store(url_of(kind, tmp_path))
+    part = open_store(f"{whole.where}/seed-0")
+    part.write("log.jsonl", b"x")
+    assert whole.read("seed-0/log.jsonl") == b"x"
+    assert open_store(url_of(kind, tmp_path) + "/").where == whole.where
+    assert isinstance(whole, LocalStore if kind in ("folder", "file") else RemoteStore)
+
+
+def test_a_file_url_is_the_folder_itself(tmp_path):
+    open_store(f"file://{tmp_path}/a%20b").write("x", b"1")
+    assert (tmp_path / "a b" / "x").read_bytes() == b"1"
+    assert (tmp_path / "a b" / "x") == open_store(tmp_path / "a b").folder / "x"
+    with pytest.raises(InputError, match="file://runs/one names no file of this machine"):
+        open_store("file://runs/one")
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/run", "s3n4://b"])
+def test_an_unknown_url_is_refused_in_one_line(url):
+    with pytest.raises(InputError, match="cannot open") as raised:
+        open_store(url)
+    assert "\n" not in str(raised.value)
+    assert url in str(raised.value)
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+    store.write("agents/1.pt", b"old")
+    store.append("log", b"line\n")
+    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match=r"agents/1\.pt: No space left on device"):
+        store.write("agents/1.pt", b"new")
+    with pytest.raises(InputError, match=r"log: No space left on device; free some space and resume"):
+        store.append("log", b"another\n")
+    monkeypatch.undo()
+    assert store.read("agents/1.pt") == b"old"
+    assert store.read("log") == b"line\n"
+    assert store.names("agents") == ["agents/1.pt"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["1.pt", "agents", "log"]
+
+
+def test_a_url_that_cannot_be_written_or_read_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+    store = open_store(f"memory://{tmp_path.name}")
+    store.append("log", b"line\n")
+    monkeypatch.setattr(store, "system", Refusing())
+    for act in (
+        lambda: store.write("a", b"x"),
+        lambda: store.append("log", b"x"),
+        lambda: store.names(),
+        lambda: store.folders("seed-"),
+        lambda: store.read("log"),
+        lambda: store.remove_folder("seed-0"),
+    ):
+        with pytest.raises(InputError, match=r"cannot (write|read|list|remove) memory://.*No space left") as raised:
+            act()
+        assert "\n" not in str(raised.value)
+    monkeypatch.undo()
+    store.append("log", b"more\n")
+    assert store.read("log") == b"line\nmore\n"  # what failed left no gap
+
+
+def test_folders_in_the_way_are_errors_and_not_tracebacks(tmp_path):
+    store = open_store(tmp_path)
+    (tmp_path / "agents" / "1.pt").mkdir(parents=True)
+    for act in (lambda: store.read("agents/1.pt"), lambda: store.write("agents/1.pt", b"x"),
+                lambda: store.append("agents/1.pt", b"x"), lambda: store.remove("agents/1.pt"),
+                lambda: store.remove_folder("nowhere")):  # fmt: skip
+        with pytest.raises(InputError):
+            act()
+
+
+@pytest.mark.parametrize("mode", ["rounds", "async"])
+def test_a_tournament_is_the_same_in_every_kind_of_place(tmp_path, mode):
+    boards = []
+    for kind in KINDS:
+        store = open_store(url_of(kind, tmp_path / f"{tmp_path.name}-{kind}"))
+        plan = plan_of(mode=mode, checkpoint_steps=UPDATE)
+        boards.append(lines(play(store, plan, Made())))
+        check_log(store, play(store, plan, Made()))  # gone on with, though nothing is left to do
+        assert len(store.names("agents")) == 12
+        assert store.names("checkpoints") == []
+        assert [record["kind"] for record in records_of(store)][-2:] == ["end", "end"]
+    assert all(board == boards[0] for board in boards)
