@@ -99,7 +99,13 @@ class View:
             yield Text(f"{self._doing or 'beginning'}  {elapsed}")
             return
         left = self.left()
-        yield _heading(scene, self._doing, elapsed, "not known yet" if math.isnan(left) else clock(left), options)
+        yield _heading(
+            scene,
+            self._doing,
+            elapsed,
+            "time left not known yet" if math.isnan(left) else f"{clock(left)} to go",
+            options,
+        )
         beside = options.max_width >= BESIDE
         height = console.size.height - 8
         rows = max(min(TOP, height if beside else height // 2), 1)
@@ -153,7 +159,7 @@ def _heading(scene: Scene, doing: str, elapsed: str, left: str, options: Console
     return Group(
         Text(doing, style="bold", no_wrap=True, overflow="ellipsis"),
         bar,
-        Text(f"{rate}{elapsed} so far, {left} to go, on {scene.where}", no_wrap=True, overflow="ellipsis"),
+        Text(f"{rate}{elapsed} so far, {left}, on {scene.where}", no_wrap=True, overflow="ellipsis"),
     )
 
 

@@ -281,9 +281,8 @@ def _blocks(spans: Array, clock: WorkingTime, length: float, strength: float) ->
     low, high = row - 0.36, row + 0.36
     corners = np.stack([left, low, right, low, right, high, left, high, left, low], axis=1).reshape(-1, 2)
     codes = np.tile([Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY], len(spans))
-    return PathPatch(
-        Outline(corners, codes), facecolor=PALETTE["strategy"], alpha=strength, edgecolor="none", linewidth=0
-    )
+    blue = PALETTE["strategy"]
+    return PathPatch(Outline(corners, codes), facecolor=(blue, strength), edgecolor=blue, linewidth=0.6)
 
 
 def _rows_figure(rows: int, inches: float, left: float = 0.2) -> tuple[Figure, Axes]:
