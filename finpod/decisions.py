@@ -23,7 +23,7 @@ LAST_BITS = 1e-12
 """What rounding adds to a sum."""
 TOLERANCE = 1e-6
 """Weights may lie this far below zero, and their sum this far above one, before it is an error."""
-READ_AT_ONCE = 2**16
+READ_AT_ONCE = 2**19
 """Ready weights that are checked at a time."""
 
 
@@ -96,18 +96,25 @@ class ReadyWeights:
 
         Raises StrategyError, naming strategy and day, for weights that cannot be; the earliest day is the one named.
         """
-        raw = np.array(self._table[strategies, first:last].swapaxes(0, 1), dtype=np.float64, order="C")
-        asked = torch.from_numpy(raw)
-        usable = (asked.amin(-1) >= -TOLERANCE) & (
-            asked.clamp(min=0).sum(-1) <= 1 + TOLERANCE
-        )  # neither is true of NaN
-        if usable.all():
-            return _normalised(asked)
-        silent = asked.isnan().all(-1)
-        for row, s in (~(usable | silent)).nonzero().tolist()[:1]:
-            market, label = self._window.market, self.labels[strategies][s]
-            clean_weights(raw[row, s], market.tickers, label, market.dates[first + row])
-        return _normalised(asked).masked_fill_(silent.unsqueeze(-1), torch.nan)
+        asked = self._table[strategies, first:last].swapaxes(0, 1)
+        weights = torch.from_numpy(np.array(asked, dtype=np.float64, order="C"))
+        plain = weights.sum(-1)
+        total = weights.clamp_(min=0).sum(-1)
+        # Neither is true of NaN. Small negative weights may add up to more than the tolerance, which is for each.
+        sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
+        if not sound.all():
+            self._look_at(asked, ~sound.numpy(), first, strategies)
+            weights.masked_fill_(plain.isnan().unsqueeze(-1), torch.nan)
+        return _scaled(weights, total.unsqueeze(-1))
+
+    def _look_at(self, asked: Array, where: Array, first: int, strategies: slice) -> None:
+        """Raise for the first of the weights [k, S, N] `where` [k, S] that cannot be; all NaN trades nothing."""
+        doubtful = asked[where].astype(np.float64)
+        wrong = _unusable(doubtful) & ~np.isnan(doubtful).all(axis=-1)
+        for one in np.flatnonzero(wrong)[:1]:
+            row, s = np.argwhere(where)[one]
+            market = self._window.market
+            clean_weights(doubtful[one], market.tickers, self.labels[strategies][s], market.dates[first + row])
 
     def steps(self, s: int) -> Tensor:
         """[n, N] float64 what strategy `s` decides at each of the window's steps, NaN where it trades nothing."""
@@ -156,7 +163,8 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
         raise StrategyError(
             f"{where} decided weights that sum to {weights.sum():.6f}; the sum must not pass 1 (finpod does not borrow)"
         )
-    return _normalised(torch.from_numpy(weights)).numpy()
+    clean = torch.from_numpy(weights).clamp(min=0)
+    return _scaled(clean, clean.sum(-1, keepdim=True)).numpy()
 
 
 def _as_table(weights: Any) -> Array:
@@ -197,12 +205,10 @@ def _unusable(weights: Array) -> Array:
         return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
 
 
-def _normalised(weights: Tensor) -> Tensor:
-    """Weights [..., N] without the negative dust, and scaled to a sum of 1 where that passes it.
+def _scaled(weights: Tensor, total: Tensor) -> Tensor:
+    """Weights [..., N], none negative, scaled in place to a sum of 1 where their `total` [..., 1] passes it.
 
     A sum that is 1 but for its last bits is left alone, as the environment leaves it.
     """
-    weights = weights.clamp(min=0)
-    total = weights.sum(-1, keepdim=True)
     above = total > 1 + LAST_BITS
-    return weights / total.where(above, 1.0) if above.any() else weights
+    return weights.div_(total.where(above, 1.0)) if above.any() else weights

@@ -224,8 +224,9 @@ def traded(tape: Tape, row: Row, account: Account, weights: Tensor, terms: Terms
     """The session in which the decision taken at `row` is filled, up to the delistings: `tape.carry` goes on from there."""
     price = tape.price[tape.fill_row(row)]
     before = value(account.cash, account.shares, price)
-    decided = weights[..., :1] == weights[..., :1]
-    orders = tape.orders(account, row, weights).where(decided, 0.0)
+    orders, decided = tape.orders(account, row, weights), weights[..., :1] == weights[..., :1]
+    if not decided.all():
+        orders = orders.where(decided, 0.0)
     fill = tape.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
     turnover = (fill.traded * price).abs_().sum(-1) / before.clamp(min=1e-300)
     filled = Account(fill.cash, fill.shares)
