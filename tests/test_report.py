@@ -16,7 +16,7 @@ from finpod.errors import InputError
 from finpod.report import render, write_report
 from finpod.report.charts import draw
 from finpod.report.provenance import provenance
-from finpod.report.sections import MONTHS, notes, timeline
+from finpod.report.sections import MONTHS, notes, timeline, window_legend
 from finpod.saved import load_result
 from finpod.table import headline, percent, ratio
 
@@ -240,6 +240,15 @@ def test_windows_that_overlap_stand_on_rows_of_their_own():
     apart = timeline(trained(days=60))
     assert [[bar["name"] for bar in row] for row in apart] == [["train", "validation", "test"]]
     assert all(0 <= bar["left"] <= 99.5 for bar in timeline(trained(days=1))[0])
+
+
+def test_many_windows_of_a_kind_have_one_line_in_the_legend():
+    windows = {f"{kind} {i}": (f"201{i}-01-01", f"201{i}-06-30") for i in range(1, 6) for kind in ("train", "validation")}
+    said = dict(window_legend(trained(days=60, windows=windows)))
+    assert said["train"].startswith("5 train windows, 2011-01-01 to 2015-06-30; ")
+    assert set(said) == {"train", "validation", "test"}
+    one = dict(window_legend(trained(days=60, windows={"train": ("2011-01-01", "2015-06-30")})))
+    assert one["train"] == "train window, 2011-01-01 to 2015-06-30"
 
 
 def test_windows_inside_the_backtest_are_bounded_on_the_chart():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from finpod.measures import Array, session_dates
-from finpod.report.drawing import CURVES, PALETTE, PERCENT, Chart, date_axis, log_axis, new_figure, to_svg
+from finpod.report.drawing import CURVES, PALETTE, PERCENT, Chart, date_axis, new_figure, to_svg
 from finpod.report.skill import in_order
 from finpod.table import columns, percent
 
@@ -32,21 +32,25 @@ def rival_charts(result: BacktestResult) -> dict[str, Chart]:
 
 
 def fan_chart(result: BacktestResult) -> Chart:
-    """Bands of the value of random portfolios day by day, the strategy over them, on a log scale."""
-    title, curves = "Among random portfolios (log scale)", _positive(result.fan.to_numpy(dtype=np.float64))
+    """Bands of random portfolios day by day and the strategy over them, each relative to the median of the portfolios.
+
+    They all hold much the same market: side by side on one scale they could not be told apart.
+    """
+    title, curves = "Relative to the median random portfolio", _positive(result.fan.to_numpy(dtype=np.float64))
     if not curves.shape[1]:
         return Chart(title, "No random portfolio kept a value.", "", wide=True)
     figure, axes = new_figure(wide=True, height=2.6)
     dates = session_dates(result.fan.index)
     low, lower, middle, upper, high = np.quantile(curves, BANDS, axis=1)
     for under, over, alpha in ((low, high, 0.18), (lower, upper, 0.3)):
-        axes.fill_between(dates, under, over, color=PALETTE["random"], alpha=alpha, linewidth=0)
-    axes.plot(dates, middle, color=PALETTE["random"], linewidth=1)
+        axes.fill_between(
+            dates, under / middle - 1, over / middle - 1, color=PALETTE["random"], alpha=alpha, linewidth=0
+        )
+    axes.axhline(0, color=PALETTE["random"], linewidth=1)
     own = result.equity.to_numpy()
-    axes.plot(
-        session_dates(result.equity.index), np.where(own > 0, own, np.nan), color=PALETTE["strategy"], linewidth=1.5
-    )
-    log_axis(axes)
+    line = np.where(own > 0, own, np.nan) / middle - 1
+    axes.plot(session_dates(result.equity.index), line, color=PALETTE["strategy"], linewidth=1.5)
+    axes.yaxis.set_major_formatter(PERCENT)
     date_axis(axes, dates)
     start = own[0]
     return Chart(

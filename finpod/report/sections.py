@@ -64,6 +64,7 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "notes": notes(result),
         "tiles": tiles(result),
         "timeline": timeline(result),
+        "window_legend": window_legend(result),
         "turnover_note": TURNOVER,
         "spread_note": spread_note(result),
         "columns": list(names.values()),
@@ -190,6 +191,23 @@ def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
             rows.append(row := [])
         row.append(bar)
     return rows
+
+
+def window_legend(result: BacktestResult) -> list[tuple[str, str]]:
+    """Each kind of window, and what the line beside its colour says; retraining makes many windows of a kind."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for bar in (bar for row in timeline(result) for bar in row):
+        kinds.setdefault(bar["name"].split()[0], []).append(bar)
+    return [
+        (
+            kind,
+            f"{kind} window, {bars[0]['first']} to {bars[0]['last']}"
+            if len(bars) == 1
+            else f"{len(bars)} {kind} windows, {min(b['first'] for b in bars)} to {max(b['last'] for b in bars)}; each is listed "
+            "under Spread over seeds and agents",
+        )
+        for kind, bars in kinds.items()
+    ]
 
 
 def months(result: BacktestResult) -> list[tuple[str, list[Cell], str]]:
