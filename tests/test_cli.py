@@ -352,6 +352,8 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
         return SimpleNamespace(name="first", trials=8, provenance=found)
 
     monkeypatch.setattr(finpod, "train", train)
+    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
+    monkeypatch.setattr("finpod.report.training.write_training_report", lambda history, page: page)
     line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
     more = "--features return_5,beta_252 --fee-bps 3 --agents 2 --steps 1000 --seed 7 --device cpu"
     ended = run(line, more)
@@ -378,7 +380,7 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     assert str(asked["out"]) == "strategies/first"
     assert "chosen among 8 trials" in ended.out
     assert ["a0", "0", "1", "1.25"] in [line.split() for line in ended.out.splitlines()]
-    assert ended.out.endswith("strategies/first\n")
+    assert ended.out.endswith("strategies/first\nreports/first-training.html\n")
     assert "round 1" in ended.err
     content = json.loads(run(line, "--json").out)
     assert content["board"][1]["score"] is None
@@ -409,6 +411,8 @@ def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypa
     monkeypatch.setattr(finpod, "bench", bench, raising=False)
     monkeypatch.setattr(finpod, "train", lambda task, **settings: used.append(settings["device"]) or trained)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
+    monkeypatch.setattr("finpod.report.training.write_training_report", lambda history, page: page)
     options = {
         "bench": "",
         "train": "stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/x",
@@ -472,6 +476,8 @@ def short_demo(work, monkeypatch):
         return chosen
 
     monkeypatch.setattr(finpod, "train", train)
+    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
+    monkeypatch.setattr("finpod.report.training.write_training_report", lambda history, page: page)
     monkeypatch.setattr(demo, "TEST", ("2015-01-02", "2015-02-27"))
     return work
 

@@ -38,6 +38,7 @@ LAYERS = [
         "evidence",
         "alarms",
         "fan",
+        "relaxation",
         "batch",
         "contrasts",
         "side_by_side",

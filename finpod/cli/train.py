@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from finpod import runs
 from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.errors import InputError
@@ -114,7 +115,9 @@ def train(
 def _train(given: dict[str, Any], *, resume: bool) -> None:
     """Check what can be checked before anything is loaded, train, and show the board."""
     import finpod
+    from finpod.report.training import write_training_report
     from finpod.tournament.arena import trading_of
+    from finpod.tournament.history import read_history
     from finpod.tournament.plan import Plan, Stop
     from finpod.tournament.search import Search
     from finpod.tournament.training import Pods
@@ -144,7 +147,7 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     if not where.gpus:
         _say_device(given["device"])
     prices = options.load(given["market"], given["members"], given["benchmark"])
-    with console.watched(given["tensorboard"]) as (progress, watch):
+    with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         ensemble = finpod.train(
             given["task"],
             market=prices,
@@ -167,8 +170,10 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
             pods=where,
             asked={name: value for name, value in given.items() if name not in OWN},
         )
+    page = write_training_report(read_history(out), runs.REPORTS / f"{ensemble.name}-training.html")
     if given["as_json"]:
         console.show_json({**ensemble.provenance, "path": str(out)})
+        console.remark(str(page))
         return
     print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {given['validation']}")
     scores = ensemble.provenance["validation_scores"]
@@ -176,7 +181,7 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     if failed := ensemble.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     console.show_table(ensemble.provenance["board"])
-    print(f"\n{out}")
+    print(f"\n{out}\n{page}")
 
 
 def _complete(given: dict[str, Any]) -> bool:
