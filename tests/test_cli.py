@@ -392,7 +392,7 @@ def test_a_trained_folder_is_backtested_like_any_strategy(work, run):
     line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/tiny"
     size = "--agents 2 --rounds 1 --keep 1 --steps 512 --features return_5 --device cpu"
     trained = run(line, size)
-    assert (trained.code, trained.out.splitlines()[-1]) == (0, "strategies/tiny")
+    assert (trained.code, trained.out.splitlines()[-2:]) == (0, ["strategies/tiny", "reports/tiny-training.html"])
     test = "backtest strategies/tiny --market sim --end 2010-12-31 --no-report"
     assert_one_line(run(test, "--start 2010-09-30"), "2010-09-30", "--allow-in-sample")
     judged = run(test, "--start 2010-10-01 --json")
