@@ -43,7 +43,7 @@ Progress = Callable[[str, float], None]
 
 NAMES, DAYS, ENVS = 20, 700, 1024
 """Size of the simulated market, and accounts, of the slices that really train."""
-NAP = 2.5
+NAP = 4.0
 """Mean seconds that a pod of a busy cluster sleeps; from half to one and a half times that, so that few end together."""
 ROUNDS = 4
 """Levels of experience in the tournaments of pods that sleep."""
@@ -107,7 +107,7 @@ def overhead_lines(seconds: float, repeats: int = 2) -> dict[str, Any]:
     }
 
 
-def cluster_lines(nodes: int, cpus: int, slices: int = 8, nap_seconds: float = NAP) -> dict[str, Any]:
+def cluster_lines(nodes: int, cpus: int, slices: int = 6, nap_seconds: float = NAP) -> dict[str, Any]:
     """Pods that sleep on simulated nodes: how busy they are kept, how fast trials are admitted, and what eight do.
 
     `slices` each; what does not fit into memory is left out, and the line says so.
@@ -126,7 +126,7 @@ def cluster_lines(nodes: int, cpus: int, slices: int = 8, nap_seconds: float = N
         driver = (time.process_time() - before) / (pods * slices)
         quick = Sleepers(engine, 0.0)
         admitted = pods * slices / _sleep(quick, pods * slices, pods)
-        one, eight = (_throughput(count, 2 * slices, 0.4 * nap_seconds) for count in (1, min(8, pods)))
+        one, eight = (_throughput(count, 2 * slices, 0.25 * nap_seconds) for count in (1, min(8, pods)))
         torch = "torch was loaded" if busy.torch or quick.torch else "no torch"
     return {
         "tournament busy share": busy_share(busy.places, pods, busy.handed),
@@ -136,7 +136,7 @@ def cluster_lines(nodes: int, cpus: int, slices: int = 8, nap_seconds: float = N
         "tournament submissions/s": admitted,
         "tournament submissions batch": f"{pods * slices} trials of no length on the same pods",
         f"tournament pods worth of {min(8, pods)}": eight / one,
-        "tournament pods worth batch": f"slices of {0.4 * nap_seconds:g} s, {one:.3f} a second by one pod and {eight:.3f}",
+        "tournament pods worth batch": f"slices of {0.25 * nap_seconds:g} s, {one:.3f} a second by one pod and {eight:.3f}",
     }
 
 
