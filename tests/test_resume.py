@@ -1,0 +1,488 @@
+"""Unfinished runs: who drives them, what may change from one driver to the next, and that a killed one ends the same."""
+
+import json
+import os
+import shutil
+import socket
+import time
+from dataclasses import asdict, replace
+
+import pytest
+from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
+from made_markets import random_market
+from made_tournaments import hash_of, lines, process, wait_until
+
+from finpod.errors import CheckpointError, InputError
+from finpod.market.ledger import Costs
+from finpod.storage import LocalStore, open_store
+from finpod.tournament import lock as locking
+from finpod.tournament.ensemble import load_ensemble
+from finpod.tournament.lock import lock
+from finpod.tournament.plan import Plan, Stop
+from finpod.tournament.replay import verify_log
+from finpod.tournament.resume import ASKED, asked_of, folder_of, is_unfinished, unfinished
+from finpod.tournament.search import Search
+
+PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)
+ASYNC = replace(PLAN, mode="async")
+TRIALS = 6
+
+CHILD = """
+import sys, time
+from made_agents import STEPS_AN_UPDATE, tiny_train
+from made_markets import random_market
+from finpod.tournament.plan import Plan
+
+out, mode, storage, stay = sys.argv[1:5]
+
+def watch(status):
+    print(len(status.board.log), flush=True)
+    if len(status.board.log) == int(stay):
+        time.sleep(600)
+
+tiny_train(random_market(130, 6, gaps=0.02, seed=5), out, agents=3, seed=7, storage=storage or None, watch=watch,
+           plan=Plan(checkpoint_steps=STEPS_AN_UPDATE, mode=mode))
+"""
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(130, 6, gaps=0.02, seed=5)
+
+
+def run(market, out, plan=PLAN, **changes):
+    """Three agents in two rounds of two updates."""
+    return tiny_train(market, out, **{"agents": 3, "seed": 7, "plan": plan, **changes})
+
+
+def interrupted(market, out, after=4, **changes):
+    """The same, left alone after some trials; the folder of what is unfinished."""
+
+    def watch(status):
+        if len(status.board.log) >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(market, out, watch=watch, **changes)
+    return out.with_name(out.name + ".unfinished")
+
+
+@pytest.fixture(scope="module")
+def whole(market, tmp_path_factory):
+    """The hash of the ensemble of a run that nobody interrupted, by its mode."""
+    folder = tmp_path_factory.mktemp("whole")
+    for plan in (PLAN, ASYNC):
+        run(market, folder / plan.mode / "tiny", plan)
+    return {plan.mode: hash_of(folder / plan.mode / "tiny") for plan in (PLAN, ASYNC)}
+
+
+@pytest.fixture(scope="module")
+def half(market, tmp_path_factory):
+    """The folder of an unfinished run; tests work on copies."""
+    return interrupted(market, tmp_path_factory.mktemp("half") / "tiny")
+
+
+@pytest.fixture
+def out(half, tmp_path):
+    """The output of an unfinished run that lies beside it."""
+    shutil.copytree(half, tmp_path / "tiny.unfinished")
+    return tmp_path / "tiny"
+
+
+def refusal(act, *arguments, **changes):
+    with pytest.raises(InputError) as raised:
+        act(*arguments, **changes)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def begun(place):
+    """The header of its log."""
+    return json.loads((place / "seed-7" / "log.jsonl").read_text().split("\n")[0][9:])["header"]
+
+
+def count_pieces(monkeypatch):
+    """The slices that are trained from now on."""
+    from finpod.tournament import training
+
+    pieces, run_slice = [], training.run_slice
+    monkeypatch.setattr(training, "run_slice", lambda arena, piece: pieces.append(piece) or run_slice(arena, piece))
+    return pieces
+
+
+# --- killed and resumed
+
+
+@pytest.mark.parametrize(
+    ("mode", "scheme", "stay"), [("rounds", "", -1), ("rounds", "", 4), ("async", "local://", 3)], ids=str
+)
+def test_d06_a_driver_that_is_killed_is_gone_on_with_and_ends_the_same(market, tmp_path, whole, mode, scheme, stay):
+    """By SIGKILL, in the midst of its work (-1) or once it stays where it is; meanwhile no second driver comes in."""
+    out = tmp_path / "tiny"
+    storage = f"{scheme}{tmp_path}/place" if scheme else ""
+    with process(CHILD, out, mode, storage, stay) as child:
+        for line in child.stdout:
+            if int(line) >= (stay if stay > 0 else 2):
+                break
+        if stay > 0:
+            for changes in ({"resume": True}, {"overwrite": True}):
+                told = refusal(run, market, out, replace(PLAN, mode=mode), storage=storage or None, **changes)
+                assert f"is being driven by process {child.pid} on {socket.gethostname()}" in told
+        child.kill()
+        child.wait()
+    assert not out.exists()
+    assert "is an unfinished run; go on with --resume" in refusal(run, market, out, storage=storage or None)
+    said = []
+    run(
+        market,
+        out,
+        replace(PLAN, mode=mode),
+        storage=storage or None,
+        resume=True,
+        progress=lambda text, _: said.append(text),
+    )
+    assert hash_of(out) == whole[mode]
+    assert len(verify_log(out / "log-7.jsonl").log) == TRIALS
+    assert [path.name for path in tmp_path.iterdir() if path.name != "place"] == ["tiny"]
+    assert not list((tmp_path / "place").rglob("*.pt"))
+
+
+def test_d06_nothing_that_was_finished_is_done_again(market, out, whole, monkeypatch):
+    known = verify_log(out.with_name("tiny.unfinished") / "seed-7" / "log.jsonl")
+    pieces = count_pieces(monkeypatch)
+    run(market, out, resume=True)
+    assert len(known.log) == 4
+    assert len(pieces) == (TRIALS - len(known.log)) * 2
+    assert hash_of(out) == whole["rounds"]
+    assert lines(verify_log(out / "log-7.jsonl"))[:4] == lines(known)
+    assert [path.name for path in out.parent.iterdir()] == ["tiny"]
+
+
+@pytest.mark.parametrize("plan", [PLAN, ASYNC], ids=["rounds", "async"])
+def test_a_whole_run_lives_at_a_url_and_is_gone_on_with_there(market, tmp_path, whole, plan):
+    storage = f"memory://{tmp_path.name}/run"
+    interrupted(market, tmp_path / "tiny", plan=plan, storage=storage)
+    place = open_store(storage)
+    assert place.folders("seed-") == ["seed-7"]
+    assert len(place.names("seed-7/log.jsonl.parts")) > 6
+    assert list(tmp_path.iterdir()) == []
+    assert "is an unfinished run" in refusal(run, market, tmp_path / "tiny", plan, storage=storage)
+    run(market, tmp_path / "tiny", plan, storage=storage, resume=True)
+    assert hash_of(tmp_path / "tiny") == whole[plan.mode]
+    assert place.folders("seed-") == place.names() == []
+
+
+def test_several_seeds_go_on_where_they_were(market, tmp_path, monkeypatch):
+    expected = run(market, tmp_path / "whole" / "tiny", seeds=2)
+    assert expected.trials == 2 * TRIALS
+    interrupted(market, tmp_path / "tiny", after=2, seeds=2, plan=replace(PLAN, stop=Stop(trials=99)))
+    seen = []
+
+    def watch(status):
+        seen.append((status.plan.seed, len(status.board.log)))
+        if seen[-1] == (8, 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(market, tmp_path / "tiny", seeds=2, watch=watch, resume=True)
+    pieces = count_pieces(monkeypatch)
+    run(market, tmp_path / "tiny", seeds=2, resume=True)
+    done = {(f"8-{i}", until) for i in (0, 1) for until in (STEPS_AN_UPDATE, 2 * STEPS_AN_UPDATE)}
+    assert not done & {(piece.settings.agent_id, piece.until) for piece in pieces}
+    assert {piece.settings.agent_id.split("-")[0] for piece in pieces} == {"8"}
+    assert hash_of(tmp_path / "tiny") == hash_of(tmp_path / "whole" / "tiny")
+
+
+# --- what may change
+
+
+def changed(market, out, **changes):
+    """What a resume under other settings is told; the unfinished run is as it was."""
+    place = LocalStore(out.with_name(out.name + ".unfinished"))
+    before = place.read("seed-7/log.jsonl"), place.names("seed-7/agents")
+    told = refusal(run, market, out, resume=True, **changes)
+    assert (place.read("seed-7/log.jsonl"), place.names("seed-7/agents")) == before
+    assert not out.exists()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"agents": 4}, "plan.agents was 3 and is 4"),
+        ({"steps": 6 * STEPS_AN_UPDATE}, "plan.steps was 128 and is 192"),
+        ({"rounds": 3}, "plan.rounds was 2 and is 3"),
+        ({"plan": replace(PLAN, mode="async")}, "plan.mode was 'rounds' and is 'async'"),
+        ({"plan": replace(PLAN, search=Search(fresh=0.5))}, "plan.search.fresh was 0.25 and is 0.5"),
+        ({"config": replace(CONFIG, gamma=0.8)}, "config.gamma was 0.9 and is 0.8"),
+    ],
+)
+def test_other_settings_are_refused_by_name_and_may_be_forked(market, out, changes, told):
+    found = changed(market, out, **changes)
+    assert told in found
+    assert "was begun with other settings" in found
+    assert "fork it under another name (--fork)" in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"features": ["return_5"]}, "task.features was ['return_5', 'volatility_21'] and is ['return_5']"),
+        ({"costs": Costs(fee_bps=3)}, "task.trading.costs.fee_bps was 10.0 and is 3"),
+        ({"hold": 3}, "task.trading.hold was 2 and is 3"),
+        ({"fill": "close"}, "task.fill was 'open' and is 'close'"),
+        ({"threads": 2}, "task.threads was 1 and is 2"),
+    ],
+)
+def test_another_task_is_refused_and_cannot_be_forked(market, out, tmp_path, changes, told):
+    found = changed(market, out, **changes)
+    assert told in found
+    assert "its scores would not compare" in found
+    assert told in refusal(run, market, tmp_path / "fork", fork=out, **changes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.unfinished"]
+
+
+def test_other_data_are_refused_with_both_hashes_named(market, out):
+    found = changed(random_market(130, 6, gaps=0.02, seed=6), out)
+    known = begun(out.with_name("tiny.unfinished"))["task"]["training_data_hash"]
+    assert f"task.training_data_hash was '{known}' and is '" in found
+    close = market.close.copy()
+    close[VALIDATION[1] + 1 :] *= 2
+    later = replace(market, close=close)
+    run(later, out, resume=True)  # what comes after validation is no part of it
+
+
+def test_windows_may_not_change(market, out):
+    days = market.dates
+    found = changed(market, out, train=tuple(days[[TRAIN[0] + 1, TRAIN[1]]]))
+    assert "task.windows.train was" in found
+
+
+def test_what_no_agent_depends_on_may_change_and_is_told(market, out):
+    said = []
+    plan = replace(PLAN, stop=Stop(trials=5), alike=0.5, choice="score", retries=1, checkpoint_steps=None)
+    ensemble = run(market, out, plan, keep=1, resume=True, progress=lambda text, _: said.append(text))
+    assert ensemble.trials == 5
+    assert len(ensemble.members) == 1
+    told = next(text for text in said if text.startswith("settings changed: "))
+    assert "plan.alike 0.95 -> 0.5" in told
+    assert "plan.choice 'mean' -> 'score'" in told
+    assert len(verify_log(out / "log-7.jsonl").log) == 5
+
+
+def test_another_seed_is_no_way_to_go_on(market, out):
+    place = out.with_name("tiny.unfinished")
+    for seeds in ([8], [8, 9], [0]):
+        with pytest.raises(InputError, match=f"has a tournament of seed 7, and seed {seeds[0]}.* is asked for"):  # noqa: SIM117
+            with unfinished(out, None, resume=True, fork=None, overwrite=False, seeds=seeds):
+                raise AssertionError
+    assert (place / "seed-7" / "log.jsonl").exists()
+    with unfinished(out, None, resume=True, fork=None, overwrite=False, seeds=[6, 7]) as found:
+        assert found.where == str(place)
+
+
+# --- forks
+
+
+def test_a_fork_goes_on_under_other_settings_and_leaves_its_source_alone(market, out, tmp_path, half):
+    plan = replace(PLAN, search=Search(fresh=1))
+    fork = run(market, tmp_path / "fork", plan, agents=4, rounds=3, steps=6 * STEPS_AN_UPDATE, fork=out)
+    assert fork.trials == TRIALS + 4  # a third round, of four agents
+    begun = [
+        line
+        for line in fork.log
+        if line["generation"] == 2 and line["agent"] not in {one["agent"] for one in fork.log[:6]}
+    ]
+    assert len(begun) == 2
+    assert [line["parent"] for line in begun] == [None, None]
+    board = verify_log(tmp_path / "fork" / "log-7.jsonl")
+    assert lines(board)[:4] == lines(verify_log(half / "seed-7" / "log.jsonl"))
+    before = {path.relative_to(half): path.read_bytes() for path in half.rglob("*") if path.is_file()}
+    place = out.with_name("tiny.unfinished")
+    assert {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "fork.unfinished").exists()
+
+
+def test_a_fork_comes_from_and_goes_to_urls(market, out, tmp_path, whole):
+    url = f"memory://{tmp_path.name}/fork"
+    interrupted(market, tmp_path / "there" / "tiny", after=5, storage=url, fork=out)
+    run(market, tmp_path / "back" / "tiny", fork=url)
+    assert hash_of(tmp_path / "back" / "tiny") == whole["rounds"]
+    run(market, tmp_path / "there" / "tiny", storage=url, resume=True)
+    assert hash_of(tmp_path / "there" / "tiny") == whole["rounds"]
+
+
+def test_a_fork_does_not_move_the_levels_at_which_agents_are_compared(market, out, tmp_path):
+    for changes in ({"steps": 6 * STEPS_AN_UPDATE}, {"rounds": 3}, {"config": replace(CONFIG, num_steps=16)}):
+        assert "levels of experience at [64, 128] steps" in refusal(run, market, tmp_path / "fork", fork=out, **changes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.unfinished"]
+    longer = run(market, tmp_path / "fork", rounds=3, steps=6 * STEPS_AN_UPDATE, fork=out)
+    assert sorted({line["steps"] for line in longer.log}) == [64, 128, 192]
+    assert len(verify_log(tmp_path / "fork" / "log-7.jsonl").log) == 9
+
+
+def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp_path):
+    assert "there is no unfinished run at" in refusal(run, market, tmp_path / "fork", fork=tmp_path / "nothing")
+    assert "there is no unfinished run at memory://" in refusal(run, market, tmp_path / "fork", fork="memory://nothing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.unfinished"]
+    assert "exists already; fork under another name" in refusal(run, market, out, fork=out)
+
+
+def test_a_fork_of_a_log_that_was_cut_short_is_gone_on_with(market, out, tmp_path, whole):
+    log = out.with_name("tiny.unfinished") / "seed-7" / "log.jsonl"
+    log.write_bytes(log.read_bytes()[:-9])
+    run(market, tmp_path / "fork" / "tiny", fork=out)
+    assert hash_of(tmp_path / "fork" / "tiny") == whole["rounds"]
+
+
+# --- what there is, and what stays
+
+
+def test_a_run_that_is_not_there_is_not_gone_on_with(market, tmp_path):
+    for storage in (None, f"memory://{tmp_path.name}"):
+        assert "there is no unfinished run at" in refusal(run, market, tmp_path / "tiny", storage=storage, resume=True)
+    assert list(tmp_path.iterdir()) == []
+    assert not is_unfinished(str(tmp_path / "tiny"), None)
+    assert "there is no unfinished run" in refusal(folder_of, tmp_path / "tiny")
+
+
+def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out, whole):
+    assert "is an unfinished run; go on with --resume, or begin anew with --overwrite" in refusal(run, market, out)
+    assert is_unfinished(str(out), None)
+    assert folder_of(out) == folder_of(out.with_name("tiny.unfinished")) == out.with_name("tiny.unfinished")
+    ensemble = run(market, out, seed=8, overwrite=True)
+    assert ensemble.provenance["seeds"] == [8]
+    assert [path.name for path in out.parent.iterdir()] == ["tiny"]
+
+
+def test_a_damaged_log_is_told_by_its_line_and_stays(market, out):
+    log = out.with_name("tiny.unfinished") / "seed-7" / "log.jsonl"
+    damaged = log.read_bytes().replace(b'"kind":"draw"', b'"kind":"drew"', 1)
+    log.write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"line 2 of .*log\.jsonl is damaged, and there are lines after it"):
+        run(market, out, resume=True)
+    assert log.read_bytes() == damaged
+
+
+def test_a_run_that_fails_before_anything_was_learnt_leaves_nothing(market, tmp_path, monkeypatch):
+    from finpod.tournament import training
+
+    def fails(arena, piece):
+        raise InputError("no such data")
+
+    monkeypatch.setattr(training, "run_slice", fails)
+    assert refusal(run, market, tmp_path / "tiny") == "no such data"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("after", ["checkpoint", "resume"])
+def test_a_run_that_fails_later_can_be_gone_on_with(market, tmp_path, whole, monkeypatch, after):
+    from finpod.tournament import training
+
+    run_slice, count = training.run_slice, []
+
+    def fails(arena, piece):
+        count.append(piece)
+        if len(count) > (1 if after == "checkpoint" else 0):
+            raise InputError("no such data")
+        return run_slice(arena, piece)
+
+    if after == "resume":
+        interrupted(market, tmp_path / "tiny", after=0)
+    monkeypatch.setattr(training, "run_slice", fails)
+    assert refusal(run, market, tmp_path / "tiny", resume=after == "resume") == "no such data"
+    monkeypatch.undo()
+    run(market, tmp_path / "tiny", resume=True)
+    assert hash_of(tmp_path / "tiny") == whole["rounds"]
+
+
+def test_nothing_of_a_users_own_is_removed_from_the_place_of_a_run(market, tmp_path):
+    place = tmp_path / "mine"
+    for name in ("notes.txt", "seed-data/prices.csv", "seed-9/agents/old.pt"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("keep me")
+    before = sorted(path.relative_to(place).as_posix() for path in place.rglob("*"))
+    run(market, tmp_path / "tiny", storage=str(place))
+    assert sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) == before
+    assert load_ensemble(tmp_path / "tiny").trials == TRIALS
+
+
+def test_what_a_run_was_asked_with_is_kept_beside_it(market, tmp_path):
+    place = interrupted(market, tmp_path / "tiny", asked={"agents": 3, "out": tmp_path / "tiny"})
+    assert asked_of(str(tmp_path / "tiny"), None) == {"agents": 3, "out": str(tmp_path / "tiny")}
+    interrupted(market, tmp_path / "tiny", after=5, resume=True, asked={"agents": 9})
+    assert asked_of(str(place), None)["agents"] == 3  # as it was begun
+    interrupted(market, tmp_path / "fork", after=5, fork=place, asked={"agents": 3, "out": "fork"})
+    assert asked_of(str(tmp_path / "fork"), None)["out"] == "fork"
+    (place / ASKED).unlink()
+    assert "does not hold what it was asked with" in refusal(asked_of, str(place), None)
+    run(market, tmp_path / "tiny", resume=True)
+
+
+def test_the_header_says_what_a_tournament_is(half):
+    header = begun(half)
+    assert header["levels"] == [64, 128]
+    assert header["plan"]["agents"] == 3
+    assert header["config"] == asdict(CONFIG)
+    assert header["task"]["features"] == ["return_5", "volatility_21"]
+    assert len(header["task"]["training_data_hash"]) >= 16
+
+
+# --- one driver at a time
+
+
+def test_a_folder_is_for_one_driver_and_its_mark_is_gone_with_it(tmp_path):
+    place = LocalStore(tmp_path / "run")
+    with lock(place):
+        assert f"is being driven by process {os.getpid()} on" in refusal(lock(place).__enter__)
+        assert (tmp_path / "run" / "lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with lock(place):
+        place.write("seed-0/log.jsonl", b"")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["seed-0"]
+
+
+def test_a_url_is_for_one_driver_whose_mark_is_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(locking, "LEASE", 1.0)
+    place = open_store(f"memory://{tmp_path.name}")
+    with lock(place):
+        first = place.read("lock")
+        wait_until(lambda: place.read("lock") != first, 10)
+        time.sleep(1.1)  # longer than a mark counts, were it not renewed
+        assert f"is being driven by process {os.getpid()} on" in refusal(lock(place).__enter__)
+    assert place.names() == []
+
+
+def test_the_mark_of_a_driver_that_is_gone_does_not_count(tmp_path):
+    place = open_store(f"memory://{tmp_path.name}")
+    with process("") as dead:
+        dead.wait()
+    here, elsewhere = f"process {dead.pid} on {socket.gethostname()}", "process 1 on another-machine"
+    for mark, held in (
+        (f"{here}|abc|{time.time()}", False),
+        (f"{elsewhere}|abc|{time.time() - locking.LEASE - 1}", False),
+        ("nonsense", False),
+        (f"{elsewhere}|abc|{time.time()}", True),
+    ):
+        place.write("lock", mark.encode())
+        if held:
+            assert f"is being driven by {elsewhere}; wait for it, or end it and 120 s more" in refusal(
+                lock(place).__enter__
+            )
+            assert place.read("lock").decode() == mark
+        else:
+            with lock(place):
+                assert place.read("lock").decode().startswith(f"process {os.getpid()} on ")
+
+
+def test_of_two_drivers_that_begin_at_once_at_a_url_one_gives_way(tmp_path, monkeypatch):
+    place = open_store(f"memory://{tmp_path.name}")
+    other = f"process 1 on another-machine|abc|{time.time()}".encode()
+    monkeypatch.setattr(locking.time, "sleep", lambda seconds: place.write("lock", other))
+    assert "is being driven by process 1 on another-machine" in refusal(lock(place).__enter__)
+    assert place.read("lock") == other
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot write" in refusal(lock(LocalStore(tmp_path / "file" / "run")).__enter__)
