@@ -34,16 +34,17 @@ def cost_sweep(
     window: Window,
     terms: Terms,
     *,
-    fees: Sequence[float] = FEES,
+    fees: Sequence[float] | None = None,
     risk_free: float = 0.0,
 ) -> dict[str, Figures]:
-    """'20 bps' -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at each commission a side.
+    """'20 bps' -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at each commission a side;
+    `fees` left out are `FEES` and the one of the terms.
 
     `targets` are the weights [n, N] that each strategy decided in the window (`Path.targets`); slippage, commission per
     share, impact and all other terms are those given. Raises InputError for shapes that are not the window's.
     """
     found = {}
-    for fee in fees:
+    for fee in sorted({*FEES, float(terms.costs.fee_bps)}) if fees is None else fees:
         at_fee = replace(terms, costs=replace(terms.costs, fee_bps=fee))
         found[f"{fee:g} bps"] = _figures(list(targets), replay(targets, window, at_fee), window, risk_free)
     return found

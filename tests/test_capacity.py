@@ -116,9 +116,9 @@ def test_the_sweep_charges_each_fee_beside_the_other_costs():
     """Half of the cash bought once in a flat market: fee and slippage of that half are the whole loss."""
     window = window_of(flat_market())
     swept = cost_sweep({"one": bought_once(window, 0.5)}, window, Terms(costs=Costs(fee_bps=99, slippage_bps=2)))
-    assert list(swept) == ["0 bps", "5 bps", "10 bps", "20 bps", "50 bps"]
+    assert list(swept) == ["0 bps", "5 bps", "10 bps", "20 bps", "50 bps", "99 bps"]
     lost = [swept[fee]["one"]["total_return"] for fee in swept]
-    assert lost == pytest.approx([-0.5 * bps / 10_000 for bps in (2, 7, 12, 22, 52)], rel=1e-9)
+    assert lost == pytest.approx([-0.5 * bps / 10_000 for bps in (2, 7, 12, 22, 52, 101)], rel=1e-9)
     assert set(swept["5 bps"]["one"]) == {"total_return", "cagr", "sharpe", "rank"}
     assert list(cost_sweep({"one": bought_once(window, 0.5)}, window, Terms(), fees=(2.5,))) == ["2.5 bps"]
 

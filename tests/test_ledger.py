@@ -299,3 +299,17 @@ def test_costs_that_cannot_be_are_refused(wrong):
 def test_costs_that_eat_the_whole_trade_are_refused():
     with pytest.raises(InputError, match="together they must stay below 10000"):
         Costs(fee_bps=6000, slippage_bps=4000)
+
+
+@pytest.mark.parametrize("cash", [1e6, 1e8, 1e9, 1e10])
+def test_buys_with_impact_leave_next_to_nothing_of_the_wallet(cash):
+    """Whatever its size: an account that cannot spend its cash would look safe only for being large."""
+    names = torch.ones(50, dtype=torch.float64)
+    everything = names.bool()
+    fill = settle(
+        torch.tensor(cash, dtype=torch.float64), 0 * names, names * cash / 500, names * 10, everything, everything,
+        Costs(impact=1), impact=names * 0.02 / 2e8**0.5,
+    )  # fmt: skip
+    assert 0 <= fill.cash <= 1e-7 * cash
+    spent = (fill.shares * 10).sum() + fill.cost.sum() + fill.cash
+    assert spent == pytest.approx(cash, rel=1e-12)

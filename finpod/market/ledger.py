@@ -128,9 +128,8 @@ def settle(
     cash = cash + (notional_sold * (1 - costs.at_size(rate, notional_sold, impact))).sum(-1)
     bought = orders.clamp(min=0).mul_(tradable & may_buy)
     bought.mul_(_share(cash, (bought * price).mul_(1 + rate)))
-    if costs.impact:  # of what the cash pays for without it; the smaller order that is left moves the price less
-        notional = bought * price
-        bought.mul_(_share(cash, notional * (1 + costs.at_size(rate, notional, impact))))
+    if costs.impact:
+        bought.mul_(_share_with_impact(cash, bought * price, rate, costs, impact))
     if whole_shares:
         bought = _whole(bought, factor)
     notional_bought = bought * price
@@ -151,6 +150,24 @@ def cash_out(
 def _share(cash: Tensor, asked: Tensor) -> Tensor:
     """Share [..., 1] of orders that would cost `asked` [..., N] that the cash pays for."""
     return (cash / asked.sum(-1).clamp(min=1e-300)).clamp(max=1).unsqueeze(-1)
+
+
+def _share_with_impact(
+    cash: Tensor, notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None
+) -> Tensor:
+    """Share [..., 1] of buys of `notional` [..., N], paid for without impact, that the cash pays for with it.
+
+    The root of A s + B s^1.5 = cash, A the cost without impact and B what it adds at full size, approached from below by
+    two steps of s <- cash / (A + B sqrt(s)), between which the root lies; where a rate is capped the first, which is safe.
+    """
+    plain = (notional * (1 + rate)).sum(-1)
+    added = (notional * (1 + costs.at_size(rate, notional, impact))).sum(-1) - plain
+    first = (cash / (plain + added).clamp(min=1e-300)).clamp(max=1)
+    above = (cash / (plain + added * first.sqrt()).clamp(min=1e-300)).clamp(max=1)
+    share = (cash / (plain + added * above.sqrt()).clamp(min=1e-300)).clamp(max=1)
+    left = share.unsqueeze(-1) * notional
+    fits = (left * (1 + costs.at_size(rate, left, impact))).sum(-1) <= cash
+    return share.where(fits, first).unsqueeze(-1)
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:
