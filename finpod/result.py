@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from finpod.export import PyfolioInputs
 
 FORMAT = 2
+SUMS = "SHA256SUMS"
+"""File of a saved run that tells whether the others are as they were written."""
+SUMMED = ("fan.parquet", "result.json", "returns.csv", "trades.csv", "weights.parquet")
+"""Files it is of; run.json differs from run to run."""
 PLAIN: dict[str, tuple[type, ...]] = {
     "strategy": (str,),
     "benchmark": (str,),
@@ -171,20 +176,33 @@ class BacktestResult:
         return len(self.returns) < SHORT_HISTORY * self.periods_per_year / 252
 
     def by_session(self) -> BacktestResult:
-        """Intraday curves with one point a session, its last; daily results are returned as they are."""
+        """Intraday curves with one point a session, its last, after V_0; daily results are returned as they are.
+
+        V_0 is dated the weekday before the first session, so that n sessions have n returns. Where that session has but
+        the bar that V_0 is, it is dated as the others are.
+        """
         if self.periods_per_year <= 252:
             return self
-        last = {
-            name: _last_of_session(getattr(self, name))
-            for name in ("equity", "benchmark_equity", "equal_weight_equity", "weights")
+        names = ("equity", "benchmark_equity", "equal_weight_equity", "weights", "fan")
+        series = {name: self.sessions_of(getattr(self, name)) for name in names}
+        families = {
+            name: {label: self.sessions_of(curve) for label, curve in getattr(self, name).items()}
+            for name in ("variants", "agents", "baselines")
         }
         turnover = self.turnover.groupby(self.turnover.index.normalize()).sum()
-        variants = {name: _last_of_session(equity) for name, equity in self.variants.items()}
-        agents = {name: _last_of_session(equity) for name, equity in self.agents.items()}
-        baselines = {name: _last_of_session(equity) for name, equity in self.baselines.items()}
-        fan = _last_of_session(self.fan) if len(self.fan) else self.fan
-        others = {"variants": variants, "agents": agents, "baselines": baselines}
-        return replace(self, **last, **others, fan=fan, turnover=turnover, periods_per_year=252)  # type: ignore[arg-type]
+        return replace(self, **series, **families, turnover=turnover, periods_per_year=252)  # type: ignore[arg-type]
+
+    def sessions_of(self, curve: Any) -> Any:
+        """A curve or frame of the bars of this result as `by_session` has it; without rows, and of days, as it is."""
+        if self.periods_per_year <= 252 or not len(curve):
+            return curve
+        days = curve.index.normalize()
+        closes = curve.groupby(days).last()
+        opening = curve[days == days[0]]
+        if len(opening) == 1:
+            return closes
+        first = opening.bfill().iloc[:1].set_axis(closes.index[:1] - pd.offsets.BDay(1))
+        return pd.concat([first, closes]).rename_axis(closes.index.name)
 
     @property
     def cash_weight(self) -> pd.Series:
@@ -285,7 +303,8 @@ class BacktestResult:
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
         """Write result.json, returns.csv, trades.csv and weights.parquet, and run.json for clock times; all or nothing.
 
-        Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
+        SHA256SUMS holds what all but run.json hash to, as `sha256sum --check` reads it. Raises InputError if the folder
+        exists (unless `overwrite`) or cannot be written.
         """
         target = Path(folder)
         with new_folder(target, overwrite=overwrite) as fresh:
@@ -308,6 +327,7 @@ class BacktestResult:
             self.weights.to_parquet(fresh / "weights.parquet")
             if len(self.fan):
                 self.fan.to_parquet(fresh / "fan.parquet")
+            write_text(fresh / SUMS, checksums(fresh))
         return target
 
     def report(self, path: str | Path, *, overwrite: bool = True) -> Path:
@@ -322,8 +342,10 @@ class BacktestResult:
         return format_result(self)
 
 
-def _last_of_session(curve: Any) -> Any:
-    return curve.groupby(curve.index.normalize()).last()
+def checksums(folder: Path) -> str:
+    """A line for each of the `SUMMED` files that are there: its SHA-256 and its name, as `sha256sum` writes them."""
+    there = [name for name in SUMMED if (folder / name).exists()]
+    return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
 def _returns(equity: pd.Series) -> pd.Series:

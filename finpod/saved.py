@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
-from finpod.result import AGENT, BASELINE, FORMAT, PLAIN, VARIANT, BacktestResult
+from finpod.result import AGENT, BASELINE, FORMAT, PLAIN, SUMMED, SUMS, VARIANT, BacktestResult, checksums
 
 
 def load_result(folder: str | Path) -> BacktestResult:
-    """Read back what `BacktestResult.save` wrote, and check that the curves and trades are those of result.json.
+    """Read back what `BacktestResult.save` wrote, and check that nothing in it was changed or is missing.
 
-    Raises InputError for a folder that holds no result, one of another format, or a damaged one, and says what is wrong.
+    The curves and trades must be those of result.json, and every file must hash to what `SUMS` says. Raises InputError for
+    a folder that holds no result, one of another format, or a damaged one, and says what is wrong.
     """
     source = Path(folder)
     try:
@@ -34,7 +36,7 @@ def load_result(folder: str | Path) -> BacktestResult:
         raise InputError(f"{source} has result format {found}, this finpod reads {FORMAT}; run it again")
     try:
         result = _assembled(source, content)
-        wrong = next(_differences(result, content), None)
+        wrong = next(chain(_differences(result, content), _changes(source)), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{source} is damaged ({_reason(error)}); run the backtest again") from error
     if wrong is not None:
@@ -128,6 +130,25 @@ def _differences(result: BacktestResult, content: Mapping[str, Any]) -> Iterator
     for name, found, said in facts:
         if not _agrees(found, said):
             yield f"{name} is {said} in result.json, but {found} in the files beside it"
+
+
+def _changes(source: Path) -> Iterator[str]:
+    """Which files of the folder are not those that were written, one clause each."""
+    for name in (SUMS, "run.json"):
+        if not (source / name).exists():
+            yield f"{name} is missing"
+            return
+    written, found = (
+        {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+        for text in ((source / SUMS).read_text(), checksums(source))
+    )
+    if not set(written) <= set(SUMMED):
+        yield f"{SUMS} is not what was written"
+    for name in sorted({*written, *found}):
+        if name not in found:
+            yield f"{name} is missing"
+        elif written.get(name) != found[name]:
+            yield f"{name} is not what was written"
 
 
 def _agrees(found: Any, said: Any) -> bool:

@@ -9,7 +9,7 @@ from finpod.errors import InputError
 
 KINDS = {
     "ensemble.json": ["member-0.pt", "member-12.pt"],
-    "result.json": ["run.json", "returns.csv", "trades.csv", "weights.parquet"],
+    "result.json": ["run.json", "returns.csv", "trades.csv", "weights.parquet", "SHA256SUMS"],
     "manifest.json": ["bars.parquet"],
 }
 

@@ -174,6 +174,7 @@ def test_backtest_of_the_built_in_strategies(work, run, name):
     assert ended.code == 0
     assert ended.out.splitlines()[-1] == f"backtests/{name}"
     assert sorted(path.name for path in (work / "backtests" / name).iterdir()) == [
+        "SHA256SUMS",
         *(["fan.parquet"] if name != "benchmark-hold" else []),
         "result.json",
         "returns.csv",

@@ -238,14 +238,17 @@ def test_intraday_results_go_session_by_session(tmp_path):
     )
     intraday = finpod.backtest(EqualWeight(), market)
     series = to_pyfolio(intraday)
-    assert list(series.returns.index) == list(days[1:].tz_localize("UTC"))
+    assert list(series.returns.index) == list(days.tz_localize("UTC"))
     whole = intraday.equity.groupby(intraday.equity.index.normalize()).last()
-    np.testing.assert_allclose((1 + series.returns).cumprod() * whole.iloc[0], whole.iloc[1:])
+    np.testing.assert_allclose((1 + series.returns).cumprod() * intraday.equity.iloc[0], whole)
+    for found, own in ((series.returns, intraday.metrics), (series.benchmark, intraday.benchmark_metrics)):
+        assert (1 + found).prod() - 1 == pytest.approx(own.total_return, rel=1e-12)
+    assert (1 + series.equal_weight).prod() - 1 == pytest.approx(intraday.equal_weight_metrics.total_return, rel=1e-12)
     assert len(series.transactions) == len(intraday.trades)
     assert set(series.transactions.index) <= set(days.tz_localize("UTC"))
     assert any(note.startswith("session by session") for note in series.notes)
     export(intraday, tmp_path / "out")
-    assert len(read_all(tmp_path / "out")["positions"]) == 19
+    assert len(read_all(tmp_path / "out")["positions"]) == 20
 
 
 def test_a25_the_clock_of_a_result_is_no_matter():
@@ -300,6 +303,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(InputError, match="not an export"):
         export(make_result(days=5), run, overwrite=True)
     assert sorted(path.name for path in run.iterdir()) == [
+        "SHA256SUMS",
         "result.json",
         "returns.csv",
         "run.json",

@@ -1,5 +1,7 @@
 """Several bars a session: annualisation, departures by session, windows, and charts with one point a session."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -86,12 +88,50 @@ def test_a_window_takes_whole_sessions():
 def test_the_report_draws_one_point_a_session():
     result = backtest(EqualWeight(), minutes(sessions=60))
     drawn = result.by_session()
-    assert len(drawn.equity) == 60
+    assert len(drawn.equity) == 61
     assert drawn.equity.iloc[-1] == result.equity.iloc[-1]
+    assert list(drawn.turnover.index) == list(drawn.equity.index[1:])
     assert drawn.turnover.sum() == pytest.approx(result.turnover.sum())
     assert drawn.periods_per_year == 252
     assert backtest(EqualWeight(), minutes(sessions=60).rows(0, 1 + BARS)).by_session() is not None
     assert len(render(result)) < 1_000_000
+
+
+def test_sessions_begin_at_the_first_bar():
+    """V_0 is the first bar of the first session, dated the weekday before it: Friday, for a Monday."""
+    result = backtest(EqualWeight(), minutes(), start="2024-01-08")
+    curves = {"variants": {"seed 1": result.equity}, "agents": {"a": result.equity}, "baselines": {"b": result.equity}}
+    result = replace(result, fan=result.equity.to_frame("random 1"), **curves)
+    drawn = result.by_session()
+    assert drawn.equity.index[0] == pd.Timestamp("2024-01-05")
+    assert drawn.equity.index.is_unique
+    assert drawn.equity.index.is_monotonic_increasing
+    assert drawn.equity.index.name == result.equity.index.name
+    assert drawn.equity.iloc[0] == result.equity.iloc[0]
+    for name in ("metrics", "benchmark_metrics", "equal_weight_metrics"):
+        assert getattr(drawn, name).total_return == pytest.approx(getattr(result, name).total_return, rel=1e-12)
+        assert getattr(drawn, name).days == 25
+    assert drawn.weights.iloc[0].sum() == 0
+    for one in (drawn.weights, drawn.fan, *(getattr(drawn, name)[label] for name in curves for label in curves[name])):
+        assert list(one.index) == list(drawn.equity.index)
+    assert drawn.table["strategy"]["total_return"] == pytest.approx(result.table["strategy"]["total_return"])
+
+
+def test_a_first_session_of_one_bar_is_no_session_more():
+    """Its bar is V_0, and nothing was earned in it."""
+    drawn = backtest(EqualWeight(), minutes(sessions=60).rows(BARS - 1, 4 * BARS)).by_session()
+    assert list(drawn.equity.index) == list(pd.bdate_range("2024-01-01", periods=4))
+    assert drawn.metrics.days == len(drawn.turnover) == 3
+
+
+def test_a_benchmark_that_comes_late_in_the_first_session_counts_from_its_first_bar():
+    market = minutes()
+    benchmark = market.benchmark_close.copy()
+    benchmark[:2] = np.nan
+    result = backtest(EqualWeight(), minutes(benchmark_close=benchmark))
+    drawn = result.by_session()
+    assert drawn.benchmark_equity.iloc[0] == result.benchmark_equity.iloc[2]
+    assert drawn.benchmark_metrics.total_return == pytest.approx(result.benchmark_metrics.total_return, rel=1e-12)
 
 
 def written(market, path, stamp="date"):

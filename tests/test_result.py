@@ -1,5 +1,6 @@
 """`BacktestResult`: what it says, and that it comes back from disk as it went."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from finpod.result import BacktestResult
 from finpod.saved import load_result
 from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
 
-FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet"}
+FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet", "SHA256SUMS"}
 
 
 class Constant(Strategy):
@@ -182,6 +183,11 @@ def fewer_weights(folder):
     pd.read_parquet(path).iloc[:-1].to_parquet(path)
 
 
+def half_weights(folder):
+    path = folder / "weights.parquet"
+    (pd.read_parquet(path) * 0.5).to_parquet(path)
+
+
 def word_weights(folder):
     path = folder / "weights.parquet"
     pd.read_parquet(path).astype(str).replace("0.0", "none").to_parquet(path)
@@ -220,6 +226,16 @@ def word_weights(folder):
         (edit(risk_free="low"), "risk_free is 'low'"),
         (edit(trials=True), "trials is True"),
         (edit(windows=[1, 2]), r"is damaged \("),
+        (lines("returns.csv", cell(20, 1, "999999.0")), "is damaged: returns.csv is not what was written; run"),
+        (lines("returns.csv", cell(20, 3, "999999.0")), "returns.csv is not what was written"),
+        (half_weights, "weights.parquet is not what was written"),
+        (lines("trades.csv", cell(1, 3, "1.0")), "trades.csv is not what was written"),
+        (edit(cost_sweep={"5 bps": {}}), "result.json is not what was written"),
+        (edit(warnings=[]), "result.json is not what was written"),
+        (lambda folder: (folder / "run.json").unlink(), "is damaged: run.json is missing"),
+        (lambda folder: (folder / "SHA256SUMS").unlink(), "is damaged: SHA256SUMS is missing"),
+        (lines("SHA256SUMS", lambda rows: rows[1:]), "result.json is not what was written"),
+        (lines("SHA256SUMS", lambda rows: ["nonsense\n", *rows]), "SHA256SUMS is not what was written"),
         (edit(spread={"seed 1": {}}), r"variants is \['seed 1'\] in result.json, but \[\]"),
     ],
 )
@@ -230,6 +246,32 @@ def test_a_damaged_folder_is_one_line(tmp_path, damage, message):
         load_result(folder)
     assert "\n" not in str(raised.value)
     assert str(folder) in str(raised.value)
+
+
+def test_a_fan_that_was_taken_away_or_put_in_is_missed(tmp_path):
+    result = run()
+    fan = pd.DataFrame({"random 1": result.equity, "random 2": result.equal_weight_equity})
+    folder = replace(result, fan=fan).save(tmp_path / "run")
+    assert load_result(folder).fan.shape == fan.shape
+    kept = (folder / "fan.parquet").read_bytes()
+    (folder / "fan.parquet").unlink()
+    with pytest.raises(InputError, match=r"is damaged: fan.parquet is missing; run the backtest again"):
+        load_result(folder)
+    without = result.save(tmp_path / "without")
+    (without / "fan.parquet").write_bytes(kept)
+    with pytest.raises(InputError, match=r"fan.parquet is not what was written"):
+        load_result(without)
+
+
+def test_the_checksums_are_those_of_sha256sum(tmp_path):
+    """And what else lies in the folder is no matter."""
+    folder = run().save(tmp_path / "run")
+    (folder / ".DS_Store").write_text("")
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    assert [line[66:] for line in lines] == ["result.json", "returns.csv", "trades.csv", "weights.parquet"]
+    for line in lines:
+        assert hashlib.sha256((folder / line[66:]).read_bytes()).hexdigest() + "  " == line[:66]
+    assert load_result(folder).strategy == "momentum"
 
 
 def test_another_format_is_refused(tmp_path):
