@@ -144,7 +144,7 @@ def path_from(
     account: Account, tape: Tape, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
     """As `simulate`, for accounts [...] as they stand at the close of row `first`; also how they stand at the last."""
-    nothing, still = account.shares, torch.zeros_like(account.cash)
+    nothing, still = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
     nowhere, undecided = nothing > 0, torch.full_like(nothing, torch.nan)
     equity, held, records = [value(account.cash, account.shares, tape.mark[first])], [account.shares], []
     for row, session in enumerate(sessions(tape, first, last, decide, terms, account), start=first):
