@@ -107,7 +107,7 @@ class Backtests(Sequence[BacktestResult]):
             rows.append((label, [show(figure) for figure in _spread(getattr(self.metrics, key))]))
         widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(HEAD))]
         lines = [
-            f"{len(self):,} strategies, {start} .. {end}",
+            f"{len(self):,} {'strategy' if len(self) == 1 else 'strategies'}, {start} .. {end}",
             describe_terms(self.costs, self.fill, self.whole_shares),
             "",
             *("  ".join([label.ljust(12), *map(str.rjust, cells, widths)]) for label, cells in rows),

@@ -1,0 +1,291 @@
+"""Many strategies on ready weights at once: the same accounts as one by one, and a table that quotes no winner alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from made_markets import NAN, make_market, random_market
+
+import finpod
+from finpod import batch
+from finpod.backtester import backtest, equal_weight_equity
+from finpod.batch import Backtests
+from finpod.decisions import ReadyWeights
+from finpod.errors import InputError, StrategyError
+from finpod.market.ledger import Costs
+from finpod.market.tape import build_tape
+from finpod.significance import expected_best
+from finpod.simulation import Terms, Window, simulate, simulate_totals
+from finpod.strategy import EqualWeight
+
+BOTH = pytest.mark.parametrize("fill", ["open", "close"])
+
+
+def random_weights(market, count, seed=0, dtype=np.float64):
+    """[S, T, N] that leave something in cash, with zeros, and days on which some or all of the strategies do nothing."""
+    random = np.random.default_rng(seed)
+    raw = random.random((count, *market.shape)) * (random.random((count, *market.shape)) < 0.7)
+    weights = (
+        raw / np.maximum(raw.sum(axis=-1, keepdims=True), 1e-9) * random.uniform(0.3, 0.99, (count, len(raw[0]), 1))
+    )
+    weights[random.random(weights.shape[:2]) < 0.2] = NAN
+    weights[:, 5] = NAN
+    return weights.astype(dtype)
+
+
+@pytest.fixture
+def ten():
+    market = random_market(days=60)
+    return backtest(random_weights(market, 10), market, start=market.dates[2])
+
+
+# --- the accounts ---------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("whole_shares", [False, True])
+def test_each_account_is_that_of_a_run_of_its_own(fill, whole_shares):
+    market = random_market(days=40)
+    many = random_weights(market, 4)
+    terms = {"start": market.dates[2], "fill": fill, "costs": Costs(per_share=0.01), "whole_shares": whole_shares}
+    together = backtest(many, market, delisting_return=-0.2, cash=5e4, **terms)
+    for s, weights in enumerate(many):
+        alone = backtest(weights, market, delisting_return=-0.2, cash=5e4, **terms)
+        name = f"weights {s}"
+        assert together.equity[name].tolist() == alone.equity.tolist()
+        assert together.turnover[name].tolist() == alone.turnover.tolist()
+        assert together.costs_paid[name].sum() == pytest.approx(alone.fees, rel=1e-12)
+        assert together.delisted[name] == (alone.trades["kind"] == "delisted").sum()
+        assert together.metrics.sharpe[s] == pytest.approx(alone.metrics.sharpe, rel=1e-12)
+        by_day = alone.trades[alone.trades["kind"] == "fill"].groupby("date")["cost"].sum()
+        paid = together.costs_paid[name]
+        np.testing.assert_allclose(paid[paid > 0], by_day, rtol=1e-12)
+        assert paid[paid > 0].index.equals(by_day.index)
+    assert together.delisted.any()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "terms", [Terms(), Terms(whole_shares=True, cash=300.0), Terms(costs=Costs(impact=0.5))], ids=str
+)
+def test_totals_are_the_sums_of_the_path(fill, terms):
+    """Also on days on which every name can be dealt in, where unfilled orders are not looked for."""
+    market = random_market(days=40, volume=np.full((40, 5), 1e4), member=np.arange(40)[:, None] % 4 > 0 + np.zeros(5))
+    tape, weights = build_tape(market, fill), torch.from_numpy(random_weights(market, 3).swapaxes(0, 1).copy())
+    given = (tape, 0, 39, lambda _step, row, _seen: weights[row], terms, (3,))
+    path, totals = simulate(*given), simulate_totals(*given)
+    assert torch.equal(totals.equity, path.equity)
+    assert torch.equal(totals.turnover, path.turnover)
+    assert torch.equal(totals.cost, path.cost.sum(-1))
+    assert totals.unfilled.tolist() == path.unfilled.sum((0, 2)).tolist()
+    assert totals.delisted.tolist() == (path.delisted != 0).sum((0, 2)).tolist()
+    assert totals.unfilled.any()
+
+
+@pytest.mark.parametrize("together", [1, 10, 17])
+def test_how_many_are_settled_at_a_time_changes_no_bit(together, monkeypatch):
+    market = random_market(days=30)
+    many = random_weights(market, 7)
+    whole = backtest(many, market)
+    monkeypatch.setattr(batch, "TOGETHER", together)
+    parts = backtest(many, market)
+    for name in ("equity", "turnover", "costs_paid", "unfilled", "delisted"):
+        assert getattr(whole, name).equals(getattr(parts, name)), name
+
+
+def test_single_precision_is_read_as_the_numbers_it_holds():
+    market = random_market(days=30)
+    single = random_weights(market, 3, dtype=np.float32)
+    np.testing.assert_array_equal(backtest(single, market).equity, backtest(single.astype(float), market).equity)
+    one = backtest(single[0], market)
+    assert one.equity.tolist() == backtest(single[0].astype(float), market).equity.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weights_are_not_copied_and_may_be_read_only(dtype, tmp_path):
+    market = random_market(days=30)
+    many = random_weights(market, 3, dtype=dtype)
+    np.save(tmp_path / "weights.npy", many)
+    mapped = np.load(tmp_path / "weights.npy", mmap_mode="r")
+    window = Window(market=market, tape=build_tape(market), first=1, last=29)
+    assert np.shares_memory(ReadyWeights(many, "w", window)._table, many)
+    np.testing.assert_array_equal(backtest(mapped, market).equity, backtest(many, market).equity)
+    backwards = np.ascontiguousarray(many[:, ::-1])[:, ::-1]
+    np.testing.assert_array_equal(backtest(backwards, market).equity, backtest(many, market).equity)
+
+
+def test_other_kinds_of_numbers_will_do():
+    market = make_market(np.full((5, 2), 10.0))
+    for weights in ([[[1, 0]] * 5], np.tile([1, 0], (1, 5, 1)), torch.tensor([[[1.0, 0]] * 5])):
+        assert backtest(weights, market).equity.shape == (5, 1)
+
+
+# --- what they hold -------------------------------------------------------------------------------------------------
+
+
+def test_a_place_gives_the_whole_result(ten):
+    assert isinstance(ten, Backtests)
+    assert len(ten) == 10
+    third, last = ten[2], ten[-1]
+    assert third.strategy == "weights 2"
+    assert third.equity.tolist() == ten.equity["weights 2"].tolist()
+    assert last.strategy == "weights 9"
+    assert [result.strategy for result in ten] == list(ten.equity.columns)
+    assert third.weights.shape == (58, 5)
+
+
+def test_the_result_of_one_says_how_many_were_tried(ten):
+    assert ten[0].trials == 10
+    assert any("chosen among 10 trials" in warning for warning in ten[0].warnings)
+    assert ten[2:4][0].trials == 10
+
+
+def test_a_part_is_a_group_of_its_own(ten):
+    part = ten[2:9:3]
+    assert list(part.equity.columns) == ["weights 2", "weights 5", "weights 8"]
+    assert part[1].equity.tolist() == ten[5].equity.tolist()
+    assert part[1:][0].strategy == "weights 5"
+    assert part.metrics.sharpe.tolist() == ten.metrics.sharpe[2:9:3].tolist()
+    assert part.unfilled.equals(ten.unfilled.iloc[2:9:3])
+    with pytest.raises(InputError, match=r"slice\(10, 20, None\) takes none of 10 backtests"):
+        _ = ten[10:20]
+
+
+def test_a_place_that_is_not_there(ten):
+    with pytest.raises(IndexError, match="there is no backtest 10; there are 10, counted from 0 on"):
+        _ = ten[10]
+    with pytest.raises(InputError, match="'weights 1' is no place among 10 backtests"):
+        _ = ten["weights 1"]
+
+
+def test_names_and_days(ten):
+    assert ten.equity.index.name == "date"
+    assert ten.equity.index[0] == ten.turnover.index[0] - pd.Timedelta(days=1), "the first open fill is a day after V_0"
+    assert ten.equity.shape == (58, 10)
+    assert ten.turnover.shape == ten.costs_paid.shape == (57, 10)
+    market = random_market(days=10)
+    named = backtest(random_weights(market, 2), market, name="mine")
+    assert list(named.equity.columns) == list(named.unfilled.index) == ["mine 0", "mine 1"]
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_sets_the_best_beside_the_best_of_luck(ten):
+    lines = str(ten).splitlines()
+    ratios = ten.metrics.sharpe
+    assert lines[0] == "10 strategies, 2024-01-03 .. 2024-03-22"
+    assert lines[1] == "10 bps fee a side; filled at the open; fractional shares"
+    assert lines[3].split() == ["mean", "sd", "lowest", "median", "highest"]
+    sharpe = next(line for line in lines if line.startswith("Sharpe")).split()[1:]
+    wanted = [ratios.mean(), ratios.std(ddof=1), ratios.min(), np.median(ratios), ratios.max()]
+    assert [float(cell) for cell in sharpe] == pytest.approx(wanted, abs=0.0051)
+    luck = ratios.mean() + expected_best(10, ratios.std(ddof=1))
+    assert lines[-1] == (
+        f"weights {ratios.argmax()} has the highest Sharpe ratio, {ratios.max():.2f}, of 10 that were tried. The best of 10 "
+        f"that spread as much by luck alone is expected at {luck:.2f}."
+    )
+
+
+def test_a_part_is_still_measured_by_all_that_were_tried(ten):
+    ratios = ten[:3].metrics.sharpe
+    luck = ratios.mean() + expected_best(10, ratios.std(ddof=1))
+    assert str(ten[:3]).endswith(
+        f"of 10 that were tried. The best of 10 that spread as much by luck alone is expected at {luck:.2f}."
+    )
+
+
+def test_figures_that_are_undefined_are_left_out():
+    market = make_market(np.full((30, 2), 10.0))
+    idle = np.full((3, 30, 2), NAN)
+    text = str(backtest(idle, market))
+    assert next(line for line in text.splitlines() if line.startswith("Sharpe")).split()[1:] == ["n/a"] * 5
+    assert "tried" not in text
+    one = backtest(random_weights(random_market(), 1), random_market())
+    assert "tried" not in str(one)
+    assert str(one).startswith("1 strategy, ")
+
+
+# --- what cannot be -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([0.5, NAN], "decided nan for B; weights must be finite"),
+        ([-np.inf, 0.5], "decided -inf for A; weights must be finite"),
+        ([np.inf, 0.5], "decided inf for A; weights must be finite"),
+        ([np.inf, -np.inf], "decided inf for A; weights must be finite"),
+        ([0.5, -0.25], "decided -0.25 for B; weights must not be negative"),
+        ([0.75, 0.5], "decided weights that sum to 1.250000"),
+    ],
+)
+def test_the_first_wrong_day_is_named(dtype, wrong, message):
+    market = make_market(np.full((30, 2), 10.0), open=np.full((30, 2), 10.0))
+    many = np.full((5, 30, 2), 0.5, dtype=dtype)
+    many[1, 20], many[3, 20], many[2, 25] = wrong, [1, 1], [1, 1]
+    many[:, 7], many[4, 8] = NAN, NAN  # that is nothing to trade, and not wrong
+    with pytest.raises(StrategyError, match=f"^strategy weights 1 on {market.dates[20]!s:.10} {message}"):
+        backtest(many, market)
+
+
+def test_dust_below_zero_is_forgiven_however_often():
+    market = make_market(np.full((10, 26), 10.0))
+    dusty = np.full((2, 10, 26), -9e-7)
+    dusty[:, :, 0] = 0.5
+    clean = np.where(dusty < 0, 0.0, dusty)
+    np.testing.assert_array_equal(backtest(dusty, market).equity, backtest(clean, market).equity)
+    dusty[1, 4, 7] = -1.1e-6
+    with pytest.raises(StrategyError, match=r"strategy weights 1 on 2024-01-05 decided -1.1e-06 for H"):
+        backtest(dusty, market)
+
+
+def test_nothing_to_run():
+    market = random_market(days=10)
+    with pytest.raises(InputError, match=r"shape \(0, 10, 5\): there is no strategy among them"):
+        backtest(np.ones((0, 10, 5)), market)
+    with pytest.raises(InputError, match=r"shape \(1, 2, 10, 5\); they must be \[T, N\]"):
+        backtest(np.ones((1, 2, 10, 5)), market)
+
+
+# --- fast -----------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_fast_is_the_same_to_rounding(fill):
+    market = random_market(days=80)
+    many = random_weights(market, 2)
+    for start in (None, market.dates[3]):
+        slow, quick = (backtest(many[0], market, start=start, fill=fill, fast=fast) for fast in (False, True))
+        for name in ("equity", "equal_weight_equity", "turnover"):
+            np.testing.assert_allclose(getattr(quick, name), getattr(slow, name), rtol=1e-11, err_msg=name)
+        np.testing.assert_allclose(quick.weights, slow.weights, atol=1e-11)
+        assert quick.trades[["date", "ticker", "kind"]].equals(slow.trades[["date", "ticker", "kind"]])
+        assert quick.events == slow.events
+        assert quick.metrics.sharpe == pytest.approx(slow.metrics.sharpe, rel=1e-9)
+    together = backtest(many, market, fill=fill, fast=True)
+    np.testing.assert_allclose(together[1].equity, together.equity["weights 1"], rtol=1e-11)
+
+
+@BOTH
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_equal_weight_is_the_same_to_rounding_within_the_day_too(fill, first):
+    days = pd.date_range("2024-01-02 10:30", periods=4, freq="1h").append(
+        [pd.date_range(f"2024-01-{day:02d} 10:30", periods=4, freq="1h") for day in (3, 4, 5)]
+    )
+    random = np.random.default_rng(0)
+    close = 100 * np.cumprod(1 + random.normal(0, 0.01, (16, 3)), axis=0)
+    market = finpod.MarketData(
+        dates=days.to_numpy(), close=close, open=close * 1.001, tickers=("A", "B", "C"), benchmark_close=close[:, 0]
+    )
+    given = (market, market.dates[first], market.dates[-1], Terms(fill=fill))
+    slow, quick = equal_weight_equity(*given), equal_weight_equity(*given, fast=True)
+    np.testing.assert_allclose(quick, slow, rtol=1e-12)
+    assert quick.index.equals(slow.index)
+    assert slow.nunique() > 2
+
+
+def test_a_strategy_cannot_be_run_fast():
+    with pytest.raises(InputError, match="fast=True is for ready weights"):
+        backtest(EqualWeight(), random_market(), fast=True)
