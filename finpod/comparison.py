@@ -34,6 +34,8 @@ RETURNS = ("total_return", "cagr", "excess", "excess_over_equal_weight")
 MORE = (*RETURNS, "sharpe", "sortino", "max_drawdown", "calmar", "information_ratio")
 LESS = ("volatility", "turnover", "yearly_turnover", "costs")
 """Figures that are ranked: more is better, or less is."""
+GRAVE = ("LOOKS AHEAD", "in-sample")
+"""How the warnings begin that say the figures mean nothing, the gravest first."""
 
 
 class Warned(NamedTuple):
@@ -44,7 +46,7 @@ class Warned(NamedTuple):
     runs: tuple[str, ...]
     """Names of the runs that say it."""
     grave: bool
-    """Whether the figures say nothing about the future."""
+    """Whether the figures say nothing about the future: the run is in-sample, or looks ahead."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,15 +84,28 @@ class Comparison:
         return {name: dict(places[name]) for name in self.runs}
 
     @property
+    def flaws(self) -> dict[str, str]:
+        """Run -> the graver of what makes its figures mean nothing: 'LOOKS AHEAD', 'in-sample'; empty for a sound run."""
+        said = {name: (*run.warnings, *_unsaid(run)) for name, run in self.runs.items()}
+        return {
+            name: next((flaw for flaw in GRAVE if any(text.startswith(flaw) for text in texts)), "")
+            for name, texts in said.items()
+        }
+
+    @property
+    def headings(self) -> list[str]:
+        """What stands above the column of each run: its name, and its flaw."""
+        return [f"{name} ({flaw})" if flaw else name for name, flaw in self.flaws.items()]
+
+    @property
     def warnings(self) -> tuple[Warned, ...]:
         """The warnings of the runs, those first that say the figures mean nothing."""
         said: dict[str, list[str]] = {}
         for name, run in self.runs.items():
-            silent = run.in_sample and not any(text.startswith("in-sample") for text in run.warnings)
-            for text in (*["in-sample: it was trained or chosen on days of its window"] * silent, *run.warnings):
+            for text in (*_unsaid(run), *run.warnings):
                 said.setdefault(text, []).append(name)
-        warned = [Warned(text, tuple(names), text.startswith("in-sample")) for text, names in said.items()]
-        return tuple(sorted(warned, key=lambda one: not one.grave))
+        warned = [Warned(text, tuple(names), text.startswith(GRAVE)) for text, names in said.items()]
+        return tuple(sorted(warned, key=lambda one: (not one.grave, not one.text.startswith(GRAVE[0]))))
 
     @property
     def trials(self) -> int:
@@ -176,7 +191,7 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
     _require_alike(given)
     runs = {name: run.by_session() for name, run in given.items()}
     curves = {name: curves_of(run) for name, run in runs.items()}
-    common = reduce(pd.Index.intersection, [table.index for table in curves.values()])
+    common = _common(given, curves)
     if len(common) < 2:
         spans = ", ".join(f"{name} {_span(table.index)}" for name, table in curves.items())
         raise InputError(f"the runs have no two sessions in common ({spans}); run them over the same dates")
@@ -204,9 +219,9 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
 def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> dict[str, BacktestResult]:
     """The results by names of which no two are equal, in their order."""
     given = list(results)
-    stranger = next((one for one in given if not isinstance(one, BacktestResult)), None)
-    if stranger is not None:
-        raise InputError(f"{stranger!r:.60} is no result; give what backtest() or load_result() returned")
+    strangers = [one for one in given if not isinstance(one, BacktestResult)]
+    if strangers:
+        raise InputError(f"{strangers[0]!r:.60} is no result; give what backtest() or load_result() returned")
     if len(given) < 2:
         raise InputError(f"{'one run' if given else 'no run'} cannot be compared; give two or more")
     if names is not None and len(names) != len(given):
@@ -218,10 +233,34 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
     return dict(zip(labels, given, strict=True))
 
 
+def _unsaid(run: BacktestResult) -> Iterator[str]:
+    """Grave warnings that a run deserves and does not have."""
+    deserved = {
+        "LOOKS AHEAD": (run.audit.get("passed") is False, "the audit of its decisions failed"),
+        "in-sample": (run.in_sample, "it was trained or chosen on days of its window"),
+    }
+    for flaw, (holds, why) in deserved.items():
+        if holds and not any(text.startswith(flaw) for text in run.warnings):
+            yield f"{flaw}: {why}"
+
+
 def _told_apart(labels: Sequence[str], others: Sequence[str]) -> list[str]:
     """The labels, with the other one in the place of each that is there twice."""
     often = Counter(labels)
     return [other if often[label] > 1 else label for label, other in zip(labels, others or labels, strict=True)]
+
+
+def _common(given: Mapping[str, BacktestResult], curves: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
+    """The closes that all runs have, and V_0 of intraday ones if all begin with it: it is dated where others may close."""
+    common = reduce(pd.Index.intersection, [table.index for table in curves.values()])
+    opened = [curves[name].index[0] for name, run in given.items() if _opens(run)]
+    alike = len(opened) == len(given) and len(set(opened)) == 1
+    return common if alike else common.difference(opened)
+
+
+def _opens(run: BacktestResult) -> bool:
+    """Whether V_0 of a run has a date of its own, before its first session."""
+    return bool(run.by_session().equity.index[0] != run.equity.index[0].normalize()) and run.periods_per_year > 252
 
 
 def _require_alike(runs: Mapping[str, BacktestResult]) -> None:
@@ -279,7 +318,12 @@ def _notes(
     if len(rivals) > 2:
         yield "the runs have not all the same benchmark or equal weight (data, costs, fills or start differ): each is shown"
     if any(run.periods_per_year > 252 for run in given.values()):
-        yield "intraday runs are compared session by session, from the last bar of the first one"
+        start = (
+            "first bar on"
+            if all(common[0] < run.equity.index[0] for run in given.values())
+            else "close of the first one"
+        )
+        yield f"intraday runs are compared session by session, from the {start}"
 
 
 def _span(days: pd.Index) -> str:

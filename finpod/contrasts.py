@@ -80,13 +80,17 @@ def figures_of(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: M
 
 
 def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
-    """Benchmarks, then equal weights, each once by its name; where there are several, the names of their runs are added."""
+    """Benchmarks, then equal weights, each once by its name; where there are several, the names of their runs are added.
+
+    A benchmark without any value is none."""
     found: dict[str, Rival] = {}
     for kind in ("benchmark", EQUAL_WEIGHT):
         groups: list[tuple[str, pd.Series, list[str]]] = []
         for name, run in runs.items():
             title = run.benchmark if kind == "benchmark" else kind
             bars = cut[name][kind].dropna()
+            if not run.has_benchmark and kind == "benchmark":
+                continue
             curve = cut[name][kind] / (bars.iloc[0] if len(bars) else 1.0)
             alike = (group for group in groups if group[0] == title and _same(group[1], curve))
             if (group := next(alike, None)) is None:

@@ -171,6 +171,11 @@ class BacktestResult:
         return relative(equity.to_numpy(), other.to_numpy(), periods_per_year=self.periods_per_year)
 
     @property
+    def has_benchmark(self) -> bool:
+        """Whether there is anything to call a benchmark: one without any bar in the window is none."""
+        return bool(self.benchmark_equity.notna().any())
+
+    @property
     def is_short(self) -> bool:
         """Whether there are too few returns for yearly figures to mean anything."""
         return len(self.returns) < SHORT_HISTORY * self.periods_per_year / 252

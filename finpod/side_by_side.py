@@ -88,7 +88,7 @@ def short_note(comparison: Comparison) -> str:
 
 def format_comparison(comparison: Comparison) -> str:
     """The table with what must be known to read it, as plain text without a newline at the end."""
-    columns = [*comparison.runs, *comparison.rivals]
+    columns = [*comparison.headings, *comparison.rivals]
     start, end = (f"{comparison.equity.index[place]:%Y-%m-%d}" for place in (0, -1))
     rows = [*figure_rows(comparison), *((label, cells) for label, cells in rank_rows(comparison))]
     lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {len(comparison.equity) - 1:,} returns", ""]
@@ -101,11 +101,12 @@ def format_comparison(comparison: Comparison) -> str:
     lines += [*filter(None, [pairs_note(comparison)]), _correlations(comparison), "", comparison.selection]
     if comparison.unfair or comparison.notes or comparison.warnings:
         lines.append("")
-    lines += [*comparison.unfair, *comparison.notes]
-    everyone = tuple(comparison.runs)
+    everyone, said = tuple(comparison.runs), []
     for warned in comparison.warnings:
         who = "" if warned.runs == everyone else f" ({', '.join(warned.runs)})"
-        lines.append(f"warning{who}: {warned.text}")
+        said.append(f"warning{who}: {warned.text}")
+    grave = sum(warned.grave for warned in comparison.warnings)
+    lines += [*said[:grave], *comparison.unfair, *comparison.notes, *said[grave:]]
     return "\n".join(map(_plain, lines))
 
 

@@ -356,6 +356,43 @@ def test_warnings_are_carried_with_the_runs_that_have_them():
     assert re.search(r'<li class="red">s1: in-sample', render_comparison(found))
 
 
+@pytest.mark.parametrize("found", [{"audit": {"passed": False}}, {"warnings": ("LOOKS AHEAD: close of tomorrow",)}])
+def test_a_run_that_looks_ahead_is_marked_and_its_warning_is_the_first(found):
+    cheat = run(1, **{"in_sample": True, "warnings": ("survivorship: x",), **found})
+    compared = compare([run(2), run(3, costs=Costs(fee_bps=3)), cheat])
+    assert compared.unfair
+    assert compared.warnings[0].text.startswith("LOOKS AHEAD: ")
+    assert [warned.grave for warned in compared.warnings][:2] == [True, True]
+    assert compared.headings == ["s2", "s3", "s1 (LOOKS AHEAD)"]
+    text = str(compared)
+    assert "LOOKS AHEAD)" in text.split("Total return")[0]
+    assert text.index("warning (s1): LOOKS AHEAD") < text.index("no fair comparison")
+    page = render_comparison(compared)
+    assert re.search(r'<li class="red">s1: LOOKS AHEAD', page)
+    assert page.index("s1: LOOKS AHEAD") < page.index("No fair comparison")
+    assert ">s1 (LOOKS AHEAD)<" in page
+    assert compare([run(2), run(1, in_sample=True)]).headings == ["s2", "s1 (in-sample)"]
+
+
+def test_what_is_said_already_is_not_said_twice():
+    texts = ("LOOKS AHEAD: x", "in-sample: y")
+    sound = compare([run(2), run(1, in_sample=True, audit={"passed": False}, warnings=texts)])
+    assert tuple(warned.text for warned in sound.warnings) == texts
+    assert compare([run(2, audit={"passed": True}), run(1)]).warnings == ()
+
+
+def test_without_a_benchmark_there_is_no_column_of_one():
+    none = {"benchmark": "none", "benchmark_equity": run().benchmark_equity * math.nan}
+    found = compare([run(1, **none), run(2, **none)])
+    assert list(found.rivals) == ["equal weight"]
+    assert math.isnan(found.figures["s1"]["excess"])
+    assert "none" not in str(found).split("Sharpe")[0]
+    page = render_comparison(found)
+    assert "benchmark of each run" not in page
+    assert not re.search(r"<th[^>]*>none<", page)
+    assert list(compare([run(1, **none), run(2)]).rivals) == ["QQQ", "equal weight"]
+
+
 def test_d12_the_best_of_all_trials_is_held_against_luck():
     found = compare([run(1, days=1008), run(2, days=1008, trials=9)])
     assert found.trials == 10
@@ -403,6 +440,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line():
     for given_runs, said in (
         ([], "no run cannot be compared; give two or more"),
         ([made], "one run cannot be compared; give two or more"),
+        ([made, None], "None is no result"),
         ([made, "backtests/first"], "'backtests/first' is no result"),
         ([made, later], r"no two sessions in common \(s1 2017-01-03 to .*, s2 2030-01-01 to .*\)"),
         ([made, replace(run(2), periods_per_year=252 * 6)], "s1 has 252 returns a year and s2 1,512"),
@@ -443,10 +481,19 @@ def test_intraday_runs_go_session_by_session():
             return np.array([1.0, 0, 0])
 
     found = compare([finpod.backtest(EqualWeight(), market), finpod.backtest(First(), market)])
-    assert list(found.equity.index) == list(days)
-    assert found.figures["First"]["days"] == 29
-    assert any("session by session" in note for note in found.notes)
-    last = close[3::4, 0]
+    assert list(found.equity.index[1:]) == list(days)
+    assert found.figures["First"]["days"] == 30
+    assert any("session by session, from the first bar on" in note for note in found.notes)
+    for name, whole in (
+        ("First", finpod.backtest(First(), market)),
+        ("equal-weight", finpod.backtest(EqualWeight(), market)),
+    ):
+        assert found.figures[name]["total_return"] == pytest.approx(whole.metrics.total_return, rel=1e-12)
+        assert found.figures[name]["turnover"] == pytest.approx(whole.table["strategy"]["turnover"])
+    later = compare([finpod.backtest(EqualWeight(), market), finpod.backtest(First(), market, start=days[10])])
+    assert list(later.equity.index) == list(days[10:])  # V_0 of the second is no close of the first
+    assert any("session by session, from the close of the first one" in note for note in later.notes)
+    last = np.append(close[0, 0], close[3::4, 0])
     assert found.figures["First"]["volatility"] == pytest.approx(metrics(last).volatility, rel=1e-3)
 
 

@@ -107,12 +107,12 @@ def summary(comparison: Comparison) -> str:
 
 def notes(comparison: Comparison) -> list[tuple[str, bool]]:
     """What must be known before believing the table, each with whether it is grave."""
-    said = [(_sentence(text), True) for text in comparison.unfair]
-    said += [(_sentence(text), False) for text in comparison.notes]
-    everyone = tuple(comparison.runs)
+    said, everyone = [], tuple(comparison.runs)
     for warned in comparison.warnings:
         who = "" if warned.runs == everyone else f"{', '.join(warned.runs)}: "
         said.append((f"{who}{warned.text if who else _sentence(warned.text)}", warned.grave))
+    said += [(_sentence(text), True) for text in comparison.unfair]
+    said += [(_sentence(text), False) for text in comparison.notes]
     return sorted(said, key=lambda note: not note[1])
 
 
@@ -120,7 +120,7 @@ def figures(comparison: Comparison) -> Table:
     """Figures of the runs and of what they are set against, closed by the ranks of the runs."""
     empty = [""] * len(comparison.rivals)
     return Table(
-        ("", *comparison.runs, *comparison.rivals),
+        ("", *comparison.headings, *comparison.rivals),
         [(label, *cells) for label, cells in figure_rows(comparison)],
         [(label, *cells, *empty) for label, cells in rank_rows(comparison)],
     )
@@ -203,7 +203,7 @@ def _chart(comparison: Comparison, name: str, title: str, alt: str, *, height: f
     svg = to_svg(figure, name)
     for key, (light, _) in COLOURS.items():
         svg = svg.replace(light, f"var(--{key})")
-    return Chart(title, alt, svg, (*_keys(comparison), *RIVALS), wide=True)
+    return Chart(title, alt, svg, (*_keys(comparison), *_rival_legend(comparison)), wide=True)
 
 
 def _keys(comparison: Comparison) -> list[str]:
@@ -217,6 +217,8 @@ def _rival_legend(comparison: Comparison) -> dict[str, str]:
     for key in RIVALS:
         kind = key.replace("-", " ")
         names = [name for name, rival in comparison.rivals.items() if rival.kind == kind]
+        if not names:
+            continue
         said[key] = names[0] if len(names) == 1 else f"{kind} of each run"
     return said
 
