@@ -176,6 +176,40 @@ def simulated_nodes(nodes: int, cpus: int) -> Iterator[None]:
         cluster.shutdown()
 
 
+def busy_share(places: list[Place], pods: int, until: float) -> float:
+    """Share of the time of `pods` pods that they worked, from the first moment all of them did until `until`.
+
+    NaN if they never all did before that.
+    """
+    started, ended = (
+        np.array([getattr(place, end) for place in places], dtype=np.float64) for end in ("started", "ended")
+    )
+    moments, changes = np.r_[ended, started], np.repeat([-1, 1], len(places))
+    order = np.argsort(moments, kind="stable")  # an end before a start at the same moment
+    full = moments[order][np.cumsum(changes[order]) >= pods]
+    if not full.size or full[0] >= until:
+        return float("nan")
+    worked = np.clip(np.minimum(ended, until) - np.maximum(started, full[0]), 0, None).sum()
+    return float(worked / (pods * (until - full[0])))
+
+
+def fill(engine: Engine, pods: int) -> float:
+    """Seconds until every pod has a process, which takes turns on few cores; gives up after `FILL`."""
+    begun, processes, number, running = time.perf_counter(), set[tuple[str, int]](), 0, 0
+    while running or len(processes) < pods:
+        if time.perf_counter() - begun < FILL:
+            while running < pods and len(processes) < pods:
+                engine.start(f"fill/{number}", Nap(1.0))
+                number, running = number + 1, running + 1
+        for ended in engine.wait(1.0):
+            running -= 1
+            if isinstance(ended, Done):
+                processes.add((ended.place.node, ended.place.pid))
+        if not running and time.perf_counter() - begun >= FILL:
+            break
+    return time.perf_counter() - begun
+
+
 def nodes_that_fit(nodes: int, cpus: int, free: float) -> int:
     """As many of the nodes as `free` MiB of memory have room for, at least one."""
     return int(max(min(nodes, (free - SPARE) // (NODE + cpus * WORKER)), 1))
@@ -188,3 +222,9 @@ def free_memory() -> float:
         return math.inf
     facts = dict(line.split(":", 1) for line in about.read_text(encoding="utf-8").splitlines())
     return int(facts["MemAvailable"].split()[0]) / 1024
+
+
+def held_memory() -> float:
+    """MiB that this process holds now; NaN where the system does not tell."""
+    about = Path("/proc/self/statm")
+    return int(about.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if about.exists() else float("nan")

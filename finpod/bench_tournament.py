@@ -13,31 +13,33 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from finpod.bench_pods import (
-    FILL,
     RETURNS,
     Instant,
-    Nap,
     Noted,
     Sleepers,
     Unforced,
+    busy_share,
+    fill,
     free_memory,
+    held_memory,
     nap,
     nodes_that_fit,
     simulated_nodes,
 )
 from finpod.errors import InputError
 from finpod.storage import LocalStore, Store
-from finpod.workers.engine import Done, Engine, InlineEngine, Place
+from finpod.workers.engine import Engine, InlineEngine
 
 if TYPE_CHECKING:
     from finpod.tournament.arena import Arena
     from finpod.tournament.driver import Tournament
     from finpod.tournament.plan import Plan
+    from finpod.tournament.pod import Slice, Trained
 
 Progress = Callable[[str, float], None]
 
@@ -77,34 +79,54 @@ def run(
     return lines | _circumstances() | {"load": f"{busy} at the start, {_load()} at the end"}
 
 
-def overhead_lines(seconds: float, repeats: int = 2) -> dict[str, Any]:
+def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     """Time of one slice as a tournament of its own on Ray against in this process, and how long Ray takes to begin.
 
     They take turns, and the shortest of each is taken, for what else runs on a machine only ever adds to it.
     """
-    from finpod.tournament.training import Pods, open_engine, run_slice
+    from finpod.tournament.arena import from_share, share
+    from finpod.workers import ray_engine
 
     arena = _arena()
     update, each = _pace(arena)
     updates = max(round(seconds / each), 1)
-    here, began = Noted(InlineEngine(run_slice, arena)), time.time()
-    took: dict[str, list[tuple[float, float]]] = {"here": [], "ray": []}
-    with closing(Noted(open_engine(arena, Pods(ray=True, count=1)))) as there:
+    here, began = Noted(InlineEngine(slice_with_cpu, arena)), time.time()
+    took: dict[str, list[Took]] = {"here": [], "ray": []}
+    on_ray = ray_engine.RayEngine(slice_with_cpu, share(arena), pods=1, restore=from_share)
+    with closing(Noted(on_ray)) as there:
         _one_agent(there, update, 1)
         first = there.places[0].started - began
         for _ in range(repeats):
             for name, engine in (("here", here), ("ray", there)):
-                whole = _one_agent(engine, update, updates)
-                took[name].append((whole, whole - (engine.places[-1].ended - engine.places[-1].started)))
-    shortest = {name: min(times)[0] for name, times in took.items()}
-    beside = {name: min(other for _, other in times) for name, times in took.items()}
+                took[name].append(_one_agent(engine, update, updates))
+    ray, inline = (Took(*map(min, zip(*took[name], strict=True))) for name in ("ray", "here"))
     return {
         "tournament first pod on Ray seconds": first,
-        "tournament Ray overhead": shortest["ray"] / shortest["here"] - 1,
-        "tournament Ray overhead batch": f"a slice of {updates} updates, {update:,} steps each, in {shortest['ray']:.2f} s on "
-        f"Ray and {shortest['here']:.2f} s in this process, shortest of {repeats}; beside the work {beside['ray']:.3f} s and "
-        f"{beside['here']:.3f} s",
+        "tournament Ray overhead": ray.whole / inline.whole - 1,
+        "tournament Ray overhead batch": f"a slice of {updates} updates, {update:,} steps each, in {ray.whole:.2f} s on Ray and "
+        f"{inline.whole:.2f} s in this process; of CPU {ray.cpu:.2f} s and {inline.cpu:.2f} s; beside the work {ray.beside:.3f} s "
+        f"and {inline.beside:.3f} s; shortest of {repeats}",
     }
+
+
+class Took(NamedTuple):
+    """How long a tournament of one slice took, in seconds."""
+
+    whole: float
+    """By the clock."""
+    beside: float
+    """Of that, what was not the slice itself."""
+    cpu: float
+    """CPU time of the slice."""
+
+
+def slice_with_cpu(arena: Arena, piece: Slice) -> Trained:
+    """The work of a pod, with the CPU time it took among its losses."""
+    from finpod.tournament.pod import run_slice
+
+    begun = time.process_time()
+    trained = run_slice(arena, piece)
+    return trained._replace(losses=trained.losses | {"cpu": time.process_time() - begun})
 
 
 def cluster_lines(nodes: int, cpus: int, slices: int = 6, nap_seconds: float = NAP) -> dict[str, Any]:
@@ -119,7 +141,7 @@ def cluster_lines(nodes: int, cpus: int, slices: int = 6, nap_seconds: float = N
     pods = room * cpus
     left = "" if room == nodes else f"; memory for no more than {room} of {nodes} nodes"
     with simulated_nodes(room, cpus), closing(RayEngine(nap, None)) as engine:
-        filled = _fill(engine, pods)
+        filled = fill(engine, pods)
         busy = Sleepers(engine, nap_seconds, spread=True)
         before = time.process_time()
         _sleep(busy, pods * slices, pods)
@@ -151,7 +173,7 @@ def driver_lines(entries: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
         held: list[tuple[int, float]] = []
         made = _asleep(Unforced(Path(folder)), Sleepers(Instant(100), 0.0), entries, 100)
-        made.watch = lambda status: held.append((len(status.board.log), _memory()))
+        made.watch = lambda status: held.append((len(status.board.log), held_memory()))
         made.run()
         (some, before), (all_of_them, after) = held[len(held) // 5], held[-1]
         del made
@@ -171,40 +193,6 @@ def driver_lines(entries: int) -> dict[str, Any]:
         "tournament resume seconds": wall,
         "tournament resume batch": f"{entries:,} entries of {RETURNS} returns, {size:.0f} MiB; {cpu:.2f} s of CPU",
     }
-
-
-def busy_share(places: list[Place], pods: int, until: float) -> float:
-    """Share of the time of `pods` pods that they worked, from the first moment all of them did until `until`.
-
-    NaN if they never all did before that.
-    """
-    started, ended = (
-        np.array([getattr(place, end) for place in places], dtype=np.float64) for end in ("started", "ended")
-    )
-    moments, changes = np.r_[ended, started], np.repeat([-1, 1], len(places))
-    order = np.argsort(moments, kind="stable")  # an end before a start at the same moment
-    full = moments[order][np.cumsum(changes[order]) >= pods]
-    if not full.size or full[0] >= until:
-        return float("nan")
-    worked = np.clip(np.minimum(ended, until) - np.maximum(started, full[0]), 0, None).sum()
-    return float(worked / (pods * (until - full[0])))
-
-
-def _fill(engine: Engine, pods: int) -> float:
-    """Seconds until every pod has a process, which takes turns on few cores; gives up after `FILL`."""
-    begun, processes, number, running = time.perf_counter(), set[tuple[str, int]](), 0, 0
-    while running or len(processes) < pods:
-        if time.perf_counter() - begun < FILL:
-            while running < pods and len(processes) < pods:
-                engine.start(f"fill/{number}", Nap(1.0))
-                number, running = number + 1, running + 1
-        for ended in engine.wait(1.0):
-            running -= 1
-            if isinstance(ended, Done):
-                processes.add((ended.place.node, ended.place.pid))
-        if not running and time.perf_counter() - begun >= FILL:
-            break
-    return time.perf_counter() - begun
 
 
 def _throughput(pods: int, slices: int, seconds: float) -> float:
@@ -234,18 +222,19 @@ def _asleep(store: Store, engine: Engine, trials: int, agents: int, journal: Any
     return _driver(store, engine, plan, 1, journal)
 
 
-def _one_agent(engine: Engine, update: int, updates: int) -> float:
-    """Seconds of a tournament of one agent and one slice."""
+def _one_agent(engine: Noted, update: int, updates: int) -> Took:
+    """A tournament of one agent and one slice."""
     from finpod.tournament.plan import Plan
 
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
         driver = _driver(LocalStore(Path(folder)), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
         begun = time.perf_counter()
         board = driver.run()
-        took = time.perf_counter() - begun
+        whole = time.perf_counter() - begun
     if board.log[0].stored is None:
         raise InputError(f"the agent that was to be measured failed: {driver.journal.last_failure}")
-    return took
+    place = engine.places[-1]
+    return Took(whole, whole - (place.ended - place.started), driver.status.losses["cpu"])
 
 
 def _driver(store: Store, engine: Engine, plan: Plan, update: int, journal: Any = None) -> Tournament:
@@ -277,16 +266,12 @@ def _pace(arena: Arena) -> tuple[int, float]:
 
     settings = Settings(agent_id="pace", seed=0, config=PPOConfig())
     update = arena.trading.num_envs * settings.config.num_steps
-    train_slice(arena, settings, None, update, update)  # lays out memory
-    begun = time.perf_counter()
-    train_slice(arena, settings, None, 2 * update, 2 * update)
-    return update, (time.perf_counter() - begun) / 2
-
-
-def _memory() -> float:
-    """MiB that this process holds now; NaN where the system does not tell."""
-    about = Path("/proc/self/statm")
-    return int(about.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if about.exists() else float("nan")
+    took = []
+    for _ in range(4):  # the first lays out memory
+        begun = time.perf_counter()
+        train_slice(arena, settings, None, update, update)
+        took.append(time.perf_counter() - begun)
+    return update, min(took)
 
 
 def _circumstances() -> dict[str, str]:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from finpod import InputError, bench_pods, bench_tournament
-from finpod.bench_pods import Instant, Nap, Sleepers, Unforced, nap, nodes_that_fit
-from finpod.bench_tournament import busy_share
+from finpod.bench_pods import Instant, Nap, Noted, Sleepers, Unforced, busy_share, nap, nodes_that_fit
 from finpod.cli import main
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore
@@ -181,20 +180,26 @@ def test_the_lines_of_driver_and_log():
 def test_the_lines_of_ray_against_this_process(small, monkeypatch):
     opened = []
 
-    def here(arena, pods):
-        opened.append(pods)
-        return InlineEngine(run_slice, arena)
+    def here(work, shared, **asked):
+        opened.append(asked)
+        return InlineEngine(work, asked["restore"](shared))
 
-    from finpod.tournament import training
-    from finpod.tournament.training import run_slice
-
-    monkeypatch.setattr(training, "open_engine", here)
+    monkeypatch.setattr("finpod.workers.ray_engine.RayEngine", here)
     lines = bench_tournament.overhead_lines(1e-9)
     assert set(finite(lines)) == {"tournament first pod on Ray seconds", "tournament Ray overhead"}
     assert lines["tournament first pod on Ray seconds"] > 0
     assert lines["tournament Ray overhead"] > -1
     assert lines["tournament Ray overhead batch"].startswith("a slice of 1 updates, 128 steps each, in ")
-    assert (opened[0].ray, opened[0].count) == (True, 1)
+    assert [asked["pods"] for asked in opened] == [1]
+
+
+def test_a_slice_tells_its_own_time(small):
+    engine = Noted(InlineEngine(bench_tournament.slice_with_cpu, bench_tournament._arena()))
+    took = bench_tournament._one_agent(engine, 128, 1)
+    place = engine.places[0]
+    assert took.whole == pytest.approx(took.beside + place.ended - place.started)
+    assert 0 < took.beside < took.whole
+    assert took.cpu > 0
 
 
 def test_an_agent_that_fails_is_no_measurement(small):
@@ -202,7 +207,7 @@ def test_an_agent_that_fails_is_no_measurement(small):
         raise ValueError("no luck")
 
     with pytest.raises(InputError, match="failed: ValueError: no luck"):
-        bench_tournament._one_agent(InlineEngine(fail, None), 128, 1)
+        bench_tournament._one_agent(Noted(InlineEngine(fail, None)), 128, 1)
 
 
 @pytest.mark.filterwarnings("ignore")  # ray's own, about its settings and its open files
