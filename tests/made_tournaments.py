@@ -50,6 +50,14 @@ def nap(context: Any, piece: Piece) -> tuple[int, int]:
     return piece.seed, piece.until
 
 
+def noted(folder: str, piece: Piece) -> tuple[int, int]:
+    """The same; its process is noted in a folder, in a file named after the agent."""
+    note = Path(folder) / f".{piece.seed}"
+    note.write_text(str(os.getpid()))
+    note.replace(Path(folder) / str(piece.seed))
+    return nap(None, piece)
+
+
 def made_up(piece: Any) -> Any:
     """What a slice leaves: a score that depends on the agent and its experience alone."""
     from dataclasses import asdict
@@ -195,9 +203,10 @@ def lines(board: Any) -> list[str]:
     ]
 
 
-def records_of(store: Any) -> list[dict[str, Any]]:
-    """The records of a log."""
-    return [json.loads(line.split(b" ", 1)[1]) for line in store.read("log.jsonl").splitlines()]
+def records_of(log: Any) -> list[dict[str, Any]]:
+    """The records of a log, by its path or its store."""
+    content = log.read_bytes() if isinstance(log, Path) else log.read("log.jsonl")
+    return [json.loads(line.split(b" ", 1)[1]) for line in content.splitlines()]
 
 
 def check_log(store: Any, board: Any, whole: bool = True) -> None:

@@ -121,4 +121,4 @@ def first_line(error: BaseException) -> str:
     """What an error says, in one line, with its kind unless it is finpod's own."""
     lines = str(error).strip().splitlines()
     kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-    return f"{kind}{lines[0]}" if lines else type(error).__name__
+    return f"{kind}{lines[0].rstrip()}" if lines else type(error).__name__

@@ -64,7 +64,7 @@ class RayEngine:
         restore: Callable[[Any], Any] | None = None,
     ) -> None:
         check_pods(pods, cpus, gpus, timeout)
-        address = address or os.environ.get("RAY_ADDRESS")
+        address = address or os.environ.get("RAY_ADDRESS") or None
         for name, value in {**QUIET, **({} if address else ALONE)}.items():
             os.environ.setdefault(name, value)  # read when Ray is imported
         self._ray = _ray()
