@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
 """What `decide` may return; the alias is text so that pandas is not loaded for it."""
 FeatureLike = str | Callable[[MarketData], Array]
+SETS_KEPT = 2
+"""Sets of features that are kept as tables."""
 
 
 class FeatureTable:
-    """Raw features of a market, computed once and read a row at a time; causal, so a row may be read before its future."""
+    """Raw features of a market, each computed once and read a row at a time; causal, so a row may be read before its future.
+
+    The sets asked for last are kept as tables too; agents that observe different features share the columns.
+    """
 
     def __init__(self, market: MarketData) -> None:
         self._market = market
+        self._columns: dict[Any, Array] = {}
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
@@ -33,8 +39,13 @@ class FeatureTable:
             from finpod.market.features import compute, name_of, resolve
 
             kept, _ = resolve(self._market, names)
-            values = compute(self._market, kept).numpy()
+            if missing := [feature for feature in kept if feature not in self._columns]:
+                computed = compute(self._market, missing).numpy()
+                self._columns |= {feature: computed[..., i] for i, feature in enumerate(missing)}
+            values = np.stack([self._columns[feature] for feature in kept], axis=-1)
             values.flags.writeable = False
+            while len(self._tables) >= SETS_KEPT:
+                del self._tables[next(iter(self._tables))]
             self._tables[key] = tuple(map(name_of, kept)), values
         return self._tables[key]
 
