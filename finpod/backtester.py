@@ -13,10 +13,11 @@ import torch
 from finpod.batch import Backtests, path_of, run_together
 from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
-from finpod.evidence import with_audit, with_evidence
+from finpod.evidence import as_it_is, with_audit, with_evidence
 from finpod.market.data import Array, DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
+from finpod.measures import check_rates
 from finpod.outcome import outcome
 from finpod.relaxation import relax
 from finpod.result import BacktestResult
@@ -109,6 +110,7 @@ def backtest(
     terms = Terms(
         costs=costs or Costs(), fill=fill, cash=cash, whole_shares=whole_shares, delisting_return=delisting_return
     )
+    check_rates(risk_free)
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast=True is for ready weights; a strategy decides one day after the other")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -137,6 +139,7 @@ def backtest(
             agents=agents,
         )
 
+    before = as_it_is(strategy)
     if isinstance(strategy, Strategy):
         table = FeatureTable(window.market)
         path = _run(strategy, label, window, terms, table)
@@ -157,7 +160,7 @@ def backtest(
     result = dressed(path, label)
     if not who.trades_benchmark and (examine or (examine is None and who.trained_until is not None)):
         result = with_evidence(result, path, window, terms, progress=progress or (lambda doing, share: None))
-    return with_audit(result, strategy, window) if isinstance(strategy, Strategy) else result
+    return with_audit(result, strategy, window, path, before)
 
 
 def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: FeatureTable) -> Path:

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from finpod.baselines import baselines_for
 from finpod.capacity import capacity, cost_sweep
 from finpod.decisions import decisions_of
 from finpod.fan import fan
-from finpod.lookahead.audit import quick_audit
+from finpod.lookahead.audit import RESTLESS, Audit, quick_audit
+from finpod.lookahead.playing import played
+from finpod.lookahead.reach import Kept
+from finpod.lookahead.watching import homes_of
 from finpod.measures import metrics
 from finpod.result import BacktestResult
 from finpod.significance import overfitting
@@ -25,12 +29,42 @@ AUDITED = 2
 Progress = Callable[[str, float], None]
 
 
+READY = "ready weights: not audited; nothing shows that a row did not know later rows"
+
+
+def as_it_is(strategy: object) -> Kept | None:
+    """What a strategy holds before its backtest, for `with_audit`; None for ready weights."""
+    return Kept(strategy, homes_of(strategy)) if isinstance(strategy, Strategy) else None
+
+
 def with_audit(
-    result: BacktestResult, strategy: Strategy, window: Window, *, days: int = AUDITED, seed: int = 0
+    result: BacktestResult,
+    strategy: object,
+    window: Window,
+    path: Path,
+    before: Kept | None = None,
+    *,
+    days: int = AUDITED,
+    seed: int = 0,
 ) -> BacktestResult:
-    """The result with what the look-ahead audit of a few of its days found; what leaks is its first warning."""
-    audit = quick_audit(strategy, window.market, window.first, window.last, days=days, seed=seed)
-    found = tuple(f"LOOKS AHEAD: {finding}" for finding in audit.findings)
+    """The result with what the look-ahead audit of a few decisions of its `path` found; what it tells is its first warning.
+
+    What a strategy noted in the run, in lists or globals, is of later days: with `before` it is audited as it was then.
+    """
+    if not isinstance(strategy, Strategy):
+        audit = Audit(None, (), (), "ready weights", (), READY)
+    else:
+        after = Kept(strategy, homes_of(strategy)) if before else None
+        if before:
+            before.put_back()
+        run = played(path, window, strategy.every)
+        audit = quick_audit(strategy, window.market, window.first, window.last, run=run, days=days, seed=seed)
+        if after:
+            after.put_back()
+    found = [f"LOOKS AHEAD: {finding}" for finding in audit.findings]
+    if audit.reason:
+        plain = audit.reason.startswith((RESTLESS, READY))
+        found.append(audit.reason if plain else f"not audited: {audit.reason}")
     return replace(result, audit=audit.to_dict(), warnings=(*found, *result.warnings))
 
 
@@ -61,7 +95,10 @@ def with_evidence(
     spread = fan(path, window, terms, seed=seed)
     notes += [f"no random portfolios beside it: {spread.note}"] if spread.note else []
     progress("costs and capacity", 0.7)
-    targets = {result.strategy: path.targets, "equal weight": _run(equal, window, terms, table).targets}
+    targets, fair = {result.strategy: path.targets}, _run(equal, window, terms, table).targets
+    itself = torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True)
+    if not itself:
+        targets.setdefault("equal weight", fair)
     targets |= {name: other.targets for name, other in others.items()}
     dates = pd.DatetimeIndex(window.dates, name="date")
     return replace(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from finpod.verdict import verdicts
+from finpod.verdict import audit_passed, verdicts
 
 if TYPE_CHECKING:
     from finpod.market.ledger import Costs
@@ -95,7 +96,8 @@ def figure(value: float | None, kind: Kind) -> str:
 
 def columns(result: BacktestResult) -> dict[str, str]:
     """Columns of the headline table: key in `BacktestResult.table` -> name a reader sees."""
-    return {"strategy": result.strategy, "benchmark": result.benchmark, "equal_weight": "equal weight"}
+    benchmark = result.benchmark if result.has_benchmark else "no benchmark"
+    return {"strategy": result.strategy, "benchmark": benchmark, "equal_weight": "equal weight"}
 
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
@@ -213,10 +215,18 @@ def evidence_lines(result: BacktestResult) -> list[str]:
     if not math.isnan(found["fan_beaten"]):
         beaten, size = percent(found["fan_beaten"], 0), found["fan_size"]
         lines.append(f"Sharpe above that of {beaten} of {size} random portfolios with the same turnover")
-    if days := result.audit.get("days"):
-        verdict = "nothing found" if result.audit["passed"] else "LOOKS AHEAD"
-        lines.append(f"Look-ahead audit of {' and '.join(days) if len(days) < 3 else f'{len(days)} days'}: {verdict}")
-    return lines
+    return [*lines, *filter(None, [audit_line(result.audit)])]
+
+
+def audit_line(audit: Mapping[str, Any]) -> str:
+    """What the look-ahead audit found, or why there was none; empty without a word on it."""
+    if not audit:
+        return ""
+    passed, days = audit_passed(audit), audit.get("days", ())
+    if passed is None:
+        return f"Look-ahead audit: NOT AUDITED: {audit.get('reason', 'no day was looked at')}"
+    verdict = "nothing found" if passed else "LOOKS AHEAD"
+    return f"Look-ahead audit of {' and '.join(days) if len(days) < 3 else f'{len(days)} days'}: {verdict}"
 
 
 def format_result(result: BacktestResult) -> str:

@@ -40,8 +40,23 @@ def excess_over(result: BacktestResult, other: pd.Series) -> Interval | None:
 
 
 def sentence(result: BacktestResult, other: pd.Series, name: str, reserve: str = "") -> str:
-    """What the interval says in words; empty where there is none. `reserve` is added where it speaks for the strategy."""
-    return _said(excess_over(result, other), name, result.trials, reserve)
+    """What the interval says in words, and the audit; empty where there is none. `reserve` is added to praise."""
+    said = _said(excess_over(result, other), name, result.trials, reserve)
+    return said and said + doubt(result)
+
+
+def doubt(result: BacktestResult) -> str:
+    """What the look-ahead audit takes away from any sentence on skill; empty if it passed, or was never asked for."""
+    passed = audit_passed(result.audit)
+    if not result.audit or passed:
+        return ""
+    return ", and it was not audited" if passed is None else ", but it looks ahead: this says nothing of skill"
+
+
+def audit_passed(audit: Mapping[str, Any]) -> bool | None:
+    """Whether the look-ahead audit found nothing; None if there was none, or if it saw no day."""
+    passed = audit.get("passed")
+    return None if passed and not audit.get("days") else passed
 
 
 def verdicts(result: BacktestResult) -> list[str]:
@@ -52,7 +67,7 @@ def verdicts(result: BacktestResult) -> list[str]:
         _said(_lead(found, EQUAL_WEIGHT), EQUAL_WEIGHT, result.trials),
         _said(_lead(found, BENCHMARK), result.benchmark, result.trials, hindsight),
     ]
-    return [one for one in said if one]
+    return [one + doubt(result) for one in said if one]
 
 
 def evidence(result: BacktestResult) -> dict[str, Any]:
@@ -79,6 +94,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
         for key, figures in found.items()
     }
+    said = _summary(_lead(found, EQUAL_WEIGHT), ratios["deflated_active_sharpe"], result.trials)
     return ratios | {
         "level": LEVEL,
         "resamples": RESAMPLES,
@@ -87,7 +103,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
         "overfitting": _number(result.search, "overfitting"),
         "fan_beaten": _fan_beaten(result),
         "fan_size": result.fan.shape[1],
-        "sentence": _summary(_lead(found, EQUAL_WEIGHT), ratios["deflated_active_sharpe"], result.trials),
+        "sentence": said and said + doubt(result),
     }
 
 

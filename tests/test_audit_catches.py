@@ -462,7 +462,7 @@ def test_what_an_audit_leaves_behind(market, check):
 
     first = np.random.get_state()[1].copy(), torch.get_rng_state()
     check(Ranks(memoised), market, days=2)
-    assert "not repeatable" in str(check(Draws(), market, days=2))
+    assert "NOT REPEATABLE" in str(check(Draws(), market, days=2))
     np.testing.assert_array_equal(np.random.get_state()[1], first[0])
     assert torch.equal(torch.get_rng_state(), first[1])
     assert tables == {}

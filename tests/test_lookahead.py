@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from made_markets import make_market, random_market
 
-from finpod.lookahead import examination
-from finpod.decisions import decide_once
+from finpod.decisions import decide_once, decisions_of
 from finpod.errors import InputError, StrategyError
+from finpod.lookahead import examination
 from finpod.lookahead.audit import UNCHECKED, Audit, audit, audit_features, quick_audit, with_noise_after
 from finpod.lookahead.examination import AFTER, HISTORY
+from finpod.lookahead.playing import play, played
+from finpod.market.tape import build_tape
+from finpod.simulation import Terms, Window, simulate
 from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, EqualWeight, Momentum, Strategy, equal_parts, top_k
 
@@ -49,6 +52,47 @@ def future_member(market):
     later = np.full(market.shape, np.nan)
     later[:-5] = market.member[5:]
     return later
+
+
+class Waits(Strategy):
+    """Looks ahead, but only after 40 steps of a run."""
+
+    every = 5
+
+    def decide(self, view):
+        if view.step < 40:
+            return None
+        return top_k(np.nan_to_num(tomorrow(view._market)[view._row]), 1)
+
+
+class Monthly(Strategy):
+    """Looks ahead, but on the first session of a month only."""
+
+    def decide(self, view):
+        dates, row = view._market.dates.astype("datetime64[M]"), view._row
+        if row and dates[row] == dates[row - 1]:
+            return None
+        return top_k(np.nan_to_num(tomorrow(view._market)[view._row]), 1)
+
+
+class Counts(Strategy):
+    """Looks ahead, but only once it remembers thirty decisions."""
+
+    every = 2
+
+    def __init__(self):
+        self.seen = 0
+
+    def decide(self, view):
+        self.seen += 1
+        return top_k(np.nan_to_num(tomorrow(view._market)[view._row]), 1) if self.seen > 30 else None
+
+
+class Never(Strategy):
+    """Decides nothing, ever."""
+
+    def decide(self, view):
+        return None
 
 
 class Ranks(Strategy):
@@ -145,10 +189,12 @@ def test_a_strategy_that_remembers_its_first_decision_is_audited_as_in_a_run(mar
 
     row = 60
     assert audit(Entered(), market, start=market.dates[30], end=market.dates[row], days=31).passed
-    later = [entry for entry in steps if entry[0]]
+    later = [entry for entry in steps if entry[0] and entry[3] == 1.0]  # the rest is in the account of the run
     assert {step for step, *_ in later} == {21}
-    assert all(held == 1.0 and abs(cash) < 1e-9 for _, _, cash, held in later)
-    before = [steps[i - 1][1] for i, entry in enumerate(steps) if entry[0] and entry[1] == str(market.dates[row])[:10]]
+    assert all(abs(cash) < 1e-9 for _, _, cash, _ in later)
+    before = [
+        steps[i - 1][1] for i, entry in enumerate(steps) if entry in later and entry[1] == str(market.dates[row])[:10]
+    ]
     assert set(before) == {str(market.dates[row - 21])[:10]}
     assert min(day for _, day, *_ in steps) >= str(market.dates[30])[:10]
 
@@ -165,7 +211,7 @@ def test_the_verdict_says_what_was_not_checked(market):
 
 
 def test_features_are_computed_once_a_market(market):
-    """Once for the whole market, and on each of the two that stand in for it on a day."""
+    """Once for the whole market, and on each of the two that stand in for it on a day; once more for the run."""
     seen = []
 
     def counted(on):
@@ -173,7 +219,7 @@ def test_features_are_computed_once_a_market(market):
         return yesterday(on)
 
     assert audit(Ranks([counted, "return_5"], features=[counted, "return_5"]), market, days=4).passed
-    assert len(seen) == len(set(seen)) == 1 + 2 * 4
+    assert len(seen) - 1 == len(set(seen)) == 1 + 2 * 4
     seen.clear()
     assert audit_features(market, [counted], days=4).passed
     assert len(seen) == 1 + 2 * 4
@@ -183,14 +229,17 @@ def test_features_that_roll_dice_are_not_taken_for_look_ahead(market):
     def dice(on):
         return np.random.default_rng().random(on.shape)
 
-    assert audit(Ranks(dice), market, days=3).findings[0].startswith("decisions: not repeatable; on ")
+    verdict = audit(Ranks(dice), market, days=3)
+    assert (verdict.passed, verdict.findings) == (None, ())
+    assert verdict.reason.startswith("NOT REPEATABLE: on ")
 
 
 def test_progress_is_told(market):
     told = []
     audit(Momentum(), market, days=3, progress=lambda doing, share: told.append((doing, share)))
-    assert [share for _, share in told] == [0.0, 1 / 3, 2 / 3, 1.0]
-    assert "day 1 of 3" in told[0][0]
+    assert [share for _, share in told] == [0.0, 0.0, 1 / 3, 2 / 3, 1.0]
+    assert told[0][0] == "running it once, then auditing day 1 of 3"
+    assert "day 1 of 3" in told[1][0]
 
 
 def test_a_copy_of_the_data_is_found(market):
@@ -228,7 +277,9 @@ def test_chance_is_told_from_look_ahead(market):
             return np.random.default_rng().dirichlet(np.ones(12))
 
     verdict = audit(Dice(), market)
-    assert verdict.findings[0].startswith("decisions: not repeatable; on ")
+    assert (verdict.passed, verdict.findings) == (None, ())
+    assert verdict.reason.startswith("NOT REPEATABLE: on ")
+    assert str(verdict).startswith("strategy Dice: NOT REPEATABLE: on ")
 
     class OwnDice(Strategy):
         def __init__(self):
@@ -257,6 +308,68 @@ def test_a_strategy_that_fails_by_itself_is_an_error(market):
     unique.log = open(__file__)  # type: ignore[attr-defined]  # noqa: PTH123, SIM115
     with unique.log, pytest.raises(StrategyError, match="strategy momentum cannot be audited, for it cannot be copied"):
         audit(unique, market)
+
+
+# --- decisions that are seldom taken --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Waits, Monthly, Counts])
+def test_a_strategy_that_seldom_decides_is_seen_deciding(market, kind):
+    for verdict in (audit(kind(), market, days=4), _backtested(kind(), market)):
+        assert verdict.passed is False
+        assert "first leak on" in str(verdict)
+
+
+def _backtested(strategy, market):
+    """Its short audit on the decisions of a run."""
+    first, last = 10, len(market.dates) - 1
+    return quick_audit(strategy, market, first, last, run=play(strategy, market, first, last))
+
+
+@pytest.mark.parametrize("kind", [Waits, Monthly, Counts])
+def test_a_strategy_that_seldom_decides_without_looking_ahead_passes(market, kind):
+    class Honest(kind):
+        def decide(self, view):
+            decision = super().decide(view)
+            return decision if decision is None else equal_parts(view.tradable)
+
+    assert audit(Honest(), market, days=4).passed
+    assert _backtested(Honest(), market).passed
+
+
+def test_without_a_decision_nothing_is_said(market):
+    for verdict in (
+        audit(Never(), market, days=4),
+        quick_audit(Never(), market, 10, 300),
+        _backtested(Never(), market),
+    ):
+        assert (verdict.passed, verdict.findings, verdict.days) == (None, (), ())
+        assert str(verdict).startswith("strategy Never: not audited: no decision was seen")
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_the_decisions_of_a_run_are_read_off_its_account(market, fill):
+    asked = []
+
+    class Notes(Strategy):
+        every = 7
+
+        def decide(self, view):
+            asked.append((view._row, view.step, view.equity, view.cash, view.held.copy()))
+            return equal_parts(view.tradable) if view.step % 2 else None
+
+    tape = build_tape(market, fill)
+    window = Window(market=market, tape=tape, first=20, last=120)
+    strategy = Notes()
+    path = simulate(tape, 20, 120, decisions_of(strategy, "notes", window), Terms(fill=fill))
+    run = played(path, window, strategy.every)
+    rows, steps, equity, cash, held = map(np.array, zip(*asked, strict=True))
+    np.testing.assert_array_equal(run.rows, rows)
+    np.testing.assert_array_equal(run.steps, steps)
+    np.testing.assert_array_equal(run.decided, steps % 2 == 1)
+    np.testing.assert_allclose(run.equity, equity)
+    np.testing.assert_allclose(run.cash, cash, atol=1e-6)
+    np.testing.assert_allclose(run.held, held, atol=1e-12)
 
 
 # --- features -----------------------------------------------------------------------------------------------------
@@ -342,10 +455,8 @@ def test_a_short_audit_of_a_window_without_a_decision_says_so(market):
     for window in ((329, 329), (328, 328)):
         verdict = quick_audit(Momentum(), market, *window)
         assert verdict.days == ()
-        assert verdict.passed
-        assert str(verdict).startswith(
-            "strategy momentum: not checked for look-ahead\n  not checked: anything, for no session"
-        )
+        assert verdict.passed is None
+        assert str(verdict).startswith("strategy momentum: not audited: no session follows 2025-04-0")
 
 
 def test_a_short_audit_never_raises_for_a_strategy_that_fails(market):
@@ -368,8 +479,9 @@ def test_a_short_audit_never_raises_for_a_strategy_that_fails(market):
     ]:
         verdict = quick_audit(strategy, market, 0, 329)
         assert verdict.days == verdict.findings == ()
-        assert verdict.unchecked[0].startswith("anything, for ")
-        assert reason in verdict.unchecked[0]
+        assert verdict.passed is None
+        assert reason in verdict.reason
+        assert verdict.to_dict()["reason"] == verdict.reason
 
 
 def test_a_short_audit_looks_at_pieces_of_the_market(long_market, monkeypatch):

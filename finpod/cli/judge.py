@@ -56,13 +56,15 @@ def backtest(
     import finpod
 
     started = datetime.now(UTC)
-    wanted = runs.name_of(strategy) if name is None else name
-    outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)
-    options.check_account(cash, start, end)
-    with console.progress("loading") as report:
+    options.check_account(cash, start, end, risk_free)
+    options.check_market(market, members)
+    with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
+        wanted = runs.name_of(strategy) if name is None else name
+        outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
         prices = options.load(market, members, benchmark)
+        prices.window(start, end)  # what cannot be is told before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
             decides,
@@ -99,11 +101,12 @@ def report(
     import finpod
 
     target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(folder))}.html"
-    with console.progress("drawing"):
+    with console.progress("drawing", log=True) as progress:
         result = finpod.load_result(folder)
         if target.is_file() and not (overwrite or runs.is_report_of(result, target)):
             raise InputError(f"{target} exists already and is no report of {folder}; name another file with --out")
         require_free_file(target, overwrite=True)
+        progress("drawing", 0.1)
         written = result.report(target)
     if as_json:
         console.show_json({"report": str(written), "result": json.loads(result.to_json())})
@@ -123,7 +126,7 @@ def audit(
     seed: Annotated[int, typer.Option(help="Seed of the sampled days and the noise.")] = 0,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find out whether a strategy looks ahead; exit code 1 if it does."""
+    """Find out whether a strategy looks ahead; exit code 1 if it does, 2 if that could not be told."""
     import finpod
 
     options.check_dates(start, end)
@@ -136,4 +139,4 @@ def audit(
     else:
         print(verdict)
     if not verdict.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(2 if verdict.passed is None else 1)

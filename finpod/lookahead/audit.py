@@ -14,8 +14,20 @@ import numpy as np
 
 from finpod.errors import FinpodError
 from finpod.lookahead.carrying import Copies
-from finpod.lookahead.examination import AFTER, HISTORY, KINDS, WITHOUT, Change, Deciding, Examination, Progress, Result
-from finpod.lookahead.future import back_filled, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.examination import (
+    AFTER,
+    HISTORY,
+    KINDS,
+    WITHOUT,
+    Change,
+    Deciding,
+    Examination,
+    Progress,
+    Result,
+    silent,
+)
+from finpod.lookahead.future import auditable_rows, back_filled, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.playing import MEMORY, Played, Replaying, play
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
 from finpod.market.data import Array, DateLike, MarketData
@@ -26,15 +38,20 @@ __all__ = ["Audit", "audit", "audit_features", "quick_audit", "with_noise_after"
 
 CUT_TOLERANCE = 1e-5
 """Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
-ACCOUNTS = "decisions", "decisions once invested"
-"""The two accounts each day is decided in: all cash as the first of a run, and all invested in equal parts later on."""
+MADE_UP = "decisions", "decisions once invested"
+"""In the accounts each day is decided in: all cash as the first of a run, and all invested in equal parts later on."""
+IN_A_RUN = "decisions in a run"
+"""In the accounts of a run."""
+RESTLESS = "NOT REPEATABLE"
+"""How the reason begins where two decisions on the same data differ: chance is no look-ahead, but hides it."""
+UNSEEN_DECISIONS = "no decision was seen"
 OTHER_DAYS = "days that were not sampled"
-ELSEWHERE = "data of later days in a form of one's own, such as predictions made elsewhere"
+ELSEWHERE = "data of later days in a form of one's own, such as predictions made elsewhere, signs or whole numbers"
 UNSEEN = "files and clocks that native code or another thread reads"
 UNCHECKED = (
     OTHER_DAYS,
-    "accounts other than all cash and all in equal parts",
-    "what a strategy remembers over more than two decisions",
+    "accounts other than a run's own, all cash and all in equal parts",
+    f"what a strategy remembers over more than {MEMORY + 1} decisions",
     ELSEWHERE,
     UNSEEN,
 )
@@ -45,8 +62,8 @@ FAR = f"what lies more than {HISTORY} rows before a day, or {AFTER} after it"
 class Audit:
     """The verdict; prints itself."""
 
-    passed: bool
-    """Whether nothing was found on the days checked."""
+    passed: bool | None
+    """Whether nothing was found on the days checked; None if nothing could be told."""
     findings: tuple[str, ...]
     """What was found, one sentence each."""
     days: tuple[np.datetime64, ...]
@@ -55,26 +72,29 @@ class Audit:
     """What was audited."""
     unchecked: tuple[str, ...] = ()
     """What the verdict does not cover."""
+    reason: str = ""
+    """Why nothing could be told; empty if it could."""
 
     def __str__(self) -> str:
-        if self.days:
-            count = f"{len(self.days)} days" if len(self.days) > 1 else "1 day"
-            span = f"{count} from {self.days[0]!s:.10} to {self.days[-1]!s:.10}"
-            verdict = f"no look-ahead found on {span}" if self.passed else f"LOOKS AHEAD, checked on {span}"
+        count = f"{len(self.days)} days" if len(self.days) > 1 else "1 day"
+        span = f"{count} from {self.days[0]!s:.10} to {self.days[-1]!s:.10}" if self.days else "no day"
+        if self.passed is None:
+            verdict = self.reason if self.reason.startswith(RESTLESS) else f"not audited: {self.reason}"
         else:
-            verdict = "not checked for look-ahead"
+            verdict = f"no look-ahead found on {span}" if self.passed else f"LOOKS AHEAD, checked on {span}"
         lines = [f"{self.subject}: {verdict}", *(f"  {line}" for line in self.findings)]
         if self.unchecked:
             lines.append(f"  not checked: {'; '.join(self.unchecked)}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values: 'passed', 'findings', 'days' as YYYY-MM-DD, 'unchecked'."""
+        """As plain values: 'passed' (None if not audited, and then a 'reason'), 'findings', 'days' as YYYY-MM-DD, 'unchecked'."""
         return {
             "passed": self.passed,
             "findings": list(self.findings),
             "days": [f"{day!s:.10}" for day in self.days],
             "unchecked": list(self.unchecked),
+            **({"reason": self.reason} if self.reason else {}),
         }
 
 
@@ -100,9 +120,11 @@ def audit(
 
     For each day the decisions on the whole market are compared with those on the market cut off after the day (equal to
     1e-5 in every weight) and on the market with all later rows replaced by noise: prices, volumes, the benchmark, which
-    bars are missing, membership and last bars (equal to the last bit). A fresh copy of the strategy decides in an account
-    that is all cash, as the first of a run (step 0), and another, after a first decision `every` sessions before, in one
-    that holds the day's members in equal parts. So it covers what is read through the view, feature functions included.
+    bars are missing, membership and last bars (equal to the last bit). The strategy is run once to learn when it decides:
+    half of the days are such days, on which fresh copies take that decision, and those before it, again in the accounts
+    of the run. On every day one decides in an account that is all cash, as the first of a run (step 0), and another,
+    after a first decision `every` sessions before, in one that holds the day's members in equal parts. So it covers what
+    is read through the view, feature functions included. Where no decision is seen, nothing is said (`passed` is None).
 
     While it decides, files, folders, processes, the network and the clock are watched (`finpod/watching.py`), and what the
     strategy can get at is searched for copies of later rows (`finpod/carrying.py`), which those up to `trained_until` are
@@ -113,30 +135,62 @@ def audit(
     for the whole market and once for each market without its future, two a day, over its whole history: a noise copy of
     one day has noise in the past of every later day, so that days cannot share one, and a feature may reach far back.
     `progress` is called with what is being done and the share that is done. Raises InputError for a window with nothing
-    after it and StrategyError where the strategy itself fails.
+    after it and StrategyError where the strategy itself fails or cannot be copied.
     """
     market = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = market.window(start, end)
-    rows = sample_rows(market, days, seed, first, last)
-    return _audit(strategy, market, rows, (first, last), seed, progress or (lambda doing, share: None))
+    rows, progress = sample_rows(market, days, seed, first, last), progress or silent
+    kept = Kept(strategy, homes_of(strategy), logs=True)
+    progress(f"running it once, then auditing day 1 of {len(rows)}", 0.0)
+    try:
+        run = play(strategy, market, first, last)
+    finally:
+        kept.put_back()
+    if run is not None and len(real := np.intersect1d(run.deciding_rows, auditable_rows(market, first, last))):
+        chosen = sample_rows(market, -(-days // 2), seed, first, last, among=real)
+        others = np.setdiff1d(auditable_rows(market, first, last), chosen)
+        left = min(days - len(chosen), len(others))
+        more = sample_rows(market, left, seed, first, last, among=others) if left else others[:0]
+        rows = np.union1d(chosen, more)
+    return _audit(strategy, market, rows, (first, last), seed, run, progress)
 
 
 def quick_audit(
-    strategy: Strategy, market: MarketData, first_row: int, last_row: int, *, days: int = 2, seed: int = 0
+    strategy: Strategy,
+    market: MarketData,
+    first_row: int,
+    last_row: int,
+    *,
+    run: Played | None = None,
+    days: int = 2,
+    seed: int = 0,
 ) -> Audit:
     """The same on a few sampled decisions of a backtest from row `first_row` to row `last_row`, for a fraction of the time.
 
+    `run` holds the decisions of that backtest: only they are looked at. Without it days are sampled as they come, and
+    decisions on them taken in the two made-up accounts.
+
     `market` is what the strategy trades. Each day is looked at on a piece of it, `HISTORY` rows up to the day and `AFTER`
     rows after it; where the strategy asks for more, lacks a feature or fails there, on the whole. It never raises because
-    of the strategy: where it fails, or no session follows, the verdict has no days and `unchecked` says why.
+    of the strategy: where it fails, cannot be copied, decides nothing, or no session follows, `passed` is None and
+    `reason` says why.
     """
-    subject = f"strategy {strategy.name}"
     try:
-        rows = sample_rows(market, days, seed, first_row, last_row - 1)
-        return _audit(strategy, market, rows, (first_row, last_row), seed)
+        among = None
+        if run is not None:
+            first_row = min(first_row, int(run.rows[0]))
+            among = np.intersect1d(run.deciding_rows, auditable_rows(market, first_row, last_row - 1))
+            if not len(among):
+                return _untold(strategy, UNSEEN_DECISIONS)
+        rows = sample_rows(market, days, seed, first_row, last_row - 1, among)
+        return _audit(strategy, market, rows, (first_row, last_row), seed, run)
     except Exception as error:  # whatever a strategy does; the backtest itself will say so too
         reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-        return Audit(True, (), (), subject, (f"anything, for {reason}{error}",))
+        return _untold(strategy, f"{reason}{error}")
+
+
+def _untold(strategy: Strategy, reason: str) -> Audit:
+    return Audit(None, (), (), f"strategy {strategy.name}", (), reason)
 
 
 def audit_features(
@@ -159,7 +213,7 @@ def audit_features(
     kept = Kept(features, logs=True)
     seen = Examination(features, results, market, Copies(market), kept, seed=seed)
     try:
-        seen.whole(rows, progress or (lambda doing, share: None))
+        seen.whole(rows, progress or silent)
     finally:
         kept.put_back()
     findings = _feature_findings(market, names, {kind: seen.changes[0, kind] for kind in KINDS})
@@ -173,33 +227,75 @@ def _audit(
     rows: Array,
     window: tuple[int, int],
     seed: int,
+    run: Played | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """With `progress` on the whole market, without on pieces of it."""
-    declared = getattr(strategy, "features", None)
-    names: tuple[str, ...] = ()
-    results: list[Result] = [Deciding(strategy, window[0], invested) for invested in (False, True)]
-    if isinstance(declared, (str, list, tuple)) and declared:
-        names = tuple(map(name_of, resolve(market, declared)[0]))
-        results.append(lambda on, table, row: table.get(declared)[1][row])
+    deciders: dict[str, Deciding] = {}
+    if progress or run is None:
+        deciders = dict(
+            zip(MADE_UP, (Deciding(strategy, window[0], invested) for invested in (False, True)), strict=True)
+        )
+    if run is not None and run.decided.any():
+        deciders[IN_A_RUN if progress else MADE_UP[0]] = Replaying(strategy, run)
+    seen = _examined(strategy, market, list(deciders.values()), rows, seed, progress)
+    if not len(days := seen.decided_rows(len(deciders))) and run is not None and run.decided.any():
+        rows, deciders = _one_that_decides(run, market), {IN_A_RUN: Replaying(strategy, run, from_start=True)}
+        seen = _examined(strategy, market, list(deciders.values()), rows, seed, progress or silent)
+        days = seen.decided_rows(1)
+    findings: list[str] = []
+    for i, what in enumerate(deciders):
+        if what != IN_A_RUN or not findings:
+            findings += _compare(what, "the weight of", market, {kind: seen.changes[i, kind] for kind in KINDS})
+    reason = "" if len(days) else UNSEEN_DECISIONS
+    if seen.restless:
+        findings, reason = [], _unrepeatable(market.dates[min(seen.restless)])
+    names = _declared(strategy, market)
+    changes = {kind: seen.changes.get((len(deciders), kind), []) for kind in KINDS}
+    findings += _feature_findings(market, names, changes)
+    findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window)
+    unchecked = (*UNCHECKED, FAR) if seen.pieces else UNCHECKED
+    passed = False if findings else None if reason else True
+    shown = rows if names or findings else days
+    return Audit(passed, tuple(findings), tuple(market.dates[shown]), f"strategy {strategy.name}", unchecked, reason)
+
+
+def _examined(
+    strategy: Strategy,
+    market: MarketData,
+    deciders: list[Deciding],
+    rows: Array,
+    seed: int,
+    progress: Progress | None,
+) -> Examination:
+    """Run the deciders, and what computes the declared features, on rows; all is put back as it was."""
+    results: list[Result] = [*deciders]
+    if _declared(strategy, market):
+        results.append(lambda on, table, row: table.get(strategy.features)[1][row])  # type: ignore[attr-defined]
     homes = homes_of(strategy)
     kept, copies = Kept(strategy, homes, logs=progress is not None), Copies(market, strategy.trained_until, homes)
     seen = Examination(strategy, results, market, copies, kept, homes, seed)
-    findings: list[str] = []
     try:
         seen.near(rows) if progress is None else seen.whole(rows, progress)
-        for i, what in enumerate(ACCOUNTS):
-            findings += _compare(what, "the weight of", market, {kind: seen.changes[i, kind] for kind in KINDS})
-        if findings and not seen.restless:  # own functions of a table that is computed once may be restless too
+        if seen.leaks and not seen.restless:  # own functions of a table that is computed once may be restless too
             seen.check_repeats()
     finally:
         kept.put_back()
-    if seen.restless:
-        findings = [_unrepeatable(market.dates[min(seen.restless)])]
-    findings += _feature_findings(market, names, {kind: seen.changes.get((len(ACCOUNTS), kind), []) for kind in KINDS})
-    findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window)
-    unchecked = (*UNCHECKED, FAR) if seen.pieces else UNCHECKED
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), f"strategy {strategy.name}", unchecked)
+    return seen
+
+
+def _one_that_decides(run: Played, market: MarketData) -> Array:
+    """[1] an early decision, not the very first, of a run: to get there all decisions before are taken again."""
+    rows = np.intersect1d(run.deciding_rows, auditable_rows(market, int(run.rows[0]), int(run.rows[-1])))
+    return rows[: MEMORY + 1][-1:]
+
+
+def _declared(strategy: Strategy, market: MarketData) -> tuple[str, ...]:
+    """Names of the features that a strategy declares, a name or a list."""
+    declared = getattr(strategy, "features", None)
+    if not isinstance(declared, (str, list, tuple)) or not declared:
+        return ()
+    return tuple(map(name_of, resolve(market, declared)[0]))
 
 
 def _elsewhere(what: str, seen: Examination) -> list[str]:
@@ -233,8 +329,8 @@ def _feature_findings(market: MarketData, names: Sequence[str], changes: dict[st
 
 def _unrepeatable(day: np.datetime64) -> str:
     return (
-        f"decisions: not repeatable; on {day!s:.10} two decisions on the same data differ, so that look-ahead cannot "
-        "be told from chance (draw random numbers from a generator of the strategy's own)"
+        f"{RESTLESS}: on {day!s:.10} two decisions on the same data differ, so that look-ahead cannot be told from "
+        "chance (draw random numbers from a generator of the strategy's own)"
     )
 
 

@@ -60,7 +60,7 @@ class Deciding:
         """Whether one asked for rows before the first of its market."""
 
     def __call__(self, market: MarketData, table: FeatureTable, row: int, offset: int = 0) -> Array:
-        self.decided = copied = _copy_of(self.strategy)
+        self.decided = copied = copy_of(self.strategy)
         view = AskedView(market, row, table=table)
         if self.invested:
             before = AskedView(market, max(row - self.every, self.first - offset, 0), table=table)
@@ -160,9 +160,21 @@ class Examination:
             else:
                 far.append(row)
         if far:
-            self.whole(np.array(far), lambda doing, share: None)
+            self.whole(np.array(far), silent)
         for changes in self.changes.values():
             changes.sort(key=lambda change: change.row)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a result changed at all when the rows after its own did."""
+        return any(not same(whole, other) for changes in self.changes.values() for _, whole, other in changes)
+
+    def decided_rows(self, deciders: int) -> Array:
+        """Sorted rows on which one of the first `deciders` results is not all NaN."""
+        found = {
+            row for i in range(deciders) for row, whole, _ in self.changes[i, WITHOUT] if not np.isnan(whole).all()
+        }
+        return np.array(sorted(found), dtype=int)
 
     def check_repeats(self) -> None:
         """See whether results differ on the same market when its features are computed anew."""
@@ -225,12 +237,17 @@ class Examination:
             return result(market, table, row, offset) if isinstance(result, Deciding) else result(market, table, row)
 
 
+def silent(doing: str, share: float) -> None:
+    """Tells nobody of progress."""
+
+
 def same(one: Array, other: Array) -> bool:
     """Whether two results agree to the last bit; NaN equals NaN."""
     return np.array_equal(one, other, equal_nan=True)
 
 
-def _copy_of(strategy: Strategy) -> Strategy:
+def copy_of(strategy: Strategy) -> Strategy:
+    """A deep copy; StrategyError for one that cannot be copied."""
     try:
         return copy.deepcopy(strategy)
     except Exception as error:

@@ -19,16 +19,16 @@ STILL, STILL_WITHOUT_VOLUME = 5, 20
 """Sessions without a move at the start of a name that look back-filled, where volumes confirm it and where there are none."""
 
 
-def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int) -> Array:
-    """Sorted rows of up to `days` sessions from row `first` to row `last`; each has a row after it.
+def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int, among: Array | None = None) -> Array:
+    """Sorted rows of up to `days` sessions from row `first` to row `last`, if given `among` these; each has a row after it.
 
     Half of them, where there are such, lie just before the first bar of a name, a bar after a gap, a change of membership
     or a missing bar: there the future shows. Raises InputError if there is none to sample.
     """
     if days < 1 or seed < 0:
         raise InputError(f"days is {days} and seed {seed}; an audit needs at least one day and a seed of zero or more")
-    priced = max(first, int(market.has_bar.any(axis=1).argmax()))
-    rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
+    rows = auditable_rows(market, first, last)
+    rows = rows if among is None else np.intersect1d(rows, among)
     if not len(rows):
         raise InputError(f"no session follows {market.dates[first]!s:.10}; audit an earlier window")
     if days >= len(rows):
@@ -43,6 +43,12 @@ def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int)
                 chosen.append(row)
     others = random.choice(np.setdiff1d(rows, chosen), days - len(chosen), replace=False)
     return np.sort(np.concatenate([np.array(chosen, dtype=int), others]))
+
+
+def auditable_rows(market: MarketData, first: int, last: int) -> Array:
+    """Those from row `first` to row `last` that have prices before and a row after them."""
+    priced = max(first, int(market.has_bar.any(axis=1).argmax()))
+    return np.arange(priced, min(last, len(market.dates) - 2) + 1)
 
 
 def _telling(market: MarketData, rows: Array) -> list[Array]:

@@ -13,6 +13,7 @@ import pandas as pd
 from finpod.measures import metrics, relative
 from finpod.report.provenance import Table
 from finpod.table import columns, count, percent, ratio
+from finpod.verdict import audit_passed
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -66,6 +67,7 @@ def skill(result: BacktestResult) -> dict[str, Any]:
         "audit": said,
         "findings": findings,
         "audit_failed": failed,
+        "unaudited": bool(result.audit) and audit_passed(result.audit) is None,
         "not_run": not_run(result),
         "luck": luck(result),
         "rules": rules(result),
@@ -80,6 +82,8 @@ def audit_line(result: BacktestResult) -> tuple[str, Sequence[str], bool]:
     audit = result.audit
     if not audit:
         return "", (), False
+    if audit_passed(audit) is None:
+        return f"Look-ahead audit: not audited: {audit.get('reason', 'no day was looked at')}", (), False
     days = audit.get("days", 0)
     number = len(days) if isinstance(days, (list, tuple)) else int(days or 0)
     span = f"on {number:,} day{'s' if number != 1 else ''}"
@@ -94,7 +98,7 @@ def not_run(result: BacktestResult) -> str:
     missing = [
         name
         for name, found in (
-            ("look-ahead audit", bool(result.audit)),
+            ("look-ahead audit", audit_passed(result.audit) is not None),
             ("simple rules", len(result.baselines) > 0),
             ("random portfolios", len(result.fan) > 0),
             ("other fees", len(result.cost_sweep) > 0),

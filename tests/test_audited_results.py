@@ -1,0 +1,165 @@
+"""What stands beside a result that looks ahead, and beside one of which nobody knows."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from made_markets import random_market
+from typer.testing import CliRunner
+
+import finpod
+from finpod.cli import app
+from finpod.report.skill import audit_line
+from finpod.strategy import EqualWeight, Strategy, equal_parts, top_k
+from finpod.table import evidence_lines
+from finpod.verdict import verdicts
+
+AHEAD = ", but it looks ahead: this says nothing of skill"
+UNAUDITED = ", and it was not audited"
+
+
+@pytest.fixture(autouse=True)
+def fewer_resamples(monkeypatch):
+    monkeypatch.setattr("finpod.verdict.RESAMPLES", 200)
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(days=200, names=8)
+
+
+class Locked(Strategy):
+    """Cannot be copied."""
+
+    every = 5
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def decide(self, view):
+        return equal_parts(view.tradable)
+
+
+class Waits(Strategy):
+    """Knows the next week, after 40 steps."""
+
+    every = 5
+
+    def decide(self, view):
+        if view.step < 40:
+            return None
+        later = view._market.close[min(view._row + 5, len(view._market.dates) - 1)]
+        return top_k(later / view.closes(1)[0], 1)
+
+
+class Random(Strategy):
+    """Draws from the generator that everybody shares."""
+
+    every = 5
+
+    def decide(self, view):
+        return np.random.dirichlet(np.ones(len(view.tickers)))
+
+
+def test_a_strategy_that_cannot_be_copied_is_not_called_sound(market, tmp_path):
+    result = finpod.backtest(Locked(), market)
+    assert result.warnings[0].startswith("not audited: strategy Locked cannot be audited, for it cannot be copied")
+    result.save(tmp_path / "run")
+    for one in (result, finpod.load_result(tmp_path / "run")):
+        assert one.audit["passed"] is None
+        assert "cannot be copied" in one.audit["reason"]
+        assert evidence_lines(one)[-1].startswith("Look-ahead audit: NOT AUDITED: strategy Locked cannot")
+        assert json.loads(one.to_json())["audit"]["passed"] is None
+        assert audit_line(one) == (f"Look-ahead audit: not audited: {one.audit['reason']}", (), False)
+        assert all(said.endswith(UNAUDITED) for said in verdicts(one))
+        assert verdicts(one)
+    page = result.report(tmp_path / "page.html").read_text()
+    assert '<div class="doubtful"><p>Look-ahead audit: not audited: strategy Locked cannot' in page
+    assert ">Not audited</span>" in page
+
+
+def test_a_strategy_that_waits_and_then_looks_ahead_is_red(market):
+    result = finpod.backtest(Waits(), market)
+    assert result.audit["passed"] is False
+    assert result.warnings[0].startswith("LOOKS AHEAD: decisions: first leak on ")
+    assert all(said.endswith(AHEAD) for said in verdicts(result))
+    assert result.significance["sentence"].endswith(AHEAD)
+    assert "Look-ahead audit of " in str(result)
+    assert ": LOOKS AHEAD" in str(result)
+
+
+def test_a_strategy_that_decides_nothing_was_not_audited(market):
+    class Never(Strategy):
+        def decide(self, view):
+            return None
+
+    result = finpod.backtest(Never(), market)
+    assert result.warnings[0] == "not audited: no decision was seen"
+    assert result.audit["passed"] is None
+
+
+def test_chance_is_no_look_ahead(market):
+    result = finpod.backtest(Random(), market)
+    assert result.warnings[0].startswith("NOT REPEATABLE: on ")
+    assert not any("LOOKS AHEAD" in warning for warning in result.warnings)
+    assert audit_line(result)[2] is False
+
+
+def test_a_sound_strategy_has_nothing_added(market):
+    result = finpod.backtest(EqualWeight(), market)
+    assert result.audit["passed"]
+    assert not any("audit" in said for said in [*result.warnings, *verdicts(result)])
+    assert evidence_lines(result)[-1].endswith(": nothing found")
+
+
+def test_ready_weights_are_said_to_be_unaudited(market):
+    weights = np.full(market.shape, 1 / 8)
+    weights[::2] = 0.1
+    result = finpod.backtest(weights, market)
+    assert result.warnings[0] == "ready weights: not audited; nothing shows that a row did not know later rows"
+    assert result.audit["passed"] is None
+    assert all(said.endswith(UNAUDITED) for said in verdicts(result))
+
+
+LOG, TABLE = [], {}
+
+
+class Notes(Strategy):
+    """Notes in globals, and in lists of its own, what it saw and did."""
+
+    every = 3
+
+    def __init__(self):
+        self.seen = []
+
+    def decide(self, view):
+        weights = top_k(view.closes(5)[-1] / view.closes(5)[0], 3, among=view.tradable)
+        LOG.append(view.closes(1)[0])
+        TABLE[view.date] = weights * 0.987
+        self.seen.append(view.closes(1)[0])
+        return weights * 0.987
+
+
+def test_what_is_noted_in_the_run_is_no_knowledge_of_the_future(market):
+    strategy = Notes()
+    result = finpod.backtest(strategy, market)
+    assert result.audit["passed"], result.audit
+    assert len(LOG) == len(TABLE) == len(strategy.seen) == 67
+    assert len({id(closes) for closes in LOG}) == 67
+
+
+@pytest.mark.parametrize(("body", "code", "said"), [
+    ("return None", 2, "not audited: no decision was seen"),
+    ("return {view.tickers[0]: 1.0}", 0, "no look-ahead found"),
+    ("return {view.tickers[int(view._market.close[-1].argmax())]: 1.0}", 1, "LOOKS AHEAD"),
+    ("import random; return {view.tickers[0]: random.random()}", 2, "NOT REPEATABLE"),
+])  # fmt: skip
+def test_the_command_says_what_it_could_not_tell(tmp_path, body, code, said):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"import finpod\n\nclass Mine(finpod.Strategy):\n    every = 21\n    def decide(self, view):\n        {body}\n"
+    )
+    told = CliRunner().invoke(app, ["audit", str(file), "--days", "2", "--start", "2020-01-02", "--end", "2020-12-31"])
+    assert said in told.output
+    assert told.exit_code == code
