@@ -13,6 +13,7 @@ from finpod.errors import CheckpointError, FinpodError, InputError, StrategyErro
 from finpod.market.data import Array
 from finpod.market.ledger import value
 from finpod.market.tape import Account
+from finpod.measures import session_dates
 from finpod.simulation import Decide, Window
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
 
@@ -75,7 +76,7 @@ class ReadyWeights:
                 "the columns of the ready weights are not the market's tickers in the market's order; reindex them"
             )
         index = weights.index if hasattr(weights, "columns") else None
-        if index is not None and not np.array_equal(np.asarray(index).astype("datetime64[ns]"), window.market.dates):
+        if index is not None and not _of_the_market(index, window):
             raise InputError("the index of the ready weights is not the market's dates; reindex them to market.dates")
         table = _as_table(weights)
         self.many = table.ndim == 3
@@ -137,6 +138,19 @@ class ReadyWeights:
             return None if idle[row - start] else ready[row - start]
 
         return decide
+
+
+def _of_the_market(index: Any, window: Window) -> bool:
+    """Whether an index is that of the market's dates, on whatever clock: of sessions, or the bars in New York."""
+    dates = window.market.dates
+    try:
+        if window.market.bars_per_session == 1:
+            return np.array_equal(session_dates(index), session_dates(dates))
+        if getattr(index, "tz", None) is not None:
+            index = index.tz_convert("America/New_York").tz_localize(None)
+        return np.array_equal(np.asarray(index).astype("datetime64[ns]"), dates)
+    except (TypeError, ValueError):
+        return False
 
 
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:

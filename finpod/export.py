@@ -153,7 +153,8 @@ def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[st
     said = {
         "no positions: nothing was held at any close": held == 0,
         "no transactions: nothing was traded": len(result.trades) == 0,
-        f"no benchmark: {result.benchmark} has fewer than two bars in the window": bars < 2,
+        "no benchmark: the run has none": not result.has_benchmark,
+        f"no benchmark: {result.benchmark} has fewer than two bars in the window": result.has_benchmark and bars < 2,
         f"the benchmark {result.benchmark} has {bars:,} of {closes:,} bars; its return after a missing one spans the gap": (
             2 <= bars < closes
         ),

@@ -207,4 +207,4 @@ def _mean_effective(path: Path, window: Window) -> Array:
 
 
 def _none(why: str) -> Fan:
-    return Fan(pd.DataFrame(), np.empty(0), np.empty(0), f"no fan: {why}")
+    return Fan(pd.DataFrame(), np.empty(0), np.empty(0), why)

@@ -96,7 +96,7 @@ def metrics(
     """
     if (equity is None) == (returns is None):
         raise InputError("give metrics() either an equity curve or returns=..., by name, and not both")
-    _check_rates(risk_free, periods_per_year)
+    check_rates(risk_free, periods_per_year)
     if returns is None:
         curve = _curve(equity)
         steps = _steps(curve)
@@ -133,7 +133,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float = 252) -> R
     lengths. Undefined figures (fewer than two common dates, a flat benchmark) are NaN. Raises InputError for lengths
     that differ and for a curve that does not start above zero.
     """
-    _check_rates(0.0, periods_per_year)
+    check_rates(0.0, periods_per_year)
     own, other = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(own) if own.ndim == 1 else np.isfinite(own).all(axis=1))
     if common.sum() < 2:
@@ -196,7 +196,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 
 def rolling_sharpe(returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float = 252) -> Array:
     """Sharpe ratio of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
-    _check_rates(risk_free, periods_per_year)
+    check_rates(risk_free, periods_per_year)
     mean, deviation = _rolling(returns, window)
     daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
     return _ratio(mean - daily_rate, deviation) * np.sqrt(periods_per_year)
@@ -204,7 +204,7 @@ def rolling_sharpe(returns: Any, window: int, *, risk_free: float = 0.0, periods
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float = 252) -> Array:
     """Yearly volatility of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
-    _check_rates(0.0, periods_per_year)
+    check_rates(0.0, periods_per_year)
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
 
@@ -356,10 +356,13 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array]:
     return own, other
 
 
-def _check_rates(risk_free: float, periods_per_year: float) -> None:
+def check_rates(risk_free: float, periods_per_year: float = 252) -> None:
+    """Raise InputError for a yearly rate outside (-1, 1] and for returns a year that are not positive."""
     if not (isinstance(risk_free, Real) and isinstance(periods_per_year, Real)):
         raise InputError(f"risk_free {risk_free!r} and periods_per_year {periods_per_year!r} must be numbers")
     if not (np.isfinite(risk_free) and risk_free > -1):
         raise InputError(f"risk_free is {risk_free}; give a yearly rate above -1, such as 0.05")
+    if risk_free > 1:
+        raise InputError(f"risk_free is {risk_free:g}, a yearly rate of {risk_free:.0%}; it is a fraction: 0.05 is 5 %")
     if not (np.isfinite(periods_per_year) and periods_per_year > 0):
         raise InputError(f"periods_per_year is {periods_per_year}; it must be positive, such as 252")

@@ -11,11 +11,12 @@ from made_markets import NAN, make_market, random_market
 from finpod.backtester import Terms, backtest, clean_weights, equal_weight_equity, simulate
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
+from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
 from finpod.simulator import simulate_market
-from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Strategy
+from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy
 
 FREE = Costs(fee_bps=0)
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
@@ -491,6 +492,54 @@ def test_the_first_wrong_day_of_ready_weights_is_named():
     assert len(backtest(many, market)) == 2
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
+def test_a25_ready_weights_may_have_a_clock(zone):
+    market = random_market(days=20)
+    table = pd.DataFrame(np.full(market.shape, 1 / market.shape[1]), market.dates, list(market.tickers))
+    plain = backtest(table, market)
+    for moved in (table.index.tz_localize(zone), (table.index + pd.Timedelta("16h")).tz_localize(zone)):
+        assert backtest(table.set_axis(moved), market).equity.equals(plain.equity)
+
+
+def test_a25_ready_weights_for_bars_within_a_day_are_read_in_new_york():
+    bars = pd.date_range("2024-01-02 09:30", periods=6, freq="1h").append(
+        pd.date_range("2024-01-03 09:30", periods=6, freq="1h")
+    )
+    close = np.linspace(10, 12, 24).reshape(12, 2)
+    market = MarketData(dates=bars.to_numpy(), tickers=("A", "B"), close=close, benchmark_close=close[:, 0])
+    table = pd.DataFrame(np.full((12, 2), 0.5), bars, list(market.tickers))
+    plain = backtest(table, market)
+    for zone in ("America/New_York", "UTC"):
+        aware = table.set_axis(bars.tz_localize("America/New_York").tz_convert(zone))
+        assert backtest(aware, market).equity.equals(plain.equity)
+    with pytest.raises(InputError, match="the index of the ready weights is not the market's dates"):
+        backtest(table.set_axis(bars + pd.Timedelta("1min")), market)
+
+
+def test_a_rate_of_five_hundred_percent_is_refused_before_anything_is_run():
+    class Never(Strategy):
+        def decide(self, view):
+            pytest.fail("it was asked")
+
+    with pytest.raises(InputError, match=r"risk_free is 5, a yearly rate of 500%; it is a fraction"):
+        backtest(Never(), random_market(days=20), risk_free=5)
+
+
+@pytest.mark.parametrize(("rule", "rows"), [(EqualWeight(), 0), (Momentum(lookback=5, k=2), 1)])
+def test_equal_weight_is_swept_once(rule, rows):
+    swept = backtest(rule, random_market(days=40), examine=True).cost_sweep["10 bps"]
+    assert [name for name in swept if "equal" in name] == (["equal weight"] if rows else ["equal-weight"])
+
+
+def test_why_there_is_no_fan_is_said_once():
+    class Idle(Strategy):
+        def decide(self, view):
+            return None
+
+    said = backtest(Idle(), random_market(days=40), examine=True).warnings
+    assert any(text.startswith("no random portfolios beside it: it never traded, and nor would") for text in said)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -499,6 +548,13 @@ def test_the_first_wrong_day_of_ready_weights_is_named():
         (
             pd.DataFrame(np.ones((4, 2)) / 2, columns=["B", "A"]),
             "the columns of the ready weights are not the market's tickers",
+        ),
+        *(
+            (
+                pd.DataFrame(np.ones((4, 2)) / 2, index, ["A", "B"]),
+                "the index of the ready weights is not the market's dates",
+            )
+            for index in (pd.date_range("2024-01-03", periods=4), pd.RangeIndex(4), ["a", "b", "c", "d"])
         ),
         (EqualWeight, "is neither a Strategy nor an array of weights"),
         ("momentum", "'momentum' is neither a Strategy nor an array of weights"),

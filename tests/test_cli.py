@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes, and how it fails."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,12 +55,14 @@ def tree(folder):
 
 
 def assert_one_line(ended, *fragments):
+    """The error is the last line; before it there is nothing but progress."""
     assert ended.code == 2
     assert ended.out == ""
-    assert ended.err.startswith("error: ")
-    assert ended.err.count("\n") == 1
+    *progress, last = ended.err.splitlines()
+    assert all(re.fullmatch(r"[^:]+ \(\d+%\)", line) for line in progress)
+    assert last.startswith("error: ")
     for fragment in fragments:
-        assert fragment in ended.err
+        assert fragment in last
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_a_fault_of_finpods_own_is_one_line_and_code_1(work, run, monkeypatch):
     monkeypatch.setattr(finpod, "backtest", lambda *a, **k: {}["gone"])
     ended = run("backtest equal-weight --market sim")
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "error: unexpected KeyError: 'gone'; --debug shows where\n"
+    assert ended.err.splitlines()[-1] == "error: unexpected KeyError: 'gone'; --debug shows where"
 
 
 @pytest.mark.parametrize("line", ["--help", "backtest --help", "data fetch --help", "--version"])
@@ -229,6 +232,15 @@ def test_the_example_strategy_is_the_built_in_momentum(simulated):
     np.testing.assert_array_equal(own, built_in)
 
 
+def test_progress_is_told_where_there_is_no_terminal_and_stdout_stays_clean(work, run):
+    ended = run(f"backtest equal-weight --market sim {WINDOW} --json")
+    told = [line for line in ended.err.splitlines() if re.search(r"\(\d+%\)$", line)]
+    assert told[0] == "backtest of equal-weight (10%)"
+    assert "writing (90%)" in told
+    assert json.loads(ended.out)["strategy"] == "equal-weight"
+    assert "%)" in run("report backtests/equal-weight").err
+
+
 def test_json_on_stdout_is_the_content_of_result_json(work, run):
     line = f"backtest equal-weight --market sim {WINDOW} --no-report --json"
     ended = run(line)
@@ -274,7 +286,7 @@ def test_outputs_appear_both_or_not_at_all(work, run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(finpod.BacktestResult, "report", fail)
         ended = run("backtest equal-weight --market sim", WINDOW)
-    assert (ended.code, ended.err) == (2, "error: no ink; buy some\n")
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, "error: no ink; buy some")
     assert [path for path in work.rglob("*") if path.is_file() and "data" not in path.parts] == []
 
     def full(*_args, **_options):
@@ -503,6 +515,29 @@ def test_demo_goes_the_whole_way_and_replaces_only_its_own(short_demo, run):
     assert run("demo --overwrite").code == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--market sim --fee-bps -3", "--fee-bps is -3"),
+        ("--market nosuch.csv", "there is no market nosuch.csv"),
+        ("--market sim --members nosuch.csv", "nosuch.csv"),
+        ("--market sim --start 2010-06-01 --end 2010-05-01", "before it starts"),
+        ("--market sim --cash 0", "--cash is 0"),
+        ("--market sim --risk-free 5", "a fraction: 0.05 is 5 %"),
+        ("--market sim", "backtests/equal-weight exists already"),
+    ],
+)
+def test_what_is_wrong_with_the_line_is_told_before_that_its_output_exists(work, run, options, told):
+    (work / "backtests/equal-weight").mkdir(parents=True)
+    assert_one_line(run("backtest equal-weight", options), told)
+
+
+def test_a_strategy_that_is_not_there_is_told_before_that_its_output_exists(work, run):
+    (work / "backtests/nosuch").mkdir(parents=True)
+    assert_one_line(run("backtest nosuch.py --market sim"), "nosuch.py")
+    assert_one_line(run("compare nosuch other --name x"), "nosuch")
+
+
 # --- what a careless user must not lose, and what a careless strategy must not spoil ------------------------------
 
 
@@ -534,6 +569,7 @@ TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 20
         ("backtest equal-weight --market sim --overwrite --name page", "reports/page.html is a folder, not a file"),
         (f"backtest equal-weight --market sim --name {'x' * 300}", "cannot be a name, for it has 300 letters"),
         ("backtest equal-weight --market sim --cash 0", "--cash is 0"),
+        ("backtest equal-weight --market sim --risk-free 5", "a fraction: 0.05 is 5 %"),
         ("backtest equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
         ("audit equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
         ("backtest equal-weight --market sim --start 2010-06-01 --end 2010-05-01", "before it starts"),

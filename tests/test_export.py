@@ -216,9 +216,12 @@ def test_a_benchmark_with_gaps_is_given_from_bar_to_bar():
     assert list(series.benchmark) == pytest.approx([0.01, 0.02])
     assert list(series.benchmark.index) == list(series.returns.index[[0, 2]])
     assert "the benchmark QQQ has 3 of 4 bars; its return after a missing one spans the gap" in series.notes
-    none = to_pyfolio(replace(made, benchmark_equity=bars * np.nan))
+    one = to_pyfolio(replace(made, benchmark_equity=bars.where(bars == 404)))
+    assert one.benchmark is None
+    assert "no benchmark: QQQ has fewer than two bars in the window" in one.notes
+    none = to_pyfolio(replace(made, benchmark_equity=bars * np.nan, benchmark="none"))
     assert none.benchmark is None
-    assert "no benchmark: QQQ has fewer than two bars in the window" in none.notes
+    assert [note for note in none.notes if "benchmark" in note] == ["no benchmark: the run has none"]
 
 
 def test_a14_ruin_is_minus_one_and_then_zero():

@@ -208,6 +208,7 @@ def test_tensors_series_and_lists_are_alike():
         ({"equity": ["a", "b"]}, "must be numbers"),
         ({"equity": 3.0}, "shape"),
         ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
+        ({"equity": [1, 2], "risk_free": 5}, "risk_free is 5, a yearly rate of 500%; it is a fraction: 0.05 is 5 %"),
         ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
     ],
 )

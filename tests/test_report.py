@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -243,7 +244,9 @@ def test_windows_that_overlap_stand_on_rows_of_their_own():
 
 
 def test_many_windows_of_a_kind_have_one_line_in_the_legend():
-    windows = {f"{kind} {i}": (f"201{i}-01-01", f"201{i}-06-30") for i in range(1, 6) for kind in ("train", "validation")}
+    windows = {
+        f"{kind} {i}": (f"201{i}-01-01", f"201{i}-06-30") for i in range(1, 6) for kind in ("train", "validation")
+    }
     said = dict(window_legend(trained(days=60, windows=windows)))
     assert said["train"].startswith("5 train windows, 2011-01-01 to 2015-06-30; ")
     assert set(said) == {"train", "validation", "test"}
@@ -321,6 +324,28 @@ def test_provenance_and_spread_are_shown(result, html):
     assert f"mean {np.mean(scores):.5g}" in text
     assert f"standard deviation {np.std(scores, ddof=1):.5g}" in text
     assert "count 4" in text
+
+
+def test_provenance_is_said_in_words():
+    manifest = {"survivorship": True, "benchmark_kind": "none", "versions": {"numpy": "2.4.6", "finpod": "0.1.0"}}
+    groups = dict(provenance(make_result(days=30, manifest=manifest)))
+    assert ("Names chosen with hindsight (survivorship)", "yes") in groups["Data"]
+    assert ("Made with", "finpod 0.1.0, numpy 2.4.6") in groups["Data"]
+    assert "True" not in str(groups)
+    assert "Versions" not in str(groups)
+
+
+def test_without_a_benchmark_the_page_says_so():
+    made = make_result(days=400)
+    html = render(replace(made, benchmark="none", benchmark_equity=made.benchmark_equity * np.nan))
+    text = Page(html).text
+    assert not re.search(r"<t[hd][^>]*>none<", html)
+    assert "no benchmark" in text
+    assert "Over the same days the equal weight of the names returned " in text
+    assert "; equal weight had " in text
+    assert "none returned" not in text
+    assert "none had" not in text
+    assert "Benchmark none" in text
 
 
 def test_lists_of_scores_show_mean_and_spread():

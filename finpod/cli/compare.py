@@ -35,10 +35,10 @@ def compare(
     if twice := next((place for place in whole if whole.count(place) > 1), None):
         raise InputError(f"{runs.name_of(twice)} is given twice; give each run once")
     target = None if no_report else out or runs.REPORTS / f"{runs.plain_word(name)}.html"
-    if target is not None:
-        require_free_file(target, overwrite)
     with console.progress("reading") as report:
         results = [finpod.load_result(place) for place in places]
+        if target is not None:
+            require_free_file(target, overwrite)
         report("comparing", 0.3)
         found = compared(results, names=_names(places))
         report("drawing", 0.8)

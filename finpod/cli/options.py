@@ -81,12 +81,23 @@ def check_dates(start: str | None, end: str | None) -> None:
         raise InputError(f"the window ends on {end}, before it starts on {start}; swap them")
 
 
-def check_account(cash: float, start: str | None, end: str | None) -> None:
-    """Raise InputError for cash or dates with which no account can run."""
+def check_account(cash: float, start: str | None, end: str | None, risk_free: float = 0.0) -> None:
+    """Raise InputError for cash, dates or a rate with which no account can run."""
+    from finpod.measures import check_rates
     from finpod.simulation import Terms
 
     check_dates(start, end)
+    check_rates(risk_free)
     Terms(cash=cash)
+
+
+def check_market(market: str, members: str | None) -> None:
+    """Raise InputError for files that are not there: known before any of them is read."""
+    path = Path(market_path(market))
+    if market != "sample" and not path.exists():
+        raise InputError(f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'")
+    if members is not None and "." in members and not Path(members).exists():
+        raise InputError(f"there is no list of members {members}; give a CSV, or 'nasdaq100'")
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:

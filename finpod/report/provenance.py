@@ -23,6 +23,8 @@ _HEADS = {"seed": "Agent seed"}
 """Columns of those lists: an agent's own seed is not that of its tournament."""
 _LONG_SERIES = 8
 """Figures by name, such as one a year, that are more than this stand on one line."""
+_LABELS = {"survivorship": "Names chosen with hindsight (survivorship)", "versions": "Made with"}
+"""What keys are called whose own words would not do."""
 
 
 class Table(NamedTuple):
@@ -75,7 +77,10 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         ("Window", f"{start} to {end}, {len(result.returns):,} returns"),
         ("Starting cash", money(result.equity.iloc[0])),
         ("Costs and fills", describe_terms(result.costs, result.fill, result.whole_shares)),
-        ("Benchmark", f"{result.benchmark}, bought at the first close, without cost"),
+        (
+            "Benchmark",
+            f"{result.benchmark}, bought at the first close, without cost" if result.has_benchmark else "none",
+        ),
         ("Equal weight", "point-in-time members, every session, same dates, same costs"),
         ("Risk-free rate", percent(result.risk_free)),
         ("Periods a year", f"{result.periods_per_year:g}"),
@@ -149,8 +154,10 @@ def _spread(rows: list[dict[str, Any]]) -> Table:
 def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
-        label = f"{prefix}{_words(str(key))}"
-        if isinstance(value, Mapping) and len(value) > _LONG_SERIES and all(map(_is_figure, value.values())):
+        label = f"{prefix}{_LABELS.get(str(key)) or _words(str(key))}"
+        if key == "versions" and isinstance(value, Mapping):
+            rows.append((label, ", ".join(f"{name} {_text(item)}" for name, item in sorted(value.items()))))
+        elif isinstance(value, Mapping) and len(value) > _LONG_SERIES and all(map(_is_figure, value.values())):
             rows.append((label, ", ".join(f"{name}: {_text(item)}" for name, item in sorted(value.items()))))
         elif isinstance(value, Mapping):
             rows += _flat(value, f"{label}: ")
@@ -177,6 +184,8 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 def _text(value: Any) -> str:
     if value is None:
         return "n/a"
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
     if _is_figure(value):
         return _figure(value)
     if isinstance(value, (list, tuple)):

@@ -106,21 +106,22 @@ def summary(result: BacktestResult) -> str:
     own, start, end = result.metrics, *(f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     days = f"{own.days:,} return{'s' if own.days != 1 else ''}"
     yearly = "" if result.is_short else f" ({percent(own.cagr)} a year)"
+    had, returned = "equal weight had", "the equal weight of the names returned"
+    if result.has_benchmark:
+        bench = result.benchmark_metrics
+        had = f"{result.benchmark} had {ratio(bench.sharpe)} and equal weight"
+        returned = f"{result.benchmark} returned {percent(bench.total_return)} and the equal weight of the names"
     sharpe = (
         ""
         if result.is_short
-        else (
-            f" Its Sharpe ratio was {ratio(own.sharpe)}; {result.benchmark} had {ratio(result.benchmark_metrics.sharpe)} and equal "
-            f"weight {ratio(result.equal_weight_metrics.sharpe)}."
-        )
+        else (f" Its Sharpe ratio was {ratio(own.sharpe)}; {had} {ratio(result.equal_weight_metrics.sharpe)}.")
     )
     ruined = f" The account was ruined on {day}: it fell to zero." if (day := ruin_date(result)) else ""
     return (
         f"From {start} to {end} ({days}), {result.strategy} turned {money(result.equity.iloc[0])} into "
         f"{money(result.equity.iloc[-1])}: a total return of {percent(own.total_return)}{yearly} after costs of "
-        f"{money(result.fees)}. Over the {'days it has' if benchmark_cover(result) else 'same days'} {result.benchmark} returned "
-        f"{percent(result.benchmark_metrics.total_return)} and the equal weight of the names "
-        f"{percent(result.equal_weight_metrics.total_return)}. The deepest fall below a peak was "
+        f"{money(result.fees)}. Over the {'days it has' if benchmark_cover(result) else 'same days'} "
+        f"{returned} {percent(result.equal_weight_metrics.total_return)}. The deepest fall below a peak was "
         f"{percent(own.max_drawdown)}.{sharpe}{ruined}"
     )
 
@@ -241,9 +242,7 @@ def years(result: BacktestResult) -> Table:
         rows.append(
             (str(year), percent(own), percent(bench), percent(equal), percent(own - bench), percent(own - equal))
         )
-    return Table(
-        ("Year", result.strategy, result.benchmark, "equal weight", "over benchmark", "over equal weight"), rows
-    )
+    return Table(("Year", *columns(result).values(), "over benchmark", "over equal weight"), rows)
 
 
 def worst_drawdowns(result: BacktestResult) -> Table:
