@@ -1,4 +1,4 @@
-"""What makes a policy none: all cash, one name, a purchase never touched again, the benchmark or equal weight by another name."""
+"""What makes a policy none, or a result too good: all cash, one name, a purchase never touched again, a known rule renamed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finpod.market.data import Array
 from finpod.measures import DUST
 from finpod.result import BacktestResult
 from finpod.strategy import EqualWeight
-from finpod.table import percent
+from finpod.table import percent, ratio
 
 ALMOST_ALL = 0.95
 """Share of the account above which a policy counts as all cash, as one name, or as all invested."""
@@ -21,6 +21,8 @@ SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
 """Distance of beta from 1, and yearly tracking error, below which a policy is the benchmark."""
 SAME_WEIGHT = 0.005
 """Yearly tracking error against equal weight below which a policy is equal weight."""
+TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
+"""Sharpe ratio, and yearly growth, above which over so many years a result is not believed."""
 
 
 def alarms(result: BacktestResult) -> tuple[str, ...]:
@@ -31,7 +33,7 @@ def alarms(result: BacktestResult) -> tuple[str, ...]:
     weights = result.weights.to_numpy()[1:][alive]
     if not len(weights):  # ruined at once, which the figures say well enough
         return ()
-    said = [_hardly_invested(weights, days), _one_name(weights)]
+    said = [_too_good(result), _hardly_invested(weights, days), _one_name(weights)]
     if days == 1 and len(alive) > 1:
         said.append("buy and hold: it traded on one day only")
     if days > 1 and not result.is_short:
@@ -39,6 +41,20 @@ def alarms(result: BacktestResult) -> tuple[str, ...]:
     if days and not result.is_short:
         said += _disguises(result.by_session())
     return tuple(sentence for sentence in said if sentence)
+
+
+def _too_good(result: BacktestResult) -> str:
+    """What no strategy with orders once a day has earned, as far as is known."""
+    if len(result.returns) < ENOUGH * result.periods_per_year:
+        return ""
+    daily = result.by_session().metrics
+    if daily.sharpe > TOO_GOOD:
+        what = f"a Sharpe ratio of {ratio(daily.sharpe)}"
+    elif daily.cagr > TOO_FAST:
+        what = f"growth of {percent(daily.cagr, 0)} a year"
+    else:
+        return ""
+    return f"too good: {what} is more than any known daily strategy earns after costs; look for look-ahead first"
 
 
 def _hardly_invested(weights: Array, days: int) -> str:

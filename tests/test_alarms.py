@@ -202,3 +202,35 @@ def test_without_a_benchmark_nothing_is_said_of_it(market):
     base = make_result(days=100)
     none = make_result(days=100, benchmark_equity=pd.Series(np.nan, base.equity.index))
     assert not any("benchmark" in sentence for sentence in alarms(none))
+
+
+@pytest.mark.parametrize(
+    ("drift", "days", "sentence"),
+    [
+        (0.004, 400, "too good: a Sharpe ratio of "),
+        (0.0005, 400, ""),
+        (0.004, 100, ""),  # too short to tell
+    ],
+)
+def test_what_is_too_good_to_be_true_is_not_believed(drift, days, sentence):
+    good = too_good(drift, days)
+    assert bool(good) == bool(sentence)
+    assert all(one.startswith(sentence) for one in good)
+    assert all(
+        one.endswith(" is more than any known daily strategy earns after costs; look for look-ahead first")
+        for one in good
+    )
+
+
+def test_growth_alone_may_be_too_good(monkeypatch):
+    monkeypatch.setattr(module, "TOO_GOOD", 1000.0)
+    (sentence,) = too_good(0.02, 252)
+    assert sentence.startswith("too good: growth of ")
+    assert "% a year is more than" in sentence
+
+
+def too_good(drift, days):
+    random = np.random.default_rng(1)
+    close = 50 * np.cumprod(1 + random.normal(drift, 0.01, (days, 1)) + random.normal(0, 0.001, (days, 4)), axis=0)
+    told = said(Fidgeting(), make_market(close, benchmark=10 + random.random(days)))
+    return [one for one in told if one.startswith("too good")]

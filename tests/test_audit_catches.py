@@ -2,6 +2,7 @@
 
 import socket
 import subprocess
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -273,6 +274,43 @@ def test_a_panel_in_a_global_of_its_file_is_caught(tmp_path, market, check):
     )
     verdict = check(load_strategy(tmp_path / "mine.py"), market)
     assert ["global CLOSES holds" in finding for finding in verdict.findings] == [True]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "line", ["from panel_of_mine import CLOSES", "import panel_of_mine; CLOSES = panel_of_mine.CLOSES"]
+)
+def test_a_panel_that_is_imported_while_it_decides_is_caught(tmp_path, monkeypatch, market, check, line):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "panel_of_mine", raising=False)
+    np.save(tmp_path / "closes.npy", market.close)
+    (tmp_path / "panel_of_mine.py").write_text(
+        f"import numpy as np\nCLOSES = np.load({str(tmp_path / 'closes.npy')!r})\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "import finpod, numpy as np\n"
+        "class Mine(finpod.Strategy):\n"
+        "    def decide(self, view):\n"
+        f"        {line}\n"
+        "        return finpod.top_k(np.nan_to_num(CLOSES[-1]), 3, among=view.tradable)\n"
+    )
+    verdict = check(load_strategy(tmp_path / "mine.py"), market)
+    assert "panel_of_mine.CLOSES holds ndarray [330, 12]" in verdict.findings[0]
+
+
+@BOTH
+def test_a_calendar_is_no_look_ahead(market, check):
+    class Knows(Strategy):
+        def __init__(self):
+            self.weekday = {f"{day!s:.10}": pd.Timestamp(day).dayofweek for day in market.dates}
+            self.holidays = pd.DatetimeIndex(market.dates[::20])
+            self.season = pd.Series(np.sin(np.arange(DAYS) / 41.3), pd.DatetimeIndex(market.dates))
+            self.rates = pd.DataFrame({"rate": np.linspace(1, 2, DAYS) ** 0.5}, pd.DatetimeIndex(market.dates))
+
+        def decide(self, view):
+            return equal_parts(view.tradable) * (self.weekday[f"{view.date!s:.10}"] < 3)
+
+    assert check(Knows(), market).findings == ()
 
 
 def test_a_feature_that_carries_a_panel_is_caught(market):

@@ -131,6 +131,74 @@ def test_of_each_attribute_the_first_copy_is_told(market):
     assert len(told(market, by_day)) == 1
 
 
+def ahead(market, sessions=5):
+    """[T, N] returns over the coming sessions; NaN at the end."""
+    table = np.full(market.shape, NAN)
+    table[:-sessions] = market.close[sessions:] / market.close[:-sessions] - 1
+    return table
+
+
+def by_text(market):
+    return [f"{day!s:.10}" for day in market.dates]
+
+
+NAMES_BY_DATE = {
+    "a tidy frame": lambda m, t: tidy(m, t, pd.DatetimeIndex(m.dates)),
+    "a tidy frame with days as text": lambda m, t: tidy(m, t, by_text(m)),
+    "a Series by date and name": lambda m, t: tidy(m, t, m.dates).set_index(["date", "ticker"])["value"],
+    "a frame by date with the ticker beside": lambda m, t: tidy(m, t, m.dates).set_index("date"),
+    "rows by day": lambda m, t: dict(zip(m.dates, np.nan_to_num(t), strict=True)),
+    "rows by text": lambda m, t: dict(zip(by_text(m), np.nan_to_num(t).tolist(), strict=True)),
+    "rows by Timestamp": lambda m, t: {pd.Timestamp(d): pd.Series(r, m.tickers) for d, r in zip(m.dates, t, strict=True)},
+    "names by date": lambda m, t: {
+        pd.Timestamp(day).date(): m.tickers[int(row.argmax())] for day, row in zip(m.dates, np.nan_to_num(t), strict=True)
+    },
+    "lists of names": lambda m, t: {d: [m.tickers[i] for i in row.argsort()[:2]] for d, row in zip(by_text(m), t, strict=True)},
+}  # fmt: skip
+
+
+def tidy(market, table, dates):
+    frame = pd.DataFrame(np.nan_to_num(table), index=pd.Index(dates, name="date"), columns=list(market.tickers))
+    frame.columns.name = "ticker"
+    return frame.stack().rename("value").reset_index()
+
+
+@pytest.mark.parametrize("kind", NAMES_BY_DATE)
+def test_what_is_said_of_names_by_later_dates_is_told(market, kind):
+    held = NAMES_BY_DATE[kind](market, ahead(market))
+    (copy,) = told(market, held)
+    assert " of days up to 20" in str(copy)
+    assert told(market, held, row=99) == []
+
+
+def test_what_is_said_of_names_up_to_the_day_is_not_told(market):
+    until = dict(zip(market.dates[: ROW + 1], ahead(market), strict=False))
+    assert told(market, until) == []
+    frame = tidy(market, ahead(market), market.dates)
+    assert told(market, frame[frame.date <= market.dates[ROW]]) == []
+
+
+@pytest.mark.parametrize("sessions", [1, 5])
+@pytest.mark.parametrize("of", [lambda moves: 2 * moves, np.sign, lambda moves: moves > 0, lambda moves: moves + 0.001])
+def test_figures_that_go_with_coming_moves_are_told(sessions, of):
+    long = random_market(days=450, names=3)
+    moves = of(long.benchmark_close[sessions:] / long.benchmark_close[:-sessions] - 1).astype(float)
+    days = long.dates[:-sessions]
+    for held in ({f"{day!s:.10}": float(move) for day, move in zip(days, moves, strict=True)}, pd.Series(moves, days)):
+        assert f"over the next {sessions} sessions" in str(told(long, held))
+    rates = dict(zip(long.dates, np.random.default_rng(0).normal(size=450).cumsum().tolist(), strict=True))
+    assert told(long, rates) == []
+    assert told(long, pd.Series(rates)) == []
+    past = np.r_[0.5, moves[:-1]] if sessions == 1 else np.r_[np.full(5, 0.5), moves[:-5]]  # what has happened
+    assert told(long, dict(zip(days, past.tolist(), strict=True))) == []
+
+
+def test_signs_of_each_coming_session_are_told_without_dates():
+    long = random_market(days=450, names=3)
+    signs = np.sign(long.benchmark_close[1:] / long.benchmark_close[:-1] - 1)
+    assert "over the next 1 sessions" in str(told(long, signs))
+
+
 # --- no copies ------------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +231,14 @@ def test_the_last_row_has_nothing_after_it(market):
         np.array(["x", None, 3.0], dtype=object),
         torch.zeros(3, dtype=torch.bool),
         torch.eye(3).to_sparse(),
+        {f"2024-0{month}-01": month % 5 for month in range(1, 10)},
+        {f"2024-0{month}-01": 0.123 * month for month in range(1, 10)},
+        {"2024-01-01": "A", "2030-01-01": "a holiday"},
+        pd.DataFrame({"day": ["2024-03-20", "2030-01-01"], "name": ["A", "B"], "weight": [0.5, 0.25]}),
+        pd.Series(["x", "y"], pd.to_datetime(["2024-01-01", "2030-01-01"])),
+        {"2024-01-01": None, "not a day": 3.0},
+        {},
+        pd.DataFrame(),
     ],
     ids=str,
 )

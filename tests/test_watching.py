@@ -70,6 +70,35 @@ def test_files_that_native_code_reads_are_seen_where_they_are_handed_over(files)
     )
 
 
+def test_native_readers_that_python_does_not_tell_of_go_by_their_names(files):
+    import pyarrow.csv
+    import pyarrow.csv as aliased
+    from pyarrow import memory_map
+    from pyarrow.csv import open_csv
+
+    def imports_inside():
+        import pyarrow.csv as inside
+
+        inside.read_csv(files / "x.csv")
+
+    assert seen(imports_inside) == ["reads a file (pyarrow.csv.read_csv)"]
+    assert seen(lambda: pyarrow.csv.read_csv(files / "x.csv")) == ["reads a file (pyarrow.csv.read_csv)"]
+    assert seen(lambda: aliased.read_csv(files / "x.csv")) == ["reads a file (pyarrow.csv.read_csv)"]
+    assert seen(lambda: open_csv(files / "x.csv")) == ["reads a file (pyarrow.csv.open_csv)"]
+    assert seen(lambda: memory_map(str(files / "x.npy")).close()) == ["reads a file (pyarrow.memory_map)"]
+    assert seen(lambda: pyarrow.csv.ReadOptions()) == []
+
+
+def test_readers_of_polars_are_seen():
+    """A stand-in: polars is no dependency."""
+    code = "\n".join(f"def {name}(given):\n    return given" for name in ("read_csv", "scan_csv", "col"))
+    names = {"__name__": "polars.io.csv.functions"}
+    exec(compile(code, "/x/site-packages/polars/io/csv/functions.py", "exec"), names)
+    assert seen(lambda: names["read_csv"]("x.csv")) == ["reads a file (polars.read_csv)"]
+    assert seen(lambda: names["scan_csv"]("x.csv")) == ["reads a file (polars.scan_csv)"]
+    assert seen(lambda: names["col"]("x")) == []
+
+
 def test_folders_that_are_listed_are_named(files):
     assert seen(lambda: list(files.iterdir())) == [f"lists the folder {files}"]
     assert seen(lambda: list(files.glob("*.csv"))) == [f"lists the folder {files}"]
@@ -175,6 +204,39 @@ def test_the_network_is_seen():
 )
 def test_a_clock_that_is_read_is_named(clock, read):
     assert seen(read) == [f"reads the clock ({clock})"]
+
+
+NOW, MOMENT, MODULE, WHEN, DAY = pd.Timestamp.now, pd.Timestamp, pd, pd.to_datetime, np.datetime64
+
+
+def imports_a_clock():
+    from pandas import Timestamp as Inside
+
+    return Inside.today()
+
+
+@pytest.mark.parametrize(
+    ("clock", "read"),
+    [
+        ("Timestamp.now", lambda: NOW()),
+        ("Timestamp.utcnow", lambda: MOMENT.utcnow()),
+        ("Timestamp.now", lambda: MODULE.Timestamp.now()),
+        ("Timestamp('today')", lambda: MOMENT("today")),
+        ("to_datetime('now')", lambda: WHEN("now", utc=True)),
+        ("datetime64('now')", lambda: DAY("now")),
+        ("Timestamp.today", imports_a_clock),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Timestamp.utcnow:FutureWarning", "ignore:.*utcnow is deprecated")
+def test_a_clock_by_another_name_is_named(clock, read):
+    assert set(seen(read)) == {f"reads the clock ({clock})"}
+
+
+def test_a_class_of_times_that_is_only_used_is_no_clock():
+    def innocent():
+        return MOMENT("2020-01-02"), MOMENT.fromisoformat("2020-01-02"), WHEN("2020-01-02"), DAY("2020-01-02")
+
+    assert seen(innocent) == []
 
 
 def test_what_only_converts_or_measures_time_reads_no_clock():

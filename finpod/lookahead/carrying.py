@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from finpod.lookahead.dated import by_date, said_of_later
 from finpod.lookahead.reach import is_numeric, reachable
 from finpod.market.data import Array, MarketData, as_date
 from finpod.strategy import FeatureTable, MarketView
@@ -35,6 +36,10 @@ SAMPLE, SHARE = 512, 0.1
 """Of so many values of an array, this share must be the market's before it is looked at closely."""
 ROUND = 3
 """Numbers of so many digits tell nothing: they are anybody's."""
+MOVES = {1: 60, 5: 300}
+"""Sessions that a figure may look ahead, and how many figures it takes to tell that from chance."""
+TIED = 0.6
+"""Correlation with coming moves that no honest figure has; the sign of a coming return has 0.8."""
 TRIES = 8
 """Places at which a copy is looked for in the array itself."""
 
@@ -64,8 +69,9 @@ class Copies:
 
     A copy is `RUN` sessions of a name, or `FEWEST` names of a session, that lie side by side in an array, Series, frame,
     tensor, list or dict as they do in the prices, volumes, simple or logarithmic returns, or in their means, deviations
-    and extremes over all rows; an array with one row for each session, whatever it holds; or a market, or a view, that
-    goes on beyond the day. What lies at or before `trained_until` a strategy may hold.
+    and extremes over all rows; an array with one row for each session, whatever it holds; what is said of names
+    by later dates (`finpod/lookahead/dated.py`); figures that go with coming moves of the market; or a market, or a view,
+    that goes on beyond the day. What lies at or before `trained_until` a strategy may hold.
     """
 
     def __init__(self, market: MarketData, trained_until: str | None = None, homes: tuple[str, ...] = ()) -> None:
@@ -93,13 +99,18 @@ class Copies:
             until = market.dates[-1]
             return f"a market {list(market.shape)} up to {until!s:.10}" if until > day else None
         array = _numbers(value)
+        dated = (
+            None if isinstance(value, (np.ndarray, torch.Tensor)) else said_of_later(value, day, self._market.tickers)
+        )
         if array is None or array.size < FEWEST:
-            return None
+            return dated and f"{type(value).__name__} with {dated}"
         with np.errstate(over="ignore"):
             found = (
                 self._by_dates(value, day)
                 or self._by_shape(array, known)
                 or self._by_value(array.astype(np.float32), known)
+                or dated
+                or self._by_move(value, array, known)
             )
         return found and f"{type(value).__name__} {list(array.shape)} with {found}"
 
@@ -121,6 +132,38 @@ class Copies:
         if not _tells(np.take(array, range(known + 1, days), axis=array.shape.index(days))):
             return None
         return f"a row for each session up to {self._market.dates[-1]!s:.10}"
+
+    def _by_move(self, value: Any, array: Array, known: int) -> str | None:
+        """Figures of later sessions that go with what the market does after each of them."""
+        dates = self._market.dates
+        for days, numbers in by_date(value):
+            rows = np.searchsorted(dates, days).clip(max=len(dates) - 1)
+            there = (dates[rows] == days) & (rows > known)
+            if said := self._goes_with(numbers[there], rows[there]):
+                return said
+        if array.ndim == 1 and len(dates) - 1 <= len(array) <= len(dates) and not isinstance(value, Mapping):
+            return self._goes_with(array[known + 1 :].astype(np.float64), np.arange(known + 1, len(array)))
+        return None
+
+    def _goes_with(self, numbers: Array, rows: Array) -> str | None:
+        for ahead, least in MOVES.items():
+            fits = rows + ahead < len(self._market.dates)
+            for moves in self._moves(ahead):
+                own, coming = numbers[fits], moves[rows[fits]]
+                both = np.isfinite(own) & np.isfinite(coming)
+                if both.sum() < least or min(np.ptp(own[both]), np.ptp(coming[both])) == 0:
+                    continue
+                if abs(np.corrcoef(own[both], coming[both])[0, 1]) > TIED:
+                    return f"what goes with the market's move over the next {ahead} sessions"
+        return None
+
+    def _moves(self, ahead: int) -> list[Array]:
+        """[T - ahead] returns of the benchmark, and of names on average, over the sessions after each."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a session without any name
+            names = np.nanmean(self._market.close[ahead:] / self._market.close[:-ahead] - 1, axis=1)
+        index = self._market.benchmark_close
+        return [index[ahead:] / index[:-ahead] - 1, names]
 
     def _by_value(self, array: Array, known: int) -> str | None:
         """Prices, returns or statistics of later rows in an array of float32."""

@@ -110,6 +110,7 @@ def _of_function(function: FunctionType, homes: tuple[str, ...]) -> Iterator[tup
     held = {f"global {used}": function.__globals__.get(used, _MISSING) for used in global_names(code)}
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     held |= {f"{closed} of {name}": _contents(cell) for closed, cell in cells}
+    held |= {f"import {module.__name__}": module for module in _imported_by(code, function.__globals__)}
     for path, value in held.items():
         if isinstance(value, ModuleType):
             if whose(getattr(value, "__file__", None) or "<frozen >", homes) == "user":
@@ -120,6 +121,15 @@ def _of_function(function: FunctionType, homes: tuple[str, ...]) -> Iterator[tup
     yield from ((f"a default of {name}", value) for value in function.__defaults__ or ())
     yield from ((f"{name}'s {key}", value) for key, value in (function.__kwdefaults__ or {}).items())
     yield from ((f"{name}.{key}", value) for key, value in vars(function).items())
+
+
+def _imported_by(code: CodeType, names: Mapping[str, Any]) -> Iterator[ModuleType]:
+    """Modules that a function imports itself, as far as they are loaded."""
+    package = names.get("__package__") or ""
+    for name in imports(code):
+        for full in (name, f"{package}.{name}"):
+            if isinstance(module := sys.modules.get(full), ModuleType):
+                yield module
 
 
 def _of_instance(path: str, value: Any, homes: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
@@ -178,6 +188,13 @@ def global_names(code: CodeType) -> frozenset[str]:
     """The globals that a code object, and those within it, read or set."""
     own = {step.argval for step in dis.get_instructions(code) if step.opname.endswith(("_GLOBAL", "_NAME"))}
     return frozenset(own).union(*(global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+@lru_cache(maxsize=4096)
+def imports(code: CodeType) -> frozenset[str]:
+    """Names of modules that a code object, and those within it, import."""
+    own = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"}
+    return frozenset(own).union(*(imports(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def _contents(cell: CellType) -> Any:

@@ -46,11 +46,22 @@ NATIVE = {
     ("pyarrow.parquet.core", "read_table"): "reads a file (pyarrow.parquet.read_table)",
     ("pyarrow.parquet.core", "ParquetFile.__init__"): "reads a file (pyarrow.parquet.ParquetFile)",
     ("pyarrow.feather", "read_table"): "reads a file (pyarrow.feather.read_table)",
+    ("pyarrow.orc", "read_table"): "reads a file (pyarrow.orc.read_table)",
+    ("pyarrow.orc", "ORCFile.__init__"): "reads a file (pyarrow.orc.ORCFile)",
     ("pyarrow.dataset", "dataset"): "reads a file (pyarrow.dataset.dataset)",
     ("curl_cffi.requests.session", "Session.request"): "reaches for the network (curl_cffi)",
 }
 """Functions that hand a file or an address to native code, of which Python does not tell."""
 _NATIVE_NAMES = {name.rpartition(".")[2] for _, name in NATIVE}
+UNTOLD = {
+    ("pyarrow._csv", "read_csv"): "reads a file (pyarrow.csv.read_csv)",
+    ("pyarrow._csv", "open_csv"): "reads a file (pyarrow.csv.open_csv)",
+    ("pyarrow._json", "read_json"): "reads a file (pyarrow.json.read_json)",
+    ("pyarrow._json", "open_json"): "reads a file (pyarrow.json.open_json)",
+    ("pyarrow.lib", "memory_map"): "reads a file (pyarrow.memory_map)",
+    ("pyarrow.lib", "OSFile"): "reads a file (pyarrow.OSFile)",
+}
+"""Native functions whose calls Python does not tell of either: a function of the user's that names one is taken to call it."""
 
 CLOCKS = {"time", "time_ns", "clock_gettime", "clock_gettime_ns"}
 CLOCKS_WITHOUT = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
@@ -77,12 +88,13 @@ class Watch:
     `homes` are folders whose code counts as the user's even if it is installed. Files of Python and of packages, and what
     is read while importing them, are left alone; so are clocks that packages read and processes that they start. Of
     `pandas.Timestamp.now`, `numpy.datetime64('now')` and their like Python does not tell: a function of the user's that
-    holds such a call is taken to make it. It puts an earlier profile function back.
+    holds such a call, under whatever name, is taken to make it. It puts an earlier profile function back.
     """
 
     def __init__(self, homes: Sequence[str] = ()) -> None:
         self.homes = tuple(homes)
         self._sights: dict[Sight, None] = {}
+        self._named: set[CodeType] = set()
 
     @property
     def sights(self) -> list[Sight]:
@@ -124,8 +136,17 @@ class Watch:
                 user = self._user(frame)[0] if deed else None
                 if deed and user:
                     self._add(deed, user)
+            elif code.co_name.startswith(("read_", "scan_")) and frame.f_globals.get("__name__", "").startswith(
+                "polars."
+            ):
+                if user := self._user(frame)[0]:
+                    self._add(f"reads a file (polars.{code.co_name})", user)
             elif self._is_users(frame) and (clock := _clock_in(code)):
                 self._add(f"reads the clock ({clock})", frame)
+        elif event == "return" and frame.f_code not in self._named and self._is_users(frame):
+            self._named.add(frame.f_code)  # when it returns, what it imports is there
+            for deed in _named_in(frame):
+                self._add(deed, frame, frame.f_code.co_firstlineno)
 
     def _is_users(self, frame: FrameType) -> bool:
         return whose(frame.f_code.co_filename, self.homes) == "user"
@@ -143,11 +164,11 @@ class Watch:
             frame = frame.f_back
         return None, packages
 
-    def _add(self, what: str, frame: FrameType) -> None:
+    def _add(self, what: str, frame: FrameType, line: int | None = None) -> None:
         code = frame.f_code
         name = code.co_qualname.rpartition("<locals>.")[2]
         file = os.path.basename(code.co_filename)  # noqa: PTH119  # not every file name of a code object is a path
-        self._sights[Sight(what, f"{name} ({file}, line {frame.f_lineno})")] = None
+        self._sights[Sight(what, f"{name} ({file}, line {line or frame.f_lineno})")] = None
 
 
 def homes_of(strategy: Strategy) -> tuple[str, ...]:
@@ -256,3 +277,43 @@ def _clock_in(code: CodeType) -> str | None:
         if one.argval in CLOCKS_BY_WORD and following.opname == "LOAD_CONST" and following.argval in ("now", "today"):
             return f"{one.argval}('{following.argval}')"
     return None
+
+
+def _named_in(frame: FrameType) -> list[str]:
+    """What a function that returns does by clocks and readers of native code, going by what its names stand for."""
+    steps = [step for step in dis.get_instructions(frame.f_code) if step.opname not in {"PUSH_NULL", "PRECALL"}]
+    found = []
+    for i, step in enumerate(steps):
+        if not step.opname.startswith("LOAD_") or step.opname in ATTRIBUTE or not isinstance(step.argval, str):
+            continue
+        value, owner, end = _value_of(step, frame), None, i + 1
+        while end < len(steps) and steps[end].opname in ATTRIBUTE and isinstance(value, (ModuleType, type)):
+            owner, value = value, _attribute(value, steps[end].argval)
+            end += 1
+        given = steps[end].argval if end < len(steps) and steps[end].opname == "LOAD_CONST" else None
+        found.append(_deed_of(value, owner, given))
+    return [deed for deed in dict.fromkeys(found) if deed]
+
+
+def _value_of(step: dis.Instruction, frame: FrameType) -> Any:
+    if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
+        return frame.f_globals.get(step.argval)
+    return frame.f_locals.get(step.argval) if step.opname != "LOAD_CONST" else None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """That of a module or class, without waking a module that loads its parts when asked."""
+    return vars(owner).get(name) if isinstance(owner, ModuleType) else getattr(owner, name, None)
+
+
+def _deed_of(value: Any, owner: Any, given: Any) -> str | None:
+    name = getattr(value, "__name__", None)
+    if not isinstance(name, str):
+        return None
+    bound = getattr(value, "__self__", owner)
+    if isinstance(bound, type) and bound.__module__.startswith("pandas") and issubclass(bound, date):
+        return f"reads the clock ({bound.__name__}.{name})" if name in CLOCKS_OF_DATES else None
+    module = getattr(value, "__module__", None) or ""
+    if name in CLOCKS_BY_WORD and given in ("now", "today") and module.partition(".")[0] in {"pandas", "numpy"}:
+        return f"reads the clock ({name}('{given}'))"
+    return UNTOLD.get((module, name))
