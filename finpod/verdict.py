@@ -34,9 +34,7 @@ _FOUND: WeakKeyDictionary[BacktestResult, Found] = WeakKeyDictionary()
 
 def excess_over(result: BacktestResult, other: pd.Series) -> Interval | None:
     """95 % interval of the yearly growth in excess of another curve, on common days; None for a short or equal history."""
-    if result.periods_per_year > 252:
-        other = other.groupby(other.index.normalize()).last()
-    return _lead(_against(result, {"other": other}), "other")
+    return _lead(_against(result, {"other": result.sessions_of(other)}), "other")
 
 
 def sentence(result: BacktestResult, other: pd.Series, name: str, reserve: str = "") -> str:
@@ -184,7 +182,10 @@ def _fan_beaten(result: BacktestResult) -> float:
         sessions.fan.to_numpy(), risk_free=result.risk_free, periods_per_year=sessions.periods_per_year
     ).sharpe
     own, known = sessions.metrics.sharpe, drawn[np.isfinite(drawn)]
-    return float((known < own).mean()) if len(known) and math.isfinite(own) else math.nan
+    if not len(known) or not math.isfinite(own):
+        return math.nan
+    equal = np.isclose(known, own, rtol=1e-9)  # but for rounding; such ones count half
+    return float((np.where(equal, 0.5, known < own)).mean())
 
 
 def _said(found: Interval | None, name: str, trials: int, reserve: str = "") -> str:

@@ -70,7 +70,7 @@ def test_one_run_leads_to_the_agents_the_backtest_and_the_report(work, run):
     assert result.equity.index.is_unique
     assert result.trials == 2
     page = Path("reports/wf.html").read_text()
-    for word in ("segment-2010-12-08", "validation 2 window", "Rank correlation", "Out of sample score"):
+    for word in ("segment-2010-12-08", "2 validation windows", "Rank correlation", "Out of sample score"):
         assert word in page
     facts = json.loads(Path("backtests/wf/run.json").read_text())
     assert facts["command"].startswith("finpod walkforward stocks --market sim")

@@ -373,7 +373,7 @@ def test_reports_leave_nothing_open():
     first = render(result)
     assert all(render(result) == first for _ in range(2))
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Figure)]
+    assert not [thing for thing in gc.get_objects() if issubclass(type(thing), Figure)]
     assert plt.get_fignums() == []
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+GRAVE = ("in-sample", "LOOKS AHEAD")
+"""How warnings begin after which the figures mean nothing."""
 _TOP_HOLDINGS = 10
 
 
@@ -129,7 +131,7 @@ def summary(result: BacktestResult) -> str:
 def notes(result: BacktestResult) -> list[tuple[str, bool]]:
     """The warnings and alarms, each with whether it is grave: an in-sample window and ruin are."""
     told = dict.fromkeys((*result.warnings, *result.attribution.alarms))
-    said = [(warning, warning.startswith("in-sample")) for warning in told]
+    said = [(warning, warning.startswith(GRAVE)) for warning in told]
     if result.in_sample and not any(grave for _, grave in said):
         said.insert(0, ("in-sample: the window overlaps the days the strategy was trained or chosen on", True))
     if day := ruin_date(result):

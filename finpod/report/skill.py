@@ -187,7 +187,9 @@ def rules(result: BacktestResult) -> Table | None:
     if not result.baselines:
         return None
     own, bench, equal = columns(result).values()
-    curves = {own: result.equity, bench: result.benchmark_equity, equal: result.equal_weight_equity}
+    curves = {own: result.equity, bench: result.benchmark_equity}
+    if not np.allclose(result.equity, result.equal_weight_equity, rtol=1e-12):
+        curves[equal] = result.equal_weight_equity
     curves |= {name: curve for name, curve in result.baselines.items() if name not in curves}
     figures = {name: _figures(result, curve) for name, curve in curves.items()}
     ranked = sorted(figures, key=lambda name: -figures[name][2] if math.isfinite(figures[name][2]) else math.inf)
