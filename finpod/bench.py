@@ -1,4 +1,4 @@
-"""`run`: how fast this machine steps the market environment, acts in it and trains on it."""
+"""`run`: how fast this machine steps the market environment, acts in it, trains on it and judges what it learns."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ GROUPS = 64
 
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Size of the market whose features are timed."""
+ENDS = ("steps/s", "batch")
+ENVIRONMENT = tuple(f"{name} {end}" for name in ("env", "env compiled", "env with policy", "train PPO") for end in ENDS)
+PANEL = ("panel seconds", "panel batch")
+"""Names of lines."""
 WARM_UP = 2
 """Calls before the clock runs: the first compiles and lays out memory."""
 
@@ -47,19 +51,20 @@ class Timing(NamedTuple):
     """Time they took together."""
 
 
-def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: float = 3.0) -> dict[str, Any]:
-    """Environment steps a second of `envs` accounts in a simulated market of `names` stocks, with hardware and versions.
+def run(
+    *, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: float = 3.0, what: str | None = None
+) -> dict[str, Any]:
+    """How fast this machine is, a line for each figure, with hardware and versions; only lines of `what`, if it is given.
 
-    A step is one decision of one account, on the task's default settings but for the start groups. Each line is measured
-    for about `seconds`: the environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO
-    from end to end. A last line is the time to build a large panel of features. Raises InputError for sizes that cannot
-    be and a device that is not there.
+    Environment steps a second of `envs` accounts in a simulated market of `names` stocks: a step is one decision of one
+    account, on the task's default settings but for the start groups. Each line is measured for about `seconds`: the
+    environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO from end to end. Then the
+    time to build a large panel of features, and backtests, bootstrap and report beside their peers (`bench_backtest`).
+    Raises InputError for sizes that cannot be, a device that is not there and a word that is in no line.
     """
+    from finpod import bench_backtest
     from finpod.devices import pick_device
-    from finpod.envs.market import MarketEnv, TradingConfig
-    from finpod.market.features import build_panel
-    from finpod.market.tape import build_tape
-    from finpod.simulator import simulate_market
+    from finpod.envs.market import TradingConfig
 
     if envs < 1 or names < 2 or not 0 < seconds < math.inf:
         raise InputError(
@@ -67,21 +72,22 @@ def run(*, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: flo
         )
     place = pick_device(device)
     config = TradingConfig(num_envs=envs, start_groups=math.gcd(envs, GROUPS))
-    market = simulate_market(names=names, days=DAYS)
-    tape, panel = build_tape(market, device=place), build_panel(market, fit=(0, DAYS), device=place)
-
-    def environment(compile: bool = False) -> MarketEnv:
-        return MarketEnv(tape, 0, DAYS - 1, config, compile=compile)
-
-    lines: dict[str, Any] = _lines("env", stepping(environment()), envs, seconds, place)
-    try:
-        lines |= _lines("env compiled", stepping(environment(compile=True)), envs, seconds, place)
-    except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler
-        lines["env compiled steps/s"] = f"n/a: {str(error).strip().splitlines()[0]}"
-    lines |= _lines("env with policy", acting(environment(), panel), envs, seconds, place)
-    lines |= _lines("train PPO", training(environment(), panel), envs, seconds, place)
-    lines |= _panel_lines(place)
-    return lines | _circumstances(config, place, names)
+    groups: tuple[tuple[tuple[str, ...], Callable[[], dict[str, Any]]], ...] = (
+        (ENVIRONMENT, lambda: _environment_lines(config, names, seconds, place, what)),
+        (PANEL, lambda: _panel_lines(place)),
+        (bench_backtest.BACKTEST, lambda: bench_backtest.backtest_lines(names, seconds)),
+        (bench_backtest.BOOTSTRAP, lambda: bench_backtest.bootstrap_lines(seconds)),
+        (bench_backtest.REPORT, lambda: bench_backtest.report_lines(names, seconds)),
+    )
+    circumstances = _circumstances(config, place, names)
+    known = [name for lines, _ in groups for name in lines] + list(circumstances)
+    if what is not None and not any(what in name for name in known):
+        raise InputError(f"no line has {what!r} in its name; there are {', '.join(known)}")
+    lines: dict[str, Any] = {}
+    for these, measured in groups:
+        if what is None or any(what in name for name in these):
+            lines |= measured()
+    return {name: line for name, line in (lines | circumstances).items() if what is None or what in name}
 
 
 def rate(count: int, seconds: float) -> float:
@@ -140,6 +146,39 @@ def _learner(env: MarketEnv, panel: Panel) -> tuple[Any, int]:
     config = PPOConfig()
     generator = torch.Generator(device=env.device).manual_seed(0)
     return PPO(policy, panel, env.config.groups, config, generator), config.num_steps
+
+
+def _environment_lines(
+    config: TradingConfig, names: int, seconds: float, device: torch.device, what: str | None
+) -> dict[str, Any]:
+    """Steps a second in and around the environment, of those lines that are asked for."""
+    from finpod.envs.market import MarketEnv
+    from finpod.market.features import build_panel
+    from finpod.market.tape import build_tape
+    from finpod.simulator import simulate_market
+
+    market, envs = simulate_market(names=names, days=DAYS), config.num_envs
+    tape, panel = build_tape(market, device=device), build_panel(market, fit=(0, DAYS), device=device)
+
+    def environment(compile: bool = False) -> MarketEnv:
+        return MarketEnv(tape, 0, DAYS - 1, config, compile=compile)
+
+    makers: dict[str, Callable[[], Work]] = {
+        "env": lambda: stepping(environment()),
+        "env compiled": lambda: stepping(environment(compile=True)),
+        "env with policy": lambda: acting(environment(), panel),
+        "train PPO": lambda: training(environment(), panel),
+    }
+    lines: dict[str, Any] = {}
+    for name, make in makers.items():
+        if what is None or any(what in f"{name} {end}" for end in ENDS):
+            try:
+                lines |= _lines(name, make(), envs, seconds, device)
+            except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler
+                if name != "env compiled":
+                    raise
+                lines[f"{name} steps/s"] = f"n/a: {str(error).strip().splitlines()[0]}"
+    return lines
 
 
 def _lines(name: str, work: Work, envs: int, seconds: float, device: torch.device) -> dict[str, Any]:

@@ -7,13 +7,17 @@ import time
 import pytest
 import torch
 
-from finpod import InputError, bench
+from finpod import InputError, bench, bench_backtest
 
 
 @pytest.fixture(autouse=True)
-def a_small_panel(monkeypatch):
+def small(monkeypatch):
     monkeypatch.setattr(bench, "PANEL_NAMES", 4)
     monkeypatch.setattr(bench, "PANEL_DAYS", 300)
+    for name, value in (("DAYS", 40), ("STRATEGIES", 3), ("RESAMPLES", 20)):
+        monkeypatch.setattr(bench_backtest, name, value)
+    for peer in ("vectorbt", "quantstats", "pyfolio"):
+        monkeypatch.setitem(sys.modules, peer, None)
 
 
 @pytest.fixture(autouse=True)
@@ -53,16 +57,52 @@ def test_every_line_is_there(uncompiled):
     for name in ("env", "env compiled", "env with policy", "train PPO"):
         assert lines[f"{name} steps/s"] > 0
         assert lines[f"{name} batch"].startswith("8 accounts x ")
+    assert lines["panel seconds"] > 0
+    assert lines["backtest bars/s"] > 0
+    assert lines["bootstrap seconds"] > 0
+    assert lines["report seconds"] > 0
     assert lines["task"] == "3 simulated stocks, action tilt, hold 5, horizon 20, 8 start groups"
     assert lines["device"] == "cpu"
     assert "cores" in lines["hardware"]
     assert lines["threads"] == "1"
     assert f"torch {torch.__version__}" in lines["versions"]
+    announced = [*bench.ENVIRONMENT, *bench.PANEL, *bench_backtest.BACKTEST, *bench_backtest.BOOTSTRAP]
+    assert list(lines)[:-5] == [*announced, *bench_backtest.REPORT]
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted"),
+    [
+        ("panel", bench.PANEL),
+        ("train", ("train PPO steps/s", "train PPO batch")),
+        ("env compiled", ("env compiled steps/s", "env compiled batch")),
+        ("bootstrap", bench_backtest.BOOTSTRAP),
+        ("hardware", ("hardware",)),
+    ],
+)
+def test_only_what_is_asked_for_is_measured(what, wanted, uncompiled, monkeypatch):
+    measured = []
+    for module, name in (
+        (bench, "_lines"),
+        (bench, "_panel_lines"),
+        (bench_backtest, "backtest_lines"),
+        (bench_backtest, "bootstrap_lines"),
+        (bench_backtest, "report_lines"),
+    ):
+        whole = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, whole=whole: measured.append(whole.__name__) or whole(*a))
+    assert tuple(bench.run(envs=4, names=3, seconds=0.01, what=what)) == tuple(wanted)
+    assert len(measured) == (what != "hardware")
+
+
+def test_a_word_that_is_in_no_line():
+    with pytest.raises(InputError, match=r"no line has 'tempo' in its name; there are env steps/s, .*versions"):
+        bench.run(what="tempo")
 
 
 def test_steps_and_time_make_the_rate(uncompiled):
-    lines = bench.run(envs=4, names=2, seconds=0.01)
     for name in ("env", "train PPO"):
+        lines = bench.run(envs=4, names=2, seconds=0.01, what=name)
         words = lines[f"{name} batch"].replace(",", "").split()
         envs, steps, seconds = int(words[0]), int(words[3]), float(words[6])
         assert envs == 4
@@ -75,7 +115,7 @@ def test_a_machine_that_cannot_compile_says_so(monkeypatch):
         raise RuntimeError("no C++ compiler found\nand much more")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    lines = bench.run(envs=2, names=2, seconds=0.001)
+    lines = bench.run(envs=2, names=2, seconds=0.001, what="steps/s")
     assert lines["env compiled steps/s"] == "n/a: no C++ compiler found"
     assert lines["train PPO steps/s"] > 0
 

@@ -13,7 +13,8 @@ from finpod.errors import InputError
 
 def bench(
     what: Annotated[
-        str | None, typer.Argument(help="Only the lines with this word, such as env or train; or tournament.")
+        str | None,
+        typer.Argument(help="Only the lines with this word, such as env, backtest or report; or tournament."),
     ] = None,
     device: options.Device = "auto",
     envs: Annotated[int, typer.Option(help="Parallel environments.")] = 4096,
@@ -23,7 +24,7 @@ def bench(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure environment and training speed, with hardware and versions."""
+    """Measure how fast this machine trains, backtests and reports, beside peers that are installed, with versions."""
     from finpod import bench, bench_tournament
 
     if what == "tournament":
@@ -33,7 +34,7 @@ def bench(
         return
     _say_device(device)
     with console.progress("measuring"):
-        lines = bench.run(device=device, envs=envs, names=names, seconds=3.0 if seconds is None else seconds)
+        lines = bench.run(device=device, envs=envs, names=names, seconds=3.0 if seconds is None else seconds, what=what)
     wanted = {name: line for name, line in lines.items() if what is None or what in name}
     if not wanted:
         raise InputError(f"no line has {what!r} in its name; there are {', '.join(lines)}")

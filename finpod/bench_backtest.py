@@ -1,0 +1,208 @@
+"""Lines of `finpod bench`: backtests from ready weights, the bootstrap and the report, beside peers where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from finpod.market.data import Array, MarketData
+    from finpod.result import BacktestResult
+
+DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
+"""Sessions of the simulated market, strategies that are run at once and resamples of the bootstrap."""
+FEE_BPS = 10.0
+"""What trading costs here and with the peers."""
+
+BACKTEST = (
+    "backtest bars/s",
+    "backtest exact bars/s",
+    "backtest whole result bars/s",
+    "backtest strategies at once bars/s",
+    "backtest vectorbt bars/s",
+    "backtest vectorbt whole result bars/s",
+    "backtest / vectorbt",
+    "backtest whole result / vectorbt",
+    "backtest strategies at once / vectorbt",
+    "backtest batch",
+)
+"""Names of the lines of `backtest_lines`; and so on."""
+BOOTSTRAP = ("bootstrap seconds", "bootstrap batch")
+REPORT = (
+    "report seconds",
+    "report quantstats seconds",
+    "report pyfolio seconds",
+    "report / quantstats",
+    "report / pyfolio",
+    "report batch",
+)
+
+
+def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
+    """Bars (names x returns x strategies) a second, weights decided anew at every session.
+
+    `backtest` moves the money and keeps every fill, as vectorbt's `from_orders` does; `exact` does so session by session.
+    A whole result has equity, weights, the log of trades and, of finpod alone, benchmark and equal weight.
+    """
+    from finpod.backtester import backtest
+    from finpod.batch import path_of
+    from finpod.decisions import ReadyWeights
+    from finpod.market.ledger import Costs
+    from finpod.market.tape import build_tape
+    from finpod.simulation import Terms, Window
+    from finpod.simulator import simulate_market
+
+    market = simulate_market(names=names, days=DAYS + 1)
+    window = Window(market=market, tape=build_tape(market), first=0, last=DAYS)
+    costs, many = Costs(fee_bps=FEE_BPS), made_weights(STRATEGIES, market)
+    one, terms, bars = many[0].astype(np.float64), Terms(costs=costs), DAYS * names
+
+    def path(fast: bool) -> object:
+        return path_of(ReadyWeights(one, "weights", window), 0, window, terms, fast=fast)
+
+    own = {
+        "": bars / shortest(lambda: path(fast=True), seconds),
+        " exact": bars / shortest(lambda: path(fast=False), seconds),
+        " whole result": bars / shortest(lambda: backtest(one, market, costs=costs, fast=True), seconds),
+        " strategies at once": STRATEGIES * bars / shortest(lambda: backtest(many, market, costs=costs), seconds),
+    }
+    lines: dict[str, Any] = {f"backtest{name} bars/s": rate for name, rate in own.items()}
+    peer = _vectorbt(market, one, seconds)
+    for name, rate in peer.items():
+        lines[f"backtest vectorbt{name} bars/s"] = rate
+    for name, against in (("", ""), (" whole result", " whole result"), (" strategies at once", "")):
+        other = peer[against]
+        lines[f"backtest{name} / vectorbt"] = own[name] / other if isinstance(other, float) else other
+    lines["backtest batch"] = (
+        f"{names} names x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several"
+    )
+    return lines
+
+
+def bootstrap_lines(seconds: float) -> dict[str, Any]:
+    """Seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its lead over another."""
+    from finpod.bootstrap import intervals
+
+    own, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
+    return {
+        "bootstrap seconds": shortest(lambda: intervals(own, {"other": other}, resamples=RESAMPLES), seconds),
+        "bootstrap batch": f"{RESAMPLES:,} resamples of 2 series of {DAYS:,} returns; shortest of several",
+    }
+
+
+def report_lines(names: int, seconds: float) -> dict[str, Any]:
+    """Seconds to write a report; what it shows has been computed before, as imports and bootstrap have their own time."""
+    from finpod.backtester import backtest
+    from finpod.result import BacktestResult
+    from finpod.simulator import simulate_market
+
+    market = simulate_market(names=names, days=DAYS + 1)
+    result = backtest(made_weights(1, market)[0], market, fast=True)
+    assert isinstance(result, BacktestResult)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        own = shortest(lambda: result.report(place / "report.html"), seconds)
+        peers = {"quantstats": _quantstats(result, place, seconds), "pyfolio": _pyfolio(result, seconds)}
+    lines: dict[str, Any] = {"report seconds": own}
+    lines |= {f"report {name} seconds": took for name, took in peers.items()}
+    lines |= {f"report / {name}": own / took if isinstance(took, float) else took for name, took in peers.items()}
+    return lines | {"report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several"}
+
+
+def shortest(call: Callable[[], object], seconds: float) -> float:
+    """The shortest time a call takes, of as many as `seconds` allow, two at least after one that does not count.
+
+    What else runs on a machine only ever adds to a time.
+    """
+    call()
+    taken: list[float] = []
+    while len(taken) < 2 or sum(taken) < seconds:
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def made_weights(count: int, market: MarketData) -> Array:
+    """[S, T, N] float32 random weights that sum to one."""
+    weights = np.random.default_rng(0).random((count, *market.shape), dtype=np.float32)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
+
+
+def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
+    """What `measure` says of the module of a peer, which may print and warn as it likes; why not if it cannot be had."""
+    noise = io.StringIO()
+    try:
+        with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):
+            warnings.simplefilter("ignore")
+            return measure(importlib.import_module(peer))
+    except Exception as error:  # whatever a package that is not ours may raise
+        lines = str(error).strip().splitlines()
+        return f"n/a: {lines[0] if lines else type(error).__name__}"
+
+
+def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:
+    """Bars a second of vectorbt on the same weights, its orders alone and with the tables of a whole result."""
+    days, tickers = pd.DatetimeIndex(market.dates), list(market.tickers)
+    close, size = (pd.DataFrame(table, index=days, columns=tickers) for table in (market.close, weights))
+    deal = {"size_type": "targetpercent", "group_by": True, "cash_sharing": True, "call_seq": "auto"}
+    deal |= {"fees": FEE_BPS / 10_000, "init_cash": 1e6, "freq": "1D"}
+
+    def orders(vectorbt: Any) -> Any:
+        return vectorbt.Portfolio.from_orders(close, size=size, **deal)
+
+    def whole(vectorbt: Any) -> Any:
+        made = orders(vectorbt)
+        return made.value(), made.asset_value(group_by=False), made.orders.records_readable
+
+    def rate(call: Callable[[Any], Any]) -> float | str:
+        return beside("vectorbt", lambda peer: market.close[1:].size / shortest(lambda: call(peer), seconds))
+
+    return {"": rate(orders), " whole result": rate(whole)}
+
+
+def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | str:
+    """Seconds of quantstats for its page on the same returns and benchmark."""
+    given = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
+
+    def measure(quantstats: Any) -> float:
+        _draw_to_files()
+        return shortest(lambda: quantstats.reports.html(result.returns, **given), seconds)
+
+    return beside("quantstats", measure)
+
+
+def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
+    """Seconds of pyfolio for its full tear sheet on the same returns, positions, transactions and benchmark."""
+    from finpod.export import to_pyfolio
+
+    def measure(pyfolio: Any) -> float:
+        pyplot, given = _draw_to_files(), to_pyfolio(result)
+        tables = {"positions": given.positions, "transactions": given.transactions, "benchmark_rets": given.benchmark}
+
+        def sheet() -> None:
+            pyfolio.create_full_tear_sheet(given.returns, **tables)
+            pyplot.close("all")
+
+        return shortest(sheet, seconds)
+
+    return beside("pyfolio", measure)
+
+
+def _draw_to_files() -> Any:
+    """pyplot without a window."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
