@@ -50,7 +50,7 @@ LAYERS = [
     ["workers"],
     ["tournament"],
     ["loading", "walkforward", "report"],
-    ["runs", "bench", "bench_pods", "bench_tournament", "cli", "demo", "deploy"],
+    ["runs", "bench", "bench_backtest", "bench_pods", "bench_tournament", "cli", "demo", "deploy"],
 ]
 """The module map of the README: a module may import from its own layer and from those before it."""
 UPWARD = {("result", "report"), ("comparison", "report")}
