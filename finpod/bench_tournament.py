@@ -105,6 +105,7 @@ def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     return {
         "tournament first pod on Ray seconds": first,
         "tournament Ray overhead": ray.whole / inline.whole - 1,
+        "tournament Ray overhead in CPU time": (ray.cpu + ray.beside) / (inline.cpu + inline.beside) - 1,
         "tournament Ray overhead batch": f"a slice of {updates} updates, {update:,} steps each, in {ray.whole:.2f} s on Ray and "
         f"{inline.whole:.2f} s in this process; of CPU {ray.cpu:.2f} s and {inline.cpu:.2f} s; beside the work {ray.beside:.3f} s "
         f"and {inline.beside:.3f} s; shortest of {repeats}",
