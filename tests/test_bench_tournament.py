@@ -201,7 +201,7 @@ def test_a_slice_tells_its_own_time(small):
     engine = Noted(InlineEngine(bench_tournament.slice_with_cpu, bench_tournament._arena()))
     took = bench_tournament._one_agent(engine, 128, 1)
     place = engine.places[0]
-    assert took.whole == pytest.approx(took.beside + place.ended - place.started)
+    assert took.whole == pytest.approx(took.beside + (place.ended - place.started))
     assert 0 < took.beside < took.whole
     assert took.cpu > 0
 
