@@ -21,6 +21,8 @@ def to_json_line(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) is float:  # most of what logs are made of
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

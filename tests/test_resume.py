@@ -325,7 +325,42 @@ def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp
     assert "there is no unfinished run at" in refusal(run, market, tmp_path / "fork", fork=tmp_path / "nothing")
     assert "there is no unfinished run at memory://" in refusal(run, market, tmp_path / "fork", fork="memory://nothing")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.unfinished"]
-    assert "exists already; fork under another name" in refusal(run, market, out, fork=out)
+    for overwrite in (False, True):
+        assert "cannot be forked onto itself" in refusal(run, market, out, fork=out, overwrite=overwrite)
+    shutil.copytree(out.with_name("tiny.unfinished"), tmp_path / "other.unfinished")
+    assert "exists already; fork under another name" in refusal(run, market, tmp_path / "other", fork=out)
+
+
+def test_other_seeds_are_refused_and_nothing_is_removed(market, out):
+    place = out.with_name("tiny.unfinished")
+    before = sorted(path.relative_to(place) for path in place.rglob("*"))
+    assert "has a tournament of seed 7" in refusal(run, market, out, resume=True, seed=8)
+    assert sorted(path.relative_to(place) for path in place.rglob("*")) == before
+
+
+def test_a_place_whose_agents_are_gone_ends_the_run_until_they_are_back(market, out, tmp_path, whole):
+    """A disk that is not mounted is no failure of the agents, and must not be written down as one."""
+    place = out.with_name("tiny.unfinished") / "seed-7"
+    log = (place / "log.jsonl").read_bytes()
+    (place / "agents").rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match=r"\.pt is missing"):
+        run(market, out, resume=True)
+    assert (place / "log.jsonl").read_bytes() == log
+    (tmp_path / "away").rename(place / "agents")
+    run(market, out, resume=True)
+    assert hash_of(out) == whole["rounds"]
+
+
+def test_an_overwrite_that_cannot_begin_leaves_what_was_there(market, out):
+    place = out.with_name("tiny.unfinished")
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    refusal(run, market, out, overwrite=True, features=["retrun_5"])
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_a_finished_run_says_so(market, tmp_path):
+    run(market, tmp_path / "tiny")
+    assert "is finished: there is nothing to go on with" in refusal(folder_of, tmp_path / "tiny")
 
 
 def test_a_fork_of_a_log_that_was_cut_short_is_gone_on_with(market, out, tmp_path, whole):

@@ -130,7 +130,7 @@ def _as_typed(text: str, words: list[str]) -> str:
         if option is None or parameter.secondary_opts:
             continue
         for name in {parameter.name, option.removeprefix("--")}:
-            argument = rf"(?<![\w-]){name}(?![\w-])"
+            argument = rf"(?<![\w.-]){name}(?![\w-])"
             text = re.sub(rf"{argument}=(True\b)?(?=[\s,;)]|$)", option, text)
             text = re.sub(rf"{argument}=", f"{option} ", text)
             text = re.sub(argument if "_" in name else rf"^{argument}(?= is )", option, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,8 +102,8 @@ def train(
         told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
         asked = asked_of(resume if again and resume else str(fork), storage if again else None)
         kept = {name: value for name, value in asked.items() if name in given and name not in (*told, *OWN)}
-        if fork:
-            kept.pop("out", None)
+        if fork:  # a copy lies elsewhere
+            kept = {name: value for name, value in kept.items() if name not in ("out", "storage", "tensorboard")}
         given |= kept
     for name in NEEDED:
         if given[name] is None:
@@ -141,12 +142,13 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
                 **{name: given[name] for name in ("mode", "choice", "alike", "checkpoint_steps")})  # fmt: skip
     trading_of(hold=given["hold"], action=given["action"], costs=costs)
     count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
-    check_pods(count, given["pod_cpus"], given["pod_gpus"])
+    check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
         _say_device(given["device"])
     prices = options.load(given["market"], given["members"], given["benchmark"])
+    signal.signal(signal.SIGTERM, _interrupt)  # as a cluster ends a driver
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         ensemble = finpod.train(
             given["task"],
@@ -182,6 +184,11 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     console.show_table(ensemble.provenance["board"])
     print(f"\n{out}\n{page}")
+
+
+def _interrupt(_signal: int, _frame: Any) -> None:
+    """End as by Ctrl-C: the run can be gone on with."""
+    raise KeyboardInterrupt
 
 
 def _complete(given: dict[str, Any]) -> bool:

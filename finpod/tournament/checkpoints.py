@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 from finpod.errors import CheckpointError, InputError
 from finpod.rl.snapshot import Snapshot
 from finpod.storage import Store
 from finpod.tournament.pod import without_accounts
+
+PAUSES = (0.2, 1.0)
+"""Seconds before a file that could not be read is tried again."""
 
 
 class Checkpoints:
@@ -33,16 +37,32 @@ class Checkpoints:
             return f"{len(self.held)} checkpoint{'s' if len(self.held) > 1 else ''} in memory only: {error}"
         return ""
 
-    def fetch(self, name: str) -> bytes:
-        """The content of a file. Raises CheckpointError if it is missing or cannot be read."""
+    def none_left(self) -> bool:
+        """Whether there is no agent at all, in memory or in the store, or none can be listed."""
         try:
-            return self.held[name] if name in self.held else self.store.read(name)
+            return not self.held and not self.store.names("agents")
+        except InputError:
+            return True
+
+    def fetch(self, name: str) -> bytes:
+        """The content of a file. Raises CheckpointError if it is missing, or cannot be read after a few tries."""
+        try:
+            return self.held[name] if name in self.held else self._read(name)
         except FileNotFoundError as error:
             raise CheckpointError(
                 f"{self.store.where}/{name} is missing; resume from a copy, or train again"
             ) from error
         except InputError as error:
             raise CheckpointError(str(error)) from error
+
+    def _read(self, name: str) -> bytes:
+        """Read from the store; one far away may fail once and answer the next time."""
+        for pause in PAUSES:
+            try:
+                return self.store.read(name)
+            except InputError:
+                time.sleep(pause)
+        return self.store.read(name)
 
     def snapshot(self, trial: int) -> Snapshot:
         """The agent of a trial as a board keeps it, without its accounts. Raises CheckpointError if it cannot be read."""

@@ -168,6 +168,8 @@ class Tournament:
             if inside:
                 self._begin_again(job, str(error))
                 self._start(job)
+            elif self.files.none_left():
+                raise  # not one agent is gone but the place they were kept in: restored, the run can go on
             else:
                 self._fail(job, f"the agent it begins with cannot be read: {error}")
             return

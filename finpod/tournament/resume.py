@@ -20,6 +20,8 @@ from finpod.tournament.plan import Plan
 from finpod.tournament.provenance import versions
 
 FORMAT = "finpod tournament 1"
+FINISHED = "ensemble.json"
+"""What marks the output of a run that came to its end."""
 ASKED = "asked.json"
 """What the run was asked with, on the command line."""
 SUFFIX = ".unfinished"
@@ -88,6 +90,24 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
             )
 
 
+def require_place(
+    out: Path, storage: str | None, *, resume: bool, fork: str | Path | None, overwrite: bool
+) -> tuple[Place, bool]:
+    """The place of log and checkpoints, and whether a run lies there; see `unfinished` for what is refused."""
+    place = open_store(storage if storage else out.with_name(out.name + SUFFIX))
+    there = bool(_logs(place))
+    if fork is not None:
+        if _place_of(fork).where == place.where:
+            raise InputError(f"{place.where} cannot be forked onto itself; give another --out, and another --storage")
+        if there and not overwrite:
+            raise InputError(f"{place.where} exists already; fork under another name or allow --overwrite")
+    elif there and not resume and not overwrite:
+        raise InputError(f"{place.where} is an unfinished run; go on with --resume, or begin anew with --overwrite")
+    elif not there and resume:
+        raise InputError(f"there is no unfinished run at {place.where}; train without --resume to begin one")
+    return place, there
+
+
 @contextmanager
 def unfinished(
     out: Path,
@@ -104,15 +124,7 @@ def unfinished(
     a checkpoint yet. Raises InputError for a run that is unfinished (unless `resume` or `overwrite`), one that is to be
     resumed and is not there or, if they are given, has other `seeds`, and one that another process drives.
     """
-    place = open_store(storage if storage else out.with_name(out.name + SUFFIX))
-    there = bool(_logs(place))
-    if fork is not None:
-        if there and not overwrite:
-            raise InputError(f"{place.where} exists already; fork under another name or allow --overwrite")
-    elif there and not resume and not overwrite:
-        raise InputError(f"{place.where} is an unfinished run; go on with --resume, or begin anew with --overwrite")
-    elif not there and resume:
-        raise InputError(f"there is no unfinished run at {place.where}; train without --resume to begin one")
+    place, there = require_place(out, storage, resume=resume, fork=fork, overwrite=overwrite)
     with lock(place):
         if there and not resume:
             _clear(place)
@@ -162,7 +174,7 @@ def note_asked(place: Place, asked: Mapping[str, Any]) -> None:
 
 def asked_of(run: str, storage: str | None) -> dict[str, Any]:
     """What an unfinished run was asked with. Raises InputError where there is none."""
-    place = open_store(storage or folder_of(run))
+    place = open_store(storage) if storage else _place_of(run)
     try:
         return dict(json.loads(place.read(ASKED)))
     except (FileNotFoundError, ValueError) as error:
@@ -174,7 +186,7 @@ def is_unfinished(run: str, storage: str | None) -> bool:
     if storage:
         return bool(_logs(open_store(storage)))
     try:
-        return bool(folder_of(run))
+        return bool(_logs(_place_of(run)))
     except InputError:
         return False
 
@@ -183,13 +195,27 @@ def _exists(place: Place, name: str) -> bool:
     return name in place.names()
 
 
+def _place_of(run: str | Path) -> Place:
+    """The place of an unfinished run by its name, its folder, that of its output, or its URL. Raises InputError if none is."""
+    return open_store(str(run)) if "://" in str(run) else LocalStore(folder_of(run))
+
+
 def folder_of(run: str | Path) -> Path:
-    """The folder of an unfinished run, by its own name or by that of its output. Raises InputError if there is none."""
+    """The folder of an unfinished run, by its own name or by that of its output; a bare word may be one in strategies/.
+
+    Raises InputError if there is none.
+    """
     path = Path(run)
-    for folder in (path, path.with_name(path.name + SUFFIX)):
-        if folder.is_dir() and _logs(LocalStore(folder)):
-            return folder
-    raise InputError(f"there is no unfinished run at {path}{SUFFIX}; name the folder it was to go to")
+    bare = [Path("strategies") / path] if path.name == str(run) else []
+    for named in (path, *bare):
+        for folder in (named, named.with_name(named.name + SUFFIX)):
+            if folder.is_dir() and _logs(LocalStore(folder)):
+                return folder
+    if done := next((named for named in (path, *bare) if (named / FINISHED).is_file()), None):
+        raise InputError(f"{done} is finished: there is nothing to go on with")
+    raise InputError(
+        f"there is no unfinished run at {path}{SUFFIX}; name the folder it was to go to, and its --storage if it had one"
+    )
 
 
 def _logs(place: Place) -> list[str]:
@@ -203,7 +229,7 @@ def _has_log(place: Place, name: str) -> bool:
 
 def _copy(source: str | Path, place: Place) -> None:
     """Copy an unfinished run: first the logs, so that they know of no agent that is not copied, then all that they need."""
-    origin = open_store(source) if "://" in str(source) else LocalStore(folder_of(source))
+    origin = _place_of(source)
     logs = _logs(origin)
     if not logs:
         raise InputError(f"there is no unfinished run at {origin.where}; name the place it was to go to")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.plan import STEPS, Plan, Stop, require_count
 from finpod.tournament.pod import run_slice
 from finpod.tournament.provenance import provenance
-from finpod.tournament.resume import header, held, note_asked, open_journal, unfinished
+from finpod.tournament.resume import header, held, note_asked, open_journal, require_place, unfinished
 from finpod.tournament.search import Generator, Search
 from finpod.workers.engine import Engine, InlineEngine
 
@@ -123,12 +124,18 @@ def train(
     here = "cpu" if where.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
     arena = make_arena(market, train, validation, trading, fill, features, here, threads)
     say = progress or (lambda doing, share: None)
-    with unfinished(target, storage, resume=resume, fork=fork, overwrite=overwrite) as place:
+    plans = [replace(first, seed=seed + s) for s in range(seeds)]
+    require_place(target, storage, resume=resume, fork=fork, overwrite=overwrite)
+    say("features", 0.0)
+    _ = arena.panel
+    with (
+        closing(open_engine(arena, where)) as engine,  # whatever can fail has, before an earlier run is cleared away
+        unfinished(
+            target, storage, resume=resume, fork=fork, overwrite=overwrite, seeds=[plan.seed for plan in plans]
+        ) as place,
+    ):
         note_asked(place, asked)
-        say("features", 0.0)
-        _ = arena.panel
-        runs = _run_all(arena, [replace(first, seed=seed + s) for s in range(seeds)], config or PPOConfig(),
-                        where, place, say, watch, fork is not None)  # fmt: skip
+        runs = _run_all(arena, plans, config or PPOConfig(), engine, place, say, watch, fork is not None)
         ensemble = _ensemble(arena, runs, target, features, "cuda" if where.gpus else here)
         ensemble.provenance = {
             **ensemble.provenance,
@@ -146,26 +153,21 @@ def _run_all(
     arena: Arena,
     plans: list[Plan],
     config: PPOConfig,
-    pods: Pods,
+    engine: Engine,
     place: Store,
     say: Progress,
     watch: Watch | None,
     forked: bool,
 ) -> list[Run]:
     """One tournament a seed, one after the other on the same engine."""
-    base = equal_weight_returns(arena)
-    engine = open_engine(arena, pods)
-    runs = []
-    try:
-        for s, plan in enumerate(plans):
-            store = open_store(f"{place.where}/seed-{plan.seed}")
-            told = _part(say, plan, s, len(plans))
-            remarks: list[str] = []
-            journal = open_journal(store, header(arena, plan, config), remarks.append, forked)
-            board = tournament(arena, plan, config, told, store, journal, engine, watch, "; ".join(remarks))
-            runs.append((plan, board, board.best(plan.keep, base, plan.alike)))
-    finally:
-        engine.close()
+    base, runs = equal_weight_returns(arena), []
+    for s, plan in enumerate(plans):
+        store = open_store(f"{place.where}/seed-{plan.seed}")
+        told = _part(say, plan, s, len(plans))
+        remarks: list[str] = []
+        journal = open_journal(store, header(arena, plan, config), remarks.append, forked)
+        board = tournament(arena, plan, config, told, store, journal, engine, watch, "; ".join(remarks))
+        runs.append((plan, board, board.best(plan.keep, base, plan.alike)))
     return runs
 
 
@@ -189,7 +191,7 @@ def tournament(
 
     def look(status: Status) -> None:
         done = len(status.board.log)
-        if status.remark:
+        if status.remark and watch is None:
             progress(status.remark, done / plan.most_trials)
         if status.running:
             job, _ = next(iter(status.running.values()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import threading
 import time
@@ -33,7 +34,7 @@ GRACE = 30.0
 """Seconds beyond twice its time after which a piece is taken from a process that does not answer its own clock."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Environment of a Ray that finpod starts on this machine, unless the user has set it otherwise."""
-ALONE = {"RAY_AUTH_MODE": "disabled"}
+ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
 """The same for a Ray that listens to this machine alone."""
 
 _CONTEXTS: dict[str, Any] = {}
@@ -92,6 +93,7 @@ class RayEngine:
     def _begin(self, address: str | None) -> None:
         """Connect, or start Ray here: 'local', for without it Ray would join whatever cluster it finds on this machine."""
         local = {} if address else {"include_dashboard": False}
+        at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if address:
                 _knock(address)
@@ -101,6 +103,8 @@ class RayEngine:
             raise InputError(
                 f"cannot reach Ray at {address or 'this machine'}: {first_line(error)}; start it, or train without it"
             ) from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, at_sigterm)  # Ray has put its own in the place of the program's
         if self._alone:  # deaths of processes are told by this engine, and not a second time by Ray in the midst of it
             self._ray._private.worker._worker_logs_enabled = False
 
