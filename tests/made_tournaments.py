@@ -124,6 +124,8 @@ class Light:
     def __init__(self, inner: Any, seconds: float = 0.0) -> None:
         self.inner, self.name, self.seconds = inner, inner.name, seconds
         self.pieces: dict[str, Any] = {}
+        self.places: list[Place] = []
+        """Where pieces ran that came to their end."""
 
     def capacity(self) -> int:
         return self.inner.capacity()
@@ -137,6 +139,7 @@ class Light:
 
     def _made(self, done: Done) -> Done:
         piece = self.pieces.pop(done.key)
+        self.places.append(done.place)
         assert done.result == (piece.settings.seed, piece.until)
         return done._replace(result=made_up(piece))
 
