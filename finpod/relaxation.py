@@ -12,8 +12,8 @@ from finpod.market.ledger import value
 from finpod.market.tape import Account, Tape
 from finpod.simulation import Path, Terms, opening, path_from, traded
 
-BLOCK = 2**17
-"""Sessions times names that are settled at once."""
+BLOCK = 2**15
+"""Sessions times names that are settled at once: so few that they stay in the cache, and torch takes one thread."""
 CLOSE = 1e-12
 """Share of its equity that may still move in an account at the last sweep."""
 EASY = 4
