@@ -1,0 +1,321 @@
+"""`finpod train`: its options, what stops it, and that it is gone on with by its name alone."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from made_tournaments import hash_of, wait_until
+
+import finpod
+from finpod.cli import main
+from finpod.errors import InputError
+from finpod.market.store import save_snapshot
+from finpod.storage import LocalStore
+from finpod.tournament.lock import lock
+from finpod.tournament.plan import Stop
+from finpod.tournament.replay import verify_log
+from finpod.tournament.search import Search
+from finpod.tournament.training import Pods
+
+WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
+LINE = f"train stocks {WINDOWS} --out strategies/tiny"
+SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --hold 2"
+CHECKPOINTS = "--checkpoint-steps 8192"
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return finpod.simulate_market(names=4, days=300, signal=0.1, seed=1)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch, simulated):
+    """A working folder with the snapshot data/sim."""
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(simulated, tmp_path / "data" / "sim")
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run one command line, given in pieces; what it printed and its exit code."""
+
+    def call(*pieces):
+        capsys.readouterr()
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main([word for piece in pieces for word in piece.split()])
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        printed = capsys.readouterr()
+        return SimpleNamespace(code=ended.value.code, out=printed.out, err=printed.err)
+
+    return call
+
+
+@contextmanager
+def command(*pieces):
+    """The same in a process of its own."""
+    words = [word for piece in pieces for word in piece.split()]
+    environment = {**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-m", "finpod.cli", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, env=environment) as child:  # fmt: skip
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture(scope="module")
+def whole(simulated, tmp_path_factory):
+    """The hash of the ensemble that a run makes that nobody interrupts."""
+    folder, here = tmp_path_factory.mktemp("whole"), Path.cwd()
+    save_snapshot(simulated, folder / "data" / "sim")
+    os.chdir(folder)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(f"{LINE} {SIZE}".split())
+    finally:
+        os.chdir(here)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert ended.value.code == 0
+    return hash_of(folder / "strategies" / "tiny")
+
+
+@pytest.fixture
+def leave(monkeypatch):
+    """Interrupt training, as Ctrl-C does, once some slices have been trained; None to let it be."""
+    from finpod.tournament import training
+
+    run_slice, limit, pieces = training.run_slice, [None], []
+
+    def slices(arena, piece):
+        if limit[0] is not None and len(pieces) >= limit[0]:
+            raise KeyboardInterrupt
+        pieces.append(piece)
+        return run_slice(arena, piece)
+
+    monkeypatch.setattr(training, "run_slice", slices)
+
+    def after(count):
+        pieces.clear()
+        limit[0] = count
+        return pieces
+
+    return after
+
+
+def told(ended):
+    """The one line of an error."""
+    assert ended.code == 2, ended.err
+    assert ended.out == ""
+    line = ended.err.splitlines()[-1]
+    assert line.startswith("error: ")
+    assert "Traceback" not in ended.err
+    return line
+
+
+def test_every_option_reaches_the_tournament(work, run, monkeypatch):
+    asked = {}
+
+    def train(task, **settings):
+        asked.update(settings)
+        raise InputError("enough")
+
+    monkeypatch.setattr(finpod, "train", train)
+    more = (
+        "--mode async --choice recent --alike 0.5 --fresh 0.4 --checkpoint-steps 99 --stop-trials 40 --stop-steps 5000"
+        " --stop-minutes 1.5 --stop-score 0.7 --patience 6 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
+        " --seeds 2 --storage s3://bucket/run"
+    )
+    assert told(run(LINE, SIZE, more)) == "error: enough"
+    plan = asked["plan"]
+    assert (plan.mode, plan.choice, plan.alike, plan.checkpoint_steps) == ("async", "recent", 0.5, 99)
+    assert plan.search == Search(fresh=0.4)
+    assert plan.stop == Stop(trials=40, steps=5000, seconds=90.0, score=0.7, patience=6)
+    assert (plan.agents, plan.rounds, plan.keep, plan.steps, plan.seed) == (3, 2, 2, 32768, 0)
+    assert asked["pods"] == Pods(ray=True, count=3, cpus=0.5, timeout=60.0)
+    assert (asked["seeds"], asked["storage"], asked["resume"], asked["fork"]) == (2, "s3://bucket/run", False, None)
+    told(run(LINE))
+    assert asked["pods"] == Pods()
+    assert asked["plan"].stop == Stop()
+    told(run(LINE, "--address 10.0.0.1:6379 --pod-gpus 0.25"))
+    assert asked["pods"] == Pods(ray=True, gpus=0.25, address="10.0.0.1:6379")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--pods 0", "pods is 0"),
+        ("--pods -2", "pods is -2"),
+        ("--pods many", "pods is 'many'"),
+        ("--pod-cpus 0", "a pod with 0.0 CPUs"),
+        ("--pod-gpus -1", "-1.0 GPUs"),
+        ("--timeout 0", "timeout is 0.0"),
+        ("--mode turns", "'turns'"),
+        ("--choice worst", "'worst'"),
+        ("--alike 2", "--alike is 2.0"),
+        ("--fresh -1", "--fresh is -1.0"),
+        ("--checkpoint-steps 0", "is 0; it must be a whole number from 1 on"),
+        ("--keep 65", "--keep is 65"),
+        ("--agents 0", "--agents is 0"),
+        ("--stop-trials 0", "stop after trials is 0"),
+        ("--stop-minutes 0", "stop after seconds = 0"),
+        ("--stop-score nan", "stop after score = nan"),
+        ("--patience 0", "stop after patience is 0"),
+        ("--seeds 0", "--seeds is 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_loaded(work, run, monkeypatch, options, expected):
+    monkeypatch.setattr(finpod, "load_market", lambda *given, **named: pytest.fail("data were loaded"))
+    assert expected in told(run(LINE, options))
+    assert not (work / "strategies").exists()
+
+
+@pytest.mark.parametrize("missing", ["train", "validation", "out"])
+def test_a_new_run_must_be_told_what_it_is(work, run, missing):
+    words = LINE.split()
+    at = words.index(f"--{missing}")
+    assert f"--{missing} is missing; a new run needs" in told(run(" ".join(words[:at] + words[at + 2 :])))
+
+
+def test_without_ray_one_line_says_so_and_nothing_is_left(work, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "Ray is not installed here; pip install ray, or train without it" in told(run(LINE, SIZE, "--ray"))
+    assert not list(work.glob("strategies/*"))
+
+
+def test_where_no_ray_answers_one_line_says_so(work, run):
+    pytest.importorskip("ray")
+    assert "cannot reach Ray at 127.0.0.1:1: ConnectionRefusedError" in told(run(LINE, SIZE, "--address 127.0.0.1:1"))
+    assert not list(work.glob("strategies/*"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, run, leave, whole, how):
+    place = work / "strategies" / "tiny.unfinished"
+    with command(LINE, SIZE, CHECKPOINTS) as child:
+        log = place / "seed-0" / "log.jsonl"
+        wait_until(lambda: log.exists() and log.read_bytes().count(b'"kind":"submit"') >= 2)
+        assert f"is being driven by process {child.pid}" in told(run("train --resume strategies/tiny"))
+        child.send_signal(how)
+        child.wait(60)
+        assert child.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 130)
+    assert not (work / "strategies" / "tiny").exists()
+    known = len(verify_log(log).log)
+    pieces = leave(None)
+    ended = run("train --resume strategies/tiny")
+    assert ended.code == 0, ended.err
+    assert "tiny: chosen among 6 trials on 2010-07-01:2010-09-30" in ended.out
+    assert len(pieces) <= 2 * (6 - known)
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
+
+
+def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends_on(work, run, leave, whole):
+    leave(3)
+    assert run(LINE, SIZE, CHECKPOINTS).code == 130
+    assert "is an unfinished run; go on with --resume" in told(run(LINE, SIZE))
+    assert "plan.agents was 3 and is 5" in told(run("train --resume strategies/tiny --agents 5"))
+    assert "task.trading.hold was 2 and is 3" in told(run("train --resume strategies/tiny.unfinished --hold 3"))
+    assert "task.features was ['return_5'] and is ['volatility_21']" in told(
+        run("train --resume strategies/tiny --features volatility_21")
+    )
+    leave(1)
+    assert run("train --resume strategies/tiny --timeout 5").code == 130
+    leave(None)
+    ended = run("train --resume strategies/tiny.unfinished --json")
+    assert ended.code == 0
+    assert len(json.loads(ended.out)["board"]) == 6
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_fork_goes_on_elsewhere(work, run, leave, whole):
+    leave(8)
+    assert run(LINE, SIZE, CHECKPOINTS).code == 130
+    leave(None)
+    ended = run("train --fork strategies/tiny --out strategies/other --keep 1")
+    assert ended.code == 0, ended.err
+    assert "other: chosen among 6 trials" in ended.out
+    assert "--out is missing" in told(run("train --fork strategies/tiny"))
+    assert "there is no unfinished run" in told(run("train --fork strategies/nothing --out strategies/more"))
+    assert run("train --resume strategies/tiny").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_run_at_a_url_is_gone_on_with_there(work, run, leave, whole):
+    leave(5)
+    url = f"memory://{work.name}/run"
+    assert run(LINE, SIZE, f"--storage {url}").code == 130
+    assert not list(work.glob("strategies/*"))
+    leave(None)
+    assert run(f"train --resume strategies/tiny --storage {url}").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_run_that_is_not_there_is_not_gone_on_with(work, run):
+    assert "there is no unfinished run" in told(run("train --resume strategies/tiny"))
+    (work / "strategies" / "tiny.unfinished" / "seed-0").mkdir(parents=True)
+    (work / "strategies" / "tiny.unfinished" / "seed-0" / "log.jsonl").write_bytes(b"")
+    assert "does not hold what it was asked with; give all options again" in told(run("train --resume strategies/tiny"))
+    assert (
+        run("train --resume strategies/tiny", LINE.removeprefix("train stocks"), SIZE).code == 2
+    )  # still not its options
+    place = LocalStore(work / "strategies" / "tiny.unfinished")
+    with lock(place):
+        assert "is being driven by process" in told(run(LINE, SIZE, "--overwrite"))
+
+
+def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run, monkeypatch):
+    from finpod.tournament import training
+
+    run_slice = training.run_slice
+
+    def fails(arena, piece):
+        if piece.settings.agent_id == "0-1":
+            raise ValueError("not finite")
+        return run_slice(arena, piece)
+
+    monkeypatch.setattr(training, "run_slice", fails)
+    ended = run(LINE, SIZE)
+    assert ended.code == 0
+    assert "agent 0-1 is out: ValueError: not finite" in ended.err
+    assert "1 of them failed or were lost, and rank last" in ended.out
+    board = [line for line in ended.out.splitlines() if line.startswith("0-")]
+    assert len(board) == 6
+    assert board[-1].split()[0] == "0-1"
+    content = json.loads((work / "strategies" / "tiny" / "ensemble.json").read_text())
+    assert content["provenance"]["failed"] == 1
+    assert "0-1" not in {member["agent"] for member in content["provenance"]["members"]}
+    assert [line["trial"] for line in content["log"] if line["score"] is None] == [1]
+
+
+def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(work, run, monkeypatch):
+    from finpod.tournament import training
+
+    def fails(arena, piece):
+        raise ValueError("not finite")
+
+    monkeypatch.setattr(training, "run_slice", fails)
+    assert "every agent failed, the last of them thus: ValueError: not finite" in told(run(LINE, SIZE))
+    assert not list(work.glob("strategies/*"))
+
+
+def test_stop_rules_are_told_in_the_log_and_the_board_is_what_there_is(work, run):
+    ended = run(LINE, SIZE, "--stop-trials 2")
+    assert "chosen among 2 trials" in ended.out
+    board = verify_log(work / "strategies" / "tiny" / "log-0.jsonl")
+    assert [entry.trial for entry in board.log] == [0, 1]
+    assert not math.isnan(board.log[0].score)
+    assert np.isfinite(board.log[0].returns).all()
+    last = (work / "strategies" / "tiny" / "log-0.jsonl").read_text().splitlines()[-1]
+    assert '"reason":"2 trials"' in last
