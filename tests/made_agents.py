@@ -12,8 +12,8 @@ from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
 from finpod.rl.policy import Code, MarketPolicy
 from finpod.rl.ppo import PPOConfig
-from finpod.tournament.ensemble import Ensemble
 from finpod.tournament.arena import Arena
+from finpod.tournament.ensemble import Ensemble
 from finpod.tournament.pod import Pod, Settings
 from finpod.tournament.training import train
 
