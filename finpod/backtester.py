@@ -145,7 +145,7 @@ def backtest(
         path = _run(strategy, label, window, terms, table)
         variants, agents = (
             {one.name: _run(one, one.name, window, terms, table) for one in parts}
-            for parts in (strategy.variants, strategy.agents)
+            for parts in (strategy.variants, strategy.alone)
         )
     else:
         ready = ReadyWeights(strategy, label, window)

@@ -196,7 +196,7 @@ class Strategy:
     """[n, trials] validation returns of all that was tried, one table for each choice that was made."""
     variants: Sequence[Strategy] = ()
     """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
-    agents: Sequence[Strategy] = ()
+    alone: Sequence[Strategy] = ()
     """The single agents it is made of, the best on validation first; a backtest runs them too."""
 
     def __init_subclass__(cls, **options: Any) -> None:

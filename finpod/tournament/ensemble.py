@@ -101,7 +101,7 @@ class Ensemble(Strategy):
         return [self._part([i for i, own in enumerate(keys) if own == key], key) for key in dict.fromkeys(keys)]
 
     @property
-    def agents(self) -> Sequence[Strategy]:  # type: ignore[override]
+    def alone(self) -> Sequence[Strategy]:  # type: ignore[override]
         """Each member alone, the best on validation first; none where there is one member, or no scores are known."""
         if len(self.members) < 2 or not self.scores:
             return ()
