@@ -96,8 +96,8 @@ def orders_for(weights: Tensor, cash: Tensor, shares: Tensor, mark: Tensor) -> T
     """
     equity = value(cash, shares, mark).unsqueeze(-1)
     orders = (weights.clamp(min=0) * equity).div_(mark).sub_(shares)
-    orders.masked_fill_((orders * mark).abs_() <= DUST * equity, 0.0)
-    return orders.where(weights > 0, -shares)
+    dust = (orders * mark).abs_() <= DUST * equity
+    return orders.masked_fill_(dust.logical_and_(weights > 0), 0.0)
 
 
 def settle(
