@@ -15,6 +15,7 @@ def caveats(result: BacktestResult) -> tuple[str, ...]:
 
 def _selection(result: BacktestResult) -> list[str]:
     days = len(result.equity) - 1
+    chosen_on = " on validation days" if result.trained_until else ", on these very days" if result.trials > 1 else ""
     return [
         f"in-sample: the window starts on or before {result.trained_until}, the last day the strategy was trained or chosen on; "
         "these figures say nothing about the future"
@@ -23,7 +24,7 @@ def _selection(result: BacktestResult) -> list[str]:
         f"short history: {days} return{'s' if days > 1 else ''}; yearly figures are extrapolated and mean little"
         if result.is_short
         else "",
-        f"chosen among {result.trials} trials on validation days; the best of many looks better than it is"
+        f"chosen among {result.trials} trials{chosen_on}; the best of many looks better than it is"
         if result.trials > 1
         else "",
     ]
