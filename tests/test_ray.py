@@ -51,7 +51,12 @@ def ray(monkeypatch):
     found = pytest.importorskip("ray")
     here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}}
     found.init(
-        num_cpus=8, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20, runtime_env=here
+        "local",
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 * 2**20,
+        runtime_env=here,
     )
     yield found
     found.shutdown()
