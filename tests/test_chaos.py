@@ -240,7 +240,7 @@ def survive(nodes, store, plan, *, seconds, pause, cpus, seed, most=10**9, watch
     return board, killed
 
 
-@pytest.mark.parametrize("mode", ["rounds", "async"])
+@pytest.mark.parametrize("mode", ["rounds", pytest.param("async", marks=pytest.mark.slow)])
 def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mode):
     store = LocalStore(tmp_path / "chaos")
     plan = plan_of(mode=mode, agents=5, rounds=2, steps=4 * UPDATE, checkpoint_steps=UPDATE, retries=50)
@@ -363,7 +363,8 @@ def died(tmp_path, mode, kill, after=3, patient=False):
     return store, child.returncode, told
 
 
-@pytest.mark.parametrize(("mode", "patient"), [("rounds", False), pytest.param("async", True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "patient"), [("rounds", False), ("async", True)])
 def test_d06_a_driver_on_ray_that_is_killed_leaves_no_process_and_is_gone_on_with(tmp_path, mode, patient):
     pytest.importorskip("ray")
     store, code, _ = died(tmp_path, mode, lambda driver, seen: driver.kill(), patient=patient)

@@ -276,11 +276,11 @@ def test_a_process_that_is_stopped_is_given_up_and_its_place_is_free_again(engin
 
 def test_pieces_that_wait_for_room_are_not_late(engine, monkeypatch):
     monkeypatch.setattr(ray_engine, "GRACE", 0.0)
-    pods = engine(tries, pods=9, timeout=2.0, cpus=float(SLOTS))
+    pods = engine(tries, pods=9, timeout=1.0, cpus=float(SLOTS))
     pods.start("warm", "up")
     drain(pods, 1)
     for i in range(9):
-        pods.start(str(i), 0.6)  # together more than twice the time of one
+        pods.start(str(i), 0.3)  # together more than twice the time of one
     ended = drain(pods, 9)
     assert all(isinstance(one, Done) for one in ended.values())
 

@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ class RayEngine:
         """Hand it to Ray."""
         with _quiet():
             self._running[self._task.remote([self._context], *self._arguments, piece)] = key
+        self._mark()
 
     def wait(self, timeout: float) -> list[Done | Lost]:
         """Those that ended, and those that have taken too long."""
@@ -172,19 +174,19 @@ class RayEngine:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             return Lost(key, first_line(cause), fatal=True, error=cause)
         except errors.RayError as error:  # a process or a node died, or an object went with it
-            if isinstance(error, errors.WorkerCrashedError) and time.monotonic() - since >= self._timeout:
+            if isinstance(error, errors.WorkerCrashedError) and time.monotonic() - since >= 0.9 * self._timeout:
                 return Lost(key, f"no result after {self._timeout:g} s", fatal=False)
             return Lost(key, first_line(error), fatal=False)
 
-    def _overdue(self) -> list[Done | Lost]:
-        """Pieces whose process does not even answer its own clock: it gives up after `timeout`, this after twice that.
+    def _mark(self) -> None:
+        """Time counts from when a piece is among as many as there is room for; what waits for room is not late."""
+        for reference in islice(self._running, max(self.slots(), len(self._since))):
+            self._since.setdefault(reference, time.monotonic())
 
-        Time counts from when a piece is among as many as there is room for; what waits for room is not late.
-        """
-        now = time.monotonic()
-        for reference in list(self._running)[: max(self.slots(), len(self._since))]:
-            self._since.setdefault(reference, now)
-        lost: list[Done | Lost] = []
+    def _overdue(self) -> list[Done | Lost]:
+        """Pieces whose process does not even answer its own clock: it gives up after `timeout`, this after twice that."""
+        self._mark()
+        now, lost = time.monotonic(), list[Done | Lost]()
         for reference in [one for one, since in self._since.items() if now - since > 2 * self._timeout + GRACE]:
             self._ray.cancel(reference, force=True)  # after some seconds the node ends even a process that is stopped
             lost.append(Lost(self._running.pop(reference), f"no answer after {2 * self._timeout:g} s", fatal=False))
