@@ -473,8 +473,12 @@ children = me.children(recursive=True)
 os.kill(int((folder / "2").read_text()), 9)
 (lost,) = wait_until(lambda: engine.wait(0.1))
 where = engine.describe()
-running = [one for one in children if one.is_running() and one.status() != "zombie"]
-addresses = {kind.laddr.ip for one in running for kind in one.net_connections() if kind.status == "LISTEN"}
+addresses = set()
+for one in children:
+    try:
+        addresses |= {kind.laddr.ip for kind in one.net_connections() if kind.status == "LISTEN"}
+    except psutil.Error:  # it has ended in the meantime
+        continue
 engine.start("cancelled", Piece(3, 2, 600.0))
 wait_until((folder / "3").exists)
 children += me.children(recursive=True)
