@@ -121,7 +121,22 @@ def cluster_of(*cpus):
             gc.collect()
             for name, value in before.items():
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-    wait_until(lambda: not [one for one in nodes.seen.values() if alive(one)], 60)
+    wait_until(lambda: all(name in AGENTS for name in left(nodes.seen)), 60)
+    wait_until(lambda: not left(nodes.seen), 120)
+
+
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Processes of Ray that try for a minute to tell a cluster that is gone of their node's end."""
+
+
+def left(seen):
+    """Names of those that run."""
+    found = []
+    for one in seen.values():
+        with suppress(psutil.NoSuchProcess):
+            if alive(one):
+                found.append(one.name())
+    return found
 
 
 def alive(one):
@@ -329,15 +344,6 @@ print("over", flush=True)
 """
 
 
-AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""Processes of Ray that try for a minute to tell a cluster that is gone of their node's end."""
-
-
-def left(seen):
-    """Names of those that run."""
-    return [one.name() for one in seen.values() if alive(one)]
-
-
 def died(tmp_path, mode, kill, after=3, patient=False):
     """The log of a driver with a Ray of its own after `kill` was given its process, how it ended and what it told.
 
@@ -352,7 +358,7 @@ def died(tmp_path, mode, kill, after=3, patient=False):
         assert len(seen) > 6
         kill(psutil.Process(child.pid), seen)
         child.wait(120)
-        wait_until(lambda: all(one in AGENTS for one in left(seen)), 60)
+        wait_until(lambda: all(name in AGENTS for name in left(seen)), 60)
         if patient:
             wait_until(lambda: not left(seen), 120)
         for one in seen.values():

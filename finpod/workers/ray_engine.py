@@ -33,10 +33,10 @@ KNOCK = 5.0
 """Seconds in which something must answer at the address of a cluster; Ray itself would knock for minutes."""
 GRACE = 30.0
 """Seconds beyond twice its time after which a piece is taken from a process that does not answer its own clock."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Environment of a Ray that finpod starts on this machine, unless the user has set it otherwise."""
-ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
-"""The same for a Ray that listens to this machine alone."""
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as of pieces that were given up
+"""Environment of a driver on Ray, unless the user has set it otherwise."""
+ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""The same for a Ray that finpod starts here, which listens to this machine alone."""
 
 _CONTEXTS: dict[str, Any] = {}
 """In a worker: the context it was last given, by its key."""
