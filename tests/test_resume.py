@@ -318,6 +318,17 @@ def test_a_fork_does_not_move_the_levels_at_which_agents_are_compared(market, ou
     assert len(verify_log(tmp_path / "fork" / "log-7.jsonl").log) == 9
 
 
+def test_a_fork_may_change_how_the_tournament_is_run(market, out, tmp_path):
+    changed = run(market, tmp_path / "fork" / "tiny", replace(ASYNC, stop=Stop(trials=9)), fork=out)
+    assert changed.trials == 9
+    assert len(verify_log(tmp_path / "fork" / "tiny" / "log-7.jsonl").log) == 9
+    interrupted(market, tmp_path / "back" / "tiny", plan=ASYNC, after=3)
+    back = run(
+        market, tmp_path / "again" / "tiny", rounds=3, steps=6 * STEPS_AN_UPDATE, fork=tmp_path / "back" / "tiny"
+    )
+    assert len(verify_log(tmp_path / "again" / "tiny" / "log-7.jsonl").log) == back.trials >= 6
+
+
 def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp_path):
     assert "there is no unfinished run at" in refusal(run, market, tmp_path / "fork", fork=tmp_path / "nothing")
     assert "there is no unfinished run at memory://" in refusal(run, market, tmp_path / "fork", fork="memory://nothing")
