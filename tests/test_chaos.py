@@ -60,8 +60,8 @@ def family(parents):
 class Nodes:
     """A cluster of one head without CPUs and nodes that come and go."""
 
-    def __init__(self, cluster):
-        self.cluster = cluster
+    def __init__(self, cluster, others):
+        self.cluster, self.others = cluster, others
         self.seen = {}
         """Every process of it that was ever seen."""
         self.raylets = {}
@@ -69,8 +69,7 @@ class Nodes:
 
     def look(self):
         """Note all processes; the children of those that die are nobody's afterwards."""
-        self.seen |= family([os.getpid()])
-        self.seen.pop(os.getpid(), None)
+        self.seen |= {pid: one for pid, one in family([os.getpid()]).items() if one not in self.others}
 
     def add(self, cpus):
         node = self.cluster.add_node(num_cpus=cpus, object_store_memory=80 * 2**20)
@@ -99,6 +98,7 @@ class Nodes:
 @contextmanager
 def cluster_of(*cpus):
     """A cluster with nodes of so many CPUs; all its processes are gone afterwards."""
+    others = list(family([os.getpid()]).values())  # this process and what other tests have started in it
     before = {name: os.environ.get(name) for name in [*QUIET, "PYTHONPATH", "RAY_ADDRESS"]}
     os.environ.update({**QUIET, "PYTHONPATH": str(Path(__file__).parent)})  # Ray reads it when it is imported
     os.environ.pop("RAY_ADDRESS", None)
@@ -109,7 +109,7 @@ def cluster_of(*cpus):
 
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH, "object_store_memory": 80 * 2**20}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        nodes = Nodes(cluster)
+        nodes = Nodes(cluster, others)
         try:
             for count in cpus:
                 nodes.add(count)
