@@ -98,7 +98,8 @@ class ReadyWeights:
         Raises StrategyError, naming strategy and day, for weights that cannot be; the earliest day is the one named.
         """
         asked = self._table[strategies, first:last].swapaxes(0, 1)
-        weights = torch.from_numpy(np.array(asked, dtype=np.float64, order="C"))
+        weights = torch.empty(asked.shape, dtype=torch.float64)
+        np.copyto(weights.numpy(), asked)
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
         # Neither is true of NaN. Small negative weights may add up to more than the tolerance, which is for each.

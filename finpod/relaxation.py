@@ -10,7 +10,7 @@ from torch import Tensor
 
 from finpod.market.ledger import value
 from finpod.market.tape import Account, Tape
-from finpod.simulation import Path, Terms, opening, path_from, traded
+from finpod.simulation import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
 """Sessions times names that are settled at once: so few that they stay in the cache, and torch takes one thread."""
@@ -61,20 +61,21 @@ def _settled(account: Account, tape: Tape, first: int, weights: Tensor, terms: T
     starts = _shifted(account, _carried_on(account, ends, decided.unsqueeze(-1)))
     touched = (decided | gone.any(-1)).unsqueeze(-1)
     for sweep in range(SWEEPS):
-        session = traded(tape, row, starts, weights, terms)
+        session = trade(tape, row, starts, weights, terms)
         ends = tape.carry(session.filled, row, terms.delisting_return)
         worth = value(starts.cash, starts.shares, before)
         equity = size * (value(ends.cash, ends.shares, after) / worth).cumprod(0)
         scale = torch.cat([size[None], equity[:-1]]) / worth
         ends = Account(ends.cash * scale, ends.shares * scale.unsqueeze(-1))
-        ends = _carried_on(account, ends, (session.traded != 0) | gone if sweep >= EASY else touched)
+        ends = _carried_on(account, ends, (session.fill.traded != 0) | gone if sweep >= EASY else touched)
         new = _shifted(account, ends)
         moved = (new.cash - starts.cash).abs_() + (new.shares - starts.shares).abs_().mul_(before).sum(-1)
         if bool((moved <= CLOSE * worth).all()):
             equity = torch.cat([size[None], value(ends.cash, ends.shares, after)])
             shares = torch.cat([account.shares[None], ends.shares])
             left = session.filled.shares * gone
-            own = (session.traded, session.cost, session.turnover, left, session.unfilled, weights)
+            cost = tape.cost(session.fill.traded, row, terms.costs)
+            own = (session.fill.traded, cost, session.turnover, left, session.unfilled, weights)
             return Path(equity, shares, *own), Account(ends.cash[-1], ends.shares[-1])
         starts = new
     return None

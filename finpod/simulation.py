@@ -13,7 +13,7 @@ from torch import Tensor
 
 from finpod.errors import InputError
 from finpod.market.data import Array, MarketData
-from finpod.market.ledger import Costs, value
+from finpod.market.ledger import Costs, Fill, orders_for, value
 from finpod.market.tape import Account, Row, Tape
 
 Decide = Callable[[int, int, Account], Tensor | None]
@@ -96,13 +96,11 @@ class Session(NamedTuple):
     """What one session did to accounts [...], from one close to the next."""
 
     target: Tensor | None
-    """[..., N] the weights decided; None where nothing was, and then the next four stand for nothing."""
+    """[..., N] the weights decided; None where nothing was, and then the next three stand for nothing."""
     orders: Tensor
     """[..., N] in shares."""
-    traded: Tensor
-    """[..., N] shares bought or sold."""
-    cost: Tensor
-    """[..., N] paid for it."""
+    fill: Fill
+    """What became of them."""
     turnover: Tensor
     """[...] traded notional / equity at the fill."""
     filled: Account
@@ -113,7 +111,7 @@ class Session(NamedTuple):
     @property
     def unfilled(self) -> Tensor:
         """[..., N] bool: the name was to be bought, and after the fill there is still none of it."""
-        return (self.orders > 0) & (self.filled.shares == 0)
+        return (self.orders > 0) & (self.fill.shares == 0)
 
 
 class Totals(NamedTuple):
@@ -151,20 +149,22 @@ def path_from(
         account, filled = session.account, session.filled
         gone = nothing if account is filled else filled.shares - account.shares
         if session.target is None:
-            records.append((nothing, nothing, still, gone, nowhere, undecided))
+            records.append((nothing, still, gone, nowhere, undecided))
         else:
             target = session.target.double().expand_as(nothing)
-            records.append((session.traded, session.cost, session.turnover, gone, session.unfilled, target))
+            records.append((session.fill.traded, session.turnover, gone, session.unfilled, target))
         equity.append(value(account.cash, account.shares, tape.mark[row + 1]))
         held.append(account.shares)
-    columns = (torch.stack(column) for column in zip(*records, strict=True))
-    return Path(torch.stack(equity), torch.stack(held), *columns), account
+    traded, *columns = (torch.stack(column) for column in zip(*records, strict=True))
+    rows = torch.arange(first, last, device=traded.device).view(-1, *[1] * account.cash.ndim)
+    cost = tape.cost(traded, rows, terms.costs)
+    return Path(torch.stack(equity), torch.stack(held), traded, cost, *columns), account
 
 
 def simulate_totals(
     tape: Tape, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """As `simulate`, to the last bit, for very many accounts: only their sums over names are kept."""
+    """As `simulate`, for very many accounts, to the last bit but for sums of costs: only sums over names are kept."""
     account = opening(tape, terms, accounts)
     steps = last - first
     equity, (turnover, cost) = (
@@ -177,7 +177,7 @@ def simulate_totals(
     for step, session in enumerate(sessions(tape, first, last, decide, terms, account)):
         account, filled = session.account, session.filled
         if session.target is not None:
-            turnover[step], cost[step] = session.turnover, session.cost.sum(-1)
+            turnover[step], cost[step] = session.turnover, session.fill.paid
             if not free[step]:  # else there is nothing to count
                 unfilled += session.unfilled.sum(-1)
         if account is not filled:
@@ -200,9 +200,9 @@ def sessions(tape: Tape, first: int, last: int, decide: Decide, terms: Terms, ac
     for row in range(first, last):
         weights = decide(row - earliest, row - tape.lag, seen) if row >= earliest else None
         if weights is None:
-            session = Session(None, nothing, nothing, nothing, still, account, account)
+            session = Session(None, nothing, Fill(*account, nothing, still, still), still, account, account)
         else:
-            session = traded(tape, row, account, weights, terms)
+            session = trade(tape, row, account, weights, terms)
         if leaves[row + 1 - first]:
             session = session._replace(account=tape.carry(session.filled, row, terms.delisting_return))
         account = session.account
@@ -220,14 +220,13 @@ def _free_rows(tape: Tape, first: int, last: int, terms: Terms) -> list[bool]:
     return (tape.tradable[tape.fill_row(rows)] & tape.member[tape.decision_row(rows)]).all(-1).tolist()
 
 
-def traded(tape: Tape, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
+def trade(tape: Tape, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
     """The session in which the decision taken at `row` is filled, up to the delistings: `tape.carry` goes on from there."""
     price = tape.price[tape.fill_row(row)]
-    before = value(account.cash, account.shares, price)
-    orders, decided = tape.orders(account, row, weights), weights[..., :1] == weights[..., :1]
+    before = value(*account, price)
+    orders, decided = orders_for(weights, before, account.shares, price), weights[..., :1] == weights[..., :1]
     if not decided.all():
         orders = orders.where(decided, 0.0)
     fill = tape.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
-    turnover = (fill.traded * price).abs_().sum(-1) / before.clamp(min=1e-300)
     filled = Account(fill.cash, fill.shares)
-    return Session(weights, orders, fill.traded, fill.cost, turnover, filled, filled)
+    return Session(weights, orders, fill, fill.dealt / before.clamp(min=1e-300), filled, filled)

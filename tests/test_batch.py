@@ -76,7 +76,7 @@ def test_totals_are_the_sums_of_the_path(fill, terms):
     path, totals = simulate(*given), simulate_totals(*given)
     assert torch.equal(totals.equity, path.equity)
     assert torch.equal(totals.turnover, path.turnover)
-    assert torch.equal(totals.cost, path.cost.sum(-1))
+    torch.testing.assert_close(totals.cost, path.cost.sum(-1), rtol=1e-12, atol=1e-12)
     assert totals.unfilled.tolist() == path.unfilled.sum((0, 2)).tolist()
     assert totals.delisted.tolist() == (path.delisted != 0).sum((0, 2)).tolist()
     assert totals.unfilled.any()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finpod.errors import InputError
-from finpod.market.ledger import Costs, Fill, cash_out, orders_for, settle, value
+from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 FREE = Costs(fee_bps=0)
 DEEP = 0.02 / 1e8**0.5
@@ -66,7 +66,9 @@ def test_c03_holdings_stay_long_over_10000_random_steps(whole):
     for _ in range(200):
         orders = torch.randn(accounts, names, generator=g, dtype=torch.float64) * 10
         price = torch.rand(names, generator=g, dtype=torch.float64) * 50 + 1
-        cash, shares, traded, _ = settle(cash, shares, orders, price, everything, everything, costs, whole_shares=whole)
+        cash, shares, traded, *_ = settle(
+            cash, shares, orders, price, everything, everything, costs, whole_shares=whole
+        )
         assert (shares >= 0).all()
         assert (cash >= 0).all()
         assert (traded.sign() * orders.sign() >= 0).all()
@@ -79,7 +81,7 @@ def test_c04_each_side_pays_its_own_fee():
     assert value(bought.cash, bought.shares, t(100)).item() == pytest.approx(1999, rel=1e-12)
     sold = fill(bought.cash, bought.shares.tolist(), [-10], [110], Costs(fee_bps=10))
     assert sold.cash.item() == pytest.approx(2097.90, rel=1e-12)
-    assert bought.cost.item() + sold.cost.item() == pytest.approx(2.10, rel=1e-12)
+    assert bought.paid.item() + sold.paid.item() == pytest.approx(2.10, rel=1e-12)
 
 
 def test_c06_the_wallet_pays_for_each_change():
@@ -88,7 +90,8 @@ def test_c06_the_wallet_pays_for_each_change():
     values, turnover = [], 0.0
     for weights in (t(1, 0), t(0.5, 0.5), t(0, 1)):
         before = value(cash, shares, price)
-        cash, shares, traded, _ = settle(cash, shares, orders_for(weights, cash, shares, price), price, may, may, costs)
+        orders = orders_for(weights, before, shares, price)
+        cash, shares, traded, *_ = settle(cash, shares, orders, price, may, may, costs)
         values.append(value(cash, shares, price).item())
         turnover += ((traded * price).abs().sum() / before).item()
     assert values == pytest.approx([999.000999, 998.002996, 997.004993], rel=1e-9)
@@ -104,7 +107,7 @@ def test_c18_an_order_beyond_all_measure_buys_what_the_cash_allows():
 
 
 def test_c20_a_negative_target_is_a_target_of_zero():
-    orders = orders_for(t(-0.5, 0.5), t(100)[0], t(4, 0), t(10, 10))
+    orders = orders_for(t(-0.5, 0.5), t(140)[0], t(4, 0), t(10, 10))
     assert orders.tolist() == [-4.0, 7.0]
 
 
@@ -133,42 +136,44 @@ def test_whole_shares_let_go_of_a_fraction_only_when_all_is_sold():
 def test_commission_per_share_is_per_share_as_traded():
     """100 adjusted shares at a factor of 1/4 are 25 shares as traded, at 0.02 each."""
     bought = fill(10_000, [0], [100], [30], Costs(fee_bps=0, per_share=0.02), factor=t(0.25))
-    assert bought.cost.item() == pytest.approx(25 * 0.02, rel=1e-12)
+    assert bought.paid.item() == pytest.approx(25 * 0.02, rel=1e-12)
     plain = fill(10_000, [0], [100], [30], Costs(fee_bps=5, slippage_bps=5, per_share=0.02))
-    assert plain.cost.item() == pytest.approx(100 * 0.02 + 3000 * 0.001, rel=1e-12)
+    assert plain.paid.item() == pytest.approx(100 * 0.02 + 3000 * 0.001, rel=1e-12)
     assert plain.cash.item() == pytest.approx(10_000 - 3000 - 5, rel=1e-12)
 
 
 def test_selling_for_less_than_the_commission_takes_no_cash():
     sold = fill(0, [5], [-5], [0.5], Costs(fee_bps=0, per_share=2.0))
-    assert (sold.cash.item(), sold.cost.item()) == (0.0, 2.5)
+    assert (sold.cash.item(), sold.paid.item()) == (0.0, 2.5)
 
 
 def test_impact_is_volatility_times_the_root_of_the_share_of_volume():
     """0.02 sqrt(1e6 / 1e8) = 20 bps of a million, beside a fee of 10 bps: 3,000 on either side."""
     costs = Costs(impact=1.0)
     bought = fill(2e6, [0], [10_000], [100], costs, impact=t(DEEP))
-    assert bought.cost.item() == pytest.approx(3000, rel=1e-12)
+    assert bought.paid.item() == pytest.approx(3000, rel=1e-12)
     assert bought.cash.item() == pytest.approx(997_000, rel=1e-12)
     sold = fill(0, [10_000], [-10_000], [100], costs, impact=t(DEEP))
-    assert (sold.cost.item(), sold.cash.item()) == pytest.approx((3000, 997_000), rel=1e-12)
+    assert (sold.paid.item(), sold.cash.item()) == pytest.approx((3000, 997_000), rel=1e-12)
     half = fill(2e6, [0], [10_000], [100], Costs(fee_bps=0, impact=0.5), impact=t(DEEP))
-    assert half.cost.item() == pytest.approx(1000, rel=1e-12)
-    assert fill(2e6, [0], [10_000], [100], Costs(), impact=t(DEEP)).cost.item() == pytest.approx(1000, rel=1e-12)
+    assert half.paid.item() == pytest.approx(1000, rel=1e-12)
+    assert fill(2e6, [0], [10_000], [100], Costs(), impact=t(DEEP)).paid.item() == pytest.approx(1000, rel=1e-12)
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_twice_the_notional_has_two_to_the_one_and_a_half_times_the_impact(side):
     one, two = (
-        fill(1e9, [5e5], [side * n], [100], Costs(fee_bps=0, impact=1.3), impact=t(DEEP)).cost.item()
+        fill(1e9, [5e5], [side * n], [100], Costs(fee_bps=0, impact=1.3), impact=t(DEEP)).paid.item()
         for n in (1e5, 2e5)
     )
     assert two / one == pytest.approx(2**1.5, rel=1e-12)
 
 
 def test_each_name_has_an_impact_of_its_own():
-    both = fill(4e6, [0, 0], [10_000, 20_000], [100, 100], Costs(fee_bps=0, impact=1.0), impact=t(DEEP, 2 * DEEP))
-    assert both.cost.tolist() == pytest.approx([2000, 2000 * 2 * 2**1.5], rel=1e-12)
+    costs = Costs(fee_bps=0, impact=1.0)
+    both = fill(4e6, [0, 0], [10_000, 20_000], [100, 100], costs, impact=t(DEEP, 2 * DEEP))
+    each = cost_of(both.traded, t(100, 100), costs, impact=t(DEEP, 2 * DEEP))
+    assert each.tolist() == pytest.approx([2000, 2000 * 2 * 2**1.5], rel=1e-12)
 
 
 @pytest.mark.parametrize("wanted", [1.0, 1e3, 1e9])
@@ -178,15 +183,15 @@ def test_the_wallet_pays_for_the_impact_of_what_it_buys(wanted):
     impact = DEEP * 5e5**0.5
     assert 0 <= bought.cash.item() <= 1e6 * impact**2
     gross = (bought.shares * 100).sum().item()
-    assert gross + bought.cost.sum().item() + bought.cash.item() == pytest.approx(1e6, rel=1e-12)
+    assert gross + bought.paid.item() + bought.cash.item() == pytest.approx(1e6, rel=1e-12)
     assert gross == pytest.approx(1e6 / (1.001 + impact), rel=impact**2)
 
 
 def test_no_trade_costs_more_than_it_is_worth():
     sold = fill(0, [5], [-5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
-    assert (sold.cash.item(), sold.cost.item()) == (0.0, 50.0)
+    assert (sold.cash.item(), sold.paid.item()) == (0.0, 50.0)
     bought = fill(100, [0], [5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
-    assert (bought.shares.item(), bought.cash.item(), bought.cost.item()) == (5.0, 0.0, 50.0)
+    assert (bought.shares.item(), bought.cash.item(), bought.paid.item()) == (5.0, 0.0, 50.0)
 
 
 def test_buys_share_the_wallet_pro_rata():
@@ -208,13 +213,14 @@ def test_names_without_a_price_or_a_membership():
 
 
 def test_orders_reach_the_weights_and_ignore_dust():
-    cash, shares, mark = t(50)[0], t(5, 0), t(10, 20)
-    orders = orders_for(t(0.25, 0.5), cash, shares, mark)
+    orders = orders_for(t(0.25, 0.5), t(100)[0], t(5, 0), t(10, 20))
     assert orders.tolist() == pytest.approx([-2.5, 2.5])
     held = t(1 / 3, 1 / 3)
-    dust = orders_for(t(0.5, 0.5) * (1 + 1e-15), t(0)[0], held, t(3, 3))
+    dust = orders_for(t(0.5, 0.5) * (1 + 1e-15), t(2)[0], held, t(3, 3))
     assert dust.tolist() == [0.0, 0.0]
-    assert (held + orders_for(t(0, 0), t(0)[0], held, t(3, 3))).tolist() == [0.0, 0.0]
+    assert (held + orders_for(t(0, 0), t(2)[0], held, t(3, 3))).tolist() == [0.0, 0.0]
+    assert orders_for(t(0, 1e-9), t(1e9)[0], t(1e-9, 1), t(1, 1)).tolist() == [-1e-9, 0.0]
+    assert orders_for(t(0.5), t(2)[0], t(1.1), t(1)).item() < 0
 
 
 def test_delisted_positions_turn_to_cash():
@@ -246,8 +252,9 @@ def test_leading_dimensions_change_no_bit(costs, whole):
             assert torch.equal(part[e], alone)
             assert torch.equal(one[0], alone)
     weights = torch.rand(64, 101, dtype=torch.float64) / 101
-    batch = orders_for(weights, cash, held, price)
-    assert all(torch.equal(batch[e], orders_for(weights[e], cash[e], held[e], price)) for e in range(64))
+    worth = value(cash, held, price)
+    batch = orders_for(weights, worth, held, price)
+    assert all(torch.equal(batch[e], orders_for(weights[e], worth[e], held[e], price)) for e in range(64))
 
 
 @settings(max_examples=60, deadline=None)
@@ -264,7 +271,10 @@ def test_money_is_neither_made_nor_lost(seed, names, fee_bps, per_share, impact,
     assert (settled.traded[:, ~tradable] == 0).all()
     assert (settled.traded[:, ~may_buy] <= 0).all()
     before, after = value(cash, held, price), value(settled.cash, settled.shares, price)
-    torch.testing.assert_close(after + settled.cost.sum(-1), before, rtol=1e-11, atol=1e-6 if whole else 1e-9)
+    torch.testing.assert_close(after + settled.paid, before, rtol=1e-11, atol=1e-6 if whole else 1e-9)
+    each = cost_of(settled.traded, price, costs, impact=depth)
+    torch.testing.assert_close(each.sum(-1), settled.paid, rtol=1e-11, atol=1e-9)
+    torch.testing.assert_close((settled.traded * price).abs().sum(-1), settled.dealt, rtol=1e-11, atol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -311,5 +321,5 @@ def test_buys_with_impact_leave_next_to_nothing_of_the_wallet(cash):
         Costs(impact=1), impact=names * 0.02 / 2e8**0.5,
     )  # fmt: skip
     assert 0 <= fill.cash <= 1e-7 * cash
-    spent = (fill.shares * 10).sum() + fill.cost.sum() + fill.cash
+    spent = (fill.shares * 10).sum() + fill.paid + fill.cash
     assert spent == pytest.approx(cash, rel=1e-12)

@@ -20,8 +20,8 @@ NAN = float("nan")
 def sweeps(monkeypatch):
     """One entry for each sweep over a block."""
     counted = []
-    sweep = relaxation.traded
-    monkeypatch.setattr(relaxation, "traded", lambda *given: counted.append(1) or sweep(*given))
+    sweep = relaxation.trade
+    monkeypatch.setattr(relaxation, "trade", lambda *given: counted.append(1) or sweep(*given))
     return counted
 
 

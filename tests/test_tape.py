@@ -158,7 +158,7 @@ def test_a_fill_is_charged_by_what_its_decision_saw(fill):
     dearer = [
         tapes[0].fill_row(row)
         for row in range(1, 39)
-        if len({tape.trade(account(1e5, 0.0), row, wanted, costs).cost.item() for tape in tapes}) == 2
+        if len({tape.trade(account(1e5, 0.0), row, wanted, costs).paid.item() for tape in tapes}) == 2
     ]
     assert dearer[0] == 31
 
@@ -190,7 +190,7 @@ def test_without_any_volume_nothing_trades_until_there_is_one():
     held = account(100.0, 1.0)
     costly = [tape.trade(held, row, buy, Costs(impact=1.0)) for row in (5, 10, 11)]
     assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
-    assert (costly[0].cash.item(), costly[0].cost.item()) == (100.0, 0.0)
+    assert (costly[0].cash.item(), costly[0].paid.item()) == (100.0, 0.0)
     assert tape.trade(held, 5, buy, Costs()).traded.item() == 3.0
 
 

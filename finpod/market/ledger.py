@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DUST = 1e-12
-"""Orders below this share of the account's value are rounding, not orders."""
+"""Weights up to this are none, and orders up to this share of the position that is asked for are rounding, not orders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +80,10 @@ class Fill(NamedTuple):
     """[..., N] after the fill, never below zero."""
     traded: Tensor
     """[..., N] shares bought (positive) or sold (negative)."""
-    cost: Tensor
-    """[..., N] paid in currency."""
+    dealt: Tensor
+    """[...] their notional, both sides, in currency."""
+    paid: Tensor
+    """[...] what that cost, in currency; `cost_of` says for which names."""
 
 
 def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
@@ -89,15 +91,14 @@ def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
     return cash + (shares * mark).sum(-1)
 
 
-def orders_for(weights: Tensor, cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
-    """Orders [..., N] in shares that turn the account into `weights` [..., N] of its value at the marks.
+def orders_for(weights: Tensor, equity: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
+    """Orders [..., N] in shares that turn an account worth `equity` [...] into `weights` [..., N] of it at the marks.
 
     A weight of zero sells everything, to the last bit; orders that are rounding dust are zero.
     """
-    equity = value(cash, shares, mark).unsqueeze(-1)
-    orders = (weights.clamp(min=0) * equity).div_(mark).sub_(shares)
-    dust = (orders * mark).abs_() <= DUST * equity
-    return orders.masked_fill_(dust.logical_and_(weights > 0), 0.0)
+    target = (weights.hardshrink(DUST) * equity.unsqueeze(-1)).clamp_(min=0).mul_(1 / mark)
+    orders = target - shares
+    return orders.masked_fill_(orders.abs() <= target.mul_(DUST), 0.0)
 
 
 def settle(
@@ -124,19 +125,32 @@ def settle(
     sold = (-orders).clamp_(min=0).minimum(shares).mul_(tradable)
     if whole_shares:
         sold = _whole(sold, factor).where(sold < shares, sold)
-    notional_sold = sold * price
-    cash = cash + (notional_sold * (1 - costs.at_size(rate, notional_sold, impact))).sum(-1)
+    dealt, paid = _sums(sold * price, rate, costs, impact)
+    cash = cash + (dealt - paid)
     bought = orders.clamp(min=0).mul_(tradable & may_buy)
-    bought.mul_(_share(cash, (bought * price).mul_(1 + rate)))
+    asked = bought * price
+    spent, cost = _sums(asked, rate, costs, None)
+    share = (cash / (spent + cost).clamp(min=1e-300)).clamp(max=1)
     if costs.impact:
-        bought.mul_(_share_with_impact(cash, bought * price, rate, costs, impact))
+        share = share * _share_with_impact(cash, asked * share.unsqueeze(-1), rate, costs, impact)
+    bought.mul_(share.unsqueeze(-1))
     if whole_shares:
         bought = _whole(bought, factor)
-    notional_bought = bought * price
-    cash = (cash - (notional_bought * (1 + costs.at_size(rate, notional_bought, impact))).sum(-1)).clamp(min=0)
+    if whole_shares or costs.impact:
+        spent, cost = _sums(bought * price, rate, costs, impact)
+    else:
+        spent, cost = spent * share, cost * share
+    cash = (cash - (spent + cost)).clamp(min=0)
     traded = bought.sub_(sold)
-    notional = notional_bought.add_(notional_sold)  # no name is both bought and sold
-    return Fill(cash, shares + traded, traded, notional.mul_(costs.at_size(rate, notional, impact)))
+    return Fill(cash, shares + traded, traded, dealt + spent, paid + cost)
+
+
+def cost_of(
+    traded: Tensor, price: Tensor, costs: Costs, *, factor: Tensor | None = None, impact: Tensor | None = None
+) -> Tensor:
+    """What each of the trades [..., N] of a fill cost, in currency; their sum is `Fill.paid`, but for rounding."""
+    notional = (traded * price).abs_()
+    return notional * costs.at_size(costs.rates(price, factor), notional, impact)
 
 
 def cash_out(
@@ -147,15 +161,17 @@ def cash_out(
     return cash + (gone * mark).sum(-1) * (1 + delisting_return), shares * ~delisted
 
 
-def _share(cash: Tensor, asked: Tensor) -> Tensor:
-    """Share [..., 1] of orders that would cost `asked` [..., N] that the cash pays for."""
-    return (cash / asked.sum(-1).clamp(min=1e-300)).clamp(max=1).unsqueeze(-1)
+def _sums(notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sums [...] of notionals [..., N] and of what they cost, without the impact where there is no table of it."""
+    dealt = notional.sum(-1)
+    rate = rate if impact is None else costs.at_size(rate, notional, impact)
+    return dealt, dealt * rate if isinstance(rate, float) else (notional * rate).sum(-1)
 
 
 def _share_with_impact(
     cash: Tensor, notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None
 ) -> Tensor:
-    """Share [..., 1] of buys of `notional` [..., N], paid for without impact, that the cash pays for with it.
+    """Share [...] of buys of `notional` [..., N], paid for without impact, that the cash pays for with it.
 
     The root of A s + B s^1.5 = cash, A the cost without impact and B what it adds at full size, approached from below by
     two steps of s <- cash / (A + B sqrt(s)), between which the root lies; where a rate is capped the first, which is safe.
@@ -167,7 +183,7 @@ def _share_with_impact(
     share = (cash / (plain + added * above.sqrt()).clamp(min=1e-300)).clamp(max=1)
     left = share.unsqueeze(-1) * notional
     fits = (left * (1 + costs.at_size(rate, left, impact))).sum(-1) <= cash
-    return share.where(fits, first).unsqueeze(-1)
+    return share.where(fits, first)
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from finpod.errors import InputError
 from finpod.market.data import Array, MarketData
-from finpod.market.ledger import Costs, Fill, cash_out, orders_for, settle
+from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 from finpod.market.rolling import delay, rolling_mean
 
 Row = int | Tensor
@@ -103,7 +103,8 @@ class Tape:
 
     def orders(self, account: Account, row: Row, weights: Tensor) -> Tensor:
         """Orders [..., N] in shares that bring the account to `weights` at the fill prices."""
-        return orders_for(weights, account.cash, account.shares, self.price[self.fill_row(row)])
+        price = self.price[self.fill_row(row)]
+        return orders_for(weights, value(*account, price), account.shares, price)
 
     def trade(self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False) -> Fill:
         """Fill the orders of the decision taken at `row`; members of the decision day may be bought, others only sold.
@@ -126,6 +127,17 @@ class Tape:
             factor=None if self.factor is None else self.factor[at],
             impact=impact,
             whole_shares=whole_shares,
+        )
+
+    def cost(self, traded: Tensor, row: Row, costs: Costs) -> Tensor:
+        """[..., N] what each of the trades cost that filled the decision taken at `row`, in currency."""
+        at, impact = self.fill_row(row), self.impact_for(costs)
+        return cost_of(
+            traded,
+            self.price[at],
+            costs,
+            factor=None if self.factor is None else self.factor[at],
+            impact=None if impact is None else impact[self.decision_row(row)].nan_to_num(nan=0.0),
         )
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
