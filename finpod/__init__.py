@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finpod.backtester import backtest
-    from finpod.comparison import compare
+    from finpod.comparison.runs import compare
     from finpod.envs.tasks import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
@@ -39,7 +39,7 @@ _HOME = {
     "StrategyError": "errors",
     "audit": "lookahead.audit",
     "backtest": "backtester",
-    "compare": "comparison",
+    "compare": "comparison.runs",
     "fetch_market": "market.sources",
     "load_market": "market.sources",
     "load_result": "saved",

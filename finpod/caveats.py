@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from finpod.alarms import alarms
+from finpod.evidence.alarms import alarms
 from finpod.market.universe import missing_during
 from finpod.result import BacktestResult
 from finpod.table import benchmark_cover

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from finpod.baselines import BASELINES
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.evidence.baselines import BASELINES
 from finpod.market.data import Array, MarketData
 from finpod.strategy import BUILT_IN, Strategy
 

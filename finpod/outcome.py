@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.caveats import caveats
-from finpod.evidence import search_of
+from finpod.evidence.dossier import search_of
 from finpod.market.data import Array, MarketData
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window

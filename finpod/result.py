@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from finpod.atomic import new_folder, write_text
+from finpod.evidence.verdict import evidence, verdicts
 from finpod.jsonable import to_json
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
-from finpod.verdict import evidence, verdicts
 
 if TYPE_CHECKING:
-    from finpod.attribution import Attribution
+    from finpod.evidence.attribution import Attribution
     from finpod.export import PyfolioInputs
 
 FORMAT = 2
@@ -269,7 +269,7 @@ class BacktestResult:
     @cached_property
     def attribution(self) -> Attribution:
         """Where it came from; see `attribution.attribute`."""
-        from finpod.attribution import attribute
+        from finpod.evidence.attribution import attribute
 
         return attribute(self)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from finpod.verdict import audit_passed, verdicts
+from finpod.evidence.verdict import audit_passed, verdicts
 
 if TYPE_CHECKING:
     from finpod.market.ledger import Costs

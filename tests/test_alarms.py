@@ -6,9 +6,9 @@ import pytest
 from made_markets import make_market, random_market
 from made_results import make_result
 
-import finpod.alarms as module
-from finpod.alarms import alarms
+import finpod.evidence.alarms as module
 from finpod.backtester import backtest
+from finpod.evidence.alarms import alarms
 from finpod.market.ledger import Costs
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, Momentum, Strategy, equal_parts
 

@@ -10,8 +10,8 @@ import pytest
 from made_markets import NAN, make_market, random_market
 from made_results import make_result, trained
 
-from finpod.attribution import Attribution, Month, attribute, contributions
 from finpod.backtester import backtest
+from finpod.evidence.attribution import Attribution, Month, attribute, contributions
 from finpod.jsonable import to_json
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
+from finpod.evidence.verdict import verdicts
 from finpod.report.skill import audit_line
 from finpod.strategy import EqualWeight, Strategy, equal_parts, top_k
 from finpod.table import evidence_lines
-from finpod.verdict import verdicts
 
 AHEAD = ", but it looks ahead: this says nothing of skill"
 UNAUDITED = ", and it was not audited"
@@ -21,7 +21,7 @@ UNAUDITED = ", and it was not audited"
 
 @pytest.fixture(autouse=True)
 def fewer_resamples(monkeypatch):
-    monkeypatch.setattr("finpod.verdict.RESAMPLES", 200)
+    monkeypatch.setattr("finpod.evidence.verdict.RESAMPLES", 200)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 from made_markets import NAN, make_market, random_market
 
 from finpod.backtester import backtest
-from finpod.baselines import (
+from finpod.errors import StrategyError
+from finpod.evidence.baselines import (
     BASELINES,
     LEAST,
     MONTH,
@@ -25,7 +26,6 @@ from finpod.baselines import (
     inverse_volatility,
     returns_of,
 )
-from finpod.errors import StrategyError
 from finpod.lookahead.audit import audit
 from finpod.market.data import MarketData
 from finpod.strategy import MarketView
@@ -260,7 +260,8 @@ def test_none_for_intraday_data():
 
 
 def test_the_module_loads_no_torch_and_no_skfolio():
-    check = "import sys, finpod.baselines; sys.exit(bool({'torch', 'pandas', 'skfolio', 'scipy', 'sklearn'} & set(sys.modules)))"
+    heavy = {"torch", "pandas", "skfolio", "scipy", "sklearn"}
+    check = f"import sys, finpod.evidence.baselines; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

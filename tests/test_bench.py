@@ -7,7 +7,9 @@ import time
 import pytest
 import torch
 
-from finpod import InputError, bench, bench_backtest
+from finpod import InputError
+from finpod.bench import backtests
+from finpod.bench import machine as bench
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +17,7 @@ def small(monkeypatch):
     monkeypatch.setattr(bench, "PANEL_NAMES", 4)
     monkeypatch.setattr(bench, "PANEL_DAYS", 300)
     for name, value in (("DAYS", 40), ("STRATEGIES", 3), ("RESAMPLES", 20)):
-        monkeypatch.setattr(bench_backtest, name, value)
+        monkeypatch.setattr(backtests, name, value)
     for peer in ("vectorbt", "quantstats", "pyfolio"):
         monkeypatch.setitem(sys.modules, peer, None)
 
@@ -66,8 +68,8 @@ def test_every_line_is_there(uncompiled):
     assert "cores" in lines["hardware"]
     assert lines["threads"] == "1"
     assert f"torch {torch.__version__}" in lines["versions"]
-    announced = [*bench.ENVIRONMENT, *bench.PANEL, *bench_backtest.BACKTEST, *bench_backtest.BOOTSTRAP]
-    assert list(lines)[:-5] == [*announced, *bench_backtest.REPORT]
+    announced = [*bench.ENVIRONMENT, *bench.PANEL, *backtests.BACKTEST, *backtests.BOOTSTRAP]
+    assert list(lines)[:-5] == [*announced, *backtests.REPORT]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_every_line_is_there(uncompiled):
         ("panel", bench.PANEL),
         ("train", ("train PPO steps/s", "train PPO batch")),
         ("env compiled", ("env compiled steps/s", "env compiled batch")),
-        ("bootstrap", bench_backtest.BOOTSTRAP),
+        ("bootstrap", backtests.BOOTSTRAP),
         ("hardware", ("hardware",)),
     ],
 )
@@ -85,9 +87,9 @@ def test_only_what_is_asked_for_is_measured(what, wanted, uncompiled, monkeypatc
     for module, name in (
         (bench, "_lines"),
         (bench, "_panel_lines"),
-        (bench_backtest, "backtest_lines"),
-        (bench_backtest, "bootstrap_lines"),
-        (bench_backtest, "report_lines"),
+        (backtests, "backtest_lines"),
+        (backtests, "bootstrap_lines"),
+        (backtests, "report_lines"),
     ):
         whole = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, whole=whole: measured.append(whole.__name__) or whole(*a))
@@ -133,4 +135,6 @@ def test_d14_a_device_that_is_not_there(monkeypatch):
 
 
 def test_importing_it_costs_nothing():
-    subprocess.run([sys.executable, "-c", "import sys, finpod.bench; sys.exit('torch' in sys.modules)"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import sys, finpod.bench.machine; sys.exit('torch' in sys.modules)"], check=True
+    )

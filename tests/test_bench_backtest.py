@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finpod import bench_backtest as bench
 from finpod.backtester import backtest
+from finpod.bench import backtests as bench
 from finpod.simulator import simulate_market
 
 

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from finpod import InputError, bench_pods, bench_tournament
-from finpod.bench_pods import Instant, Nap, Noted, Sleepers, Unforced, busy_share, nap, nodes_that_fit
+from finpod import InputError
+from finpod.bench import pods, tournaments
+from finpod.bench.pods import Instant, Nap, Noted, Sleepers, Unforced, busy_share, nap, nodes_that_fit
 from finpod.cli import main
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore
@@ -56,25 +57,25 @@ def test_pods_that_were_never_all_busy_have_no_share():
 
 
 def test_nodes_are_left_out_where_memory_is_short():
-    each = bench_pods.NODE + 10 * bench_pods.WORKER
+    each = pods.NODE + 10 * pods.WORKER
     assert nodes_that_fit(10, 10, math.inf) == 10
-    assert nodes_that_fit(10, 10, bench_pods.SPARE + 3.5 * each) == 3
+    assert nodes_that_fit(10, 10, pods.SPARE + 3.5 * each) == 3
     assert nodes_that_fit(10, 10, 0.0) == 1
-    assert bench_pods.free_memory() > 0
+    assert pods.free_memory() > 0
 
 
 # --- pods that sleep ---------------------------------------------------------------------------------------------------
 
 
 def test_what_runs_in_a_worker_loads_neither_torch_nor_ray():
-    code = "import sys, finpod.bench_pods as pods; print(pods.nap(None, pods.Nap(0.0)), 'ray' in sys.modules)"
+    code = "import sys, finpod.bench.pods as pods; print(pods.nap(None, pods.Nap(0.0)), 'ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"]
     assert nap(None, Nap(0.0)), "this process has loaded torch, and it says so"
 
 
 def test_importing_it_costs_nothing():
-    code = "import sys, finpod.bench_tournament; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    code = "import sys, finpod.bench.tournaments; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -114,9 +115,9 @@ def test_slices_go_out_as_naps_and_come_back_as_agents():
     assert (lost, engine.places, engine.torch) == (inner.ends[1], [ran(5, 7)], False)
     trained = done.result
     assert isinstance(trained, Trained)
-    assert (trained.steps, len(trained.snapshot), len(trained.returns)) == (96, bench_pods.AGENT, bench_pods.RETURNS)
+    assert (trained.steps, len(trained.snapshot), len(trained.returns)) == (96, pods.AGENT, pods.RETURNS)
     assert trained.metrics["total_return"] == pytest.approx(np.prod(1 + trained.returns) - 1)
-    assert trained.metrics["days"] == bench_pods.RETURNS
+    assert trained.metrics["days"] == pods.RETURNS
     inner.ends = [Done("c", True, ran(5, 8))]
     engine.wait(0.0)
     assert engine.torch, "a worker with torch is told"
@@ -159,13 +160,13 @@ def test_a_log_that_is_not_forced_to_the_disk_is_the_same_log(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(bench_tournament, "NAMES", 3)
-    monkeypatch.setattr(bench_tournament, "DAYS", 200)
-    monkeypatch.setattr(bench_tournament, "ENVS", 8)
+    monkeypatch.setattr(tournaments, "NAMES", 3)
+    monkeypatch.setattr(tournaments, "DAYS", 200)
+    monkeypatch.setattr(tournaments, "ENVS", 8)
 
 
 def test_the_lines_of_driver_and_log():
-    lines = bench_tournament.driver_lines(60)
+    lines = tournaments.driver_lines(60)
     numbers = finite(lines)
     assert set(numbers) == {
         "tournament driver submissions/s",
@@ -185,7 +186,7 @@ def test_the_lines_of_ray_against_this_process(small, monkeypatch):
         return InlineEngine(work, asked["restore"](shared))
 
     monkeypatch.setattr("finpod.workers.ray_engine.RayEngine", here)
-    lines = bench_tournament.overhead_lines(1e-9)
+    lines = tournaments.overhead_lines(1e-9)
     assert set(finite(lines)) == {
         "tournament first pod on Ray seconds",
         "tournament Ray overhead",
@@ -198,8 +199,8 @@ def test_the_lines_of_ray_against_this_process(small, monkeypatch):
 
 
 def test_a_slice_tells_its_own_time(small):
-    engine = Noted(InlineEngine(bench_tournament.slice_with_cpu, bench_tournament._arena()))
-    took = bench_tournament._one_agent(engine, 128, 1)
+    engine = Noted(InlineEngine(tournaments.slice_with_cpu, tournaments._arena()))
+    took = tournaments._one_agent(engine, 128, 1)
     place = engine.places[0]
     assert took.whole == pytest.approx(took.beside + (place.ended - place.started))
     assert 0 < took.beside < took.whole
@@ -211,13 +212,13 @@ def test_an_agent_that_fails_is_no_measurement(small):
         raise ValueError("no luck")
 
     with pytest.raises(InputError, match="failed: ValueError: no luck"):
-        bench_tournament._one_agent(Noted(InlineEngine(fail, None)), 128, 1)
+        tournaments._one_agent(Noted(InlineEngine(fail, None)), 128, 1)
 
 
 @pytest.mark.filterwarnings("ignore")  # ray's own, about its settings and its open files
 def test_the_lines_of_pods_that_sleep_on_simulated_nodes(monkeypatch):
     pytest.importorskip("ray")
-    lines = bench_tournament.cluster_lines(1, 2, slices=4, nap_seconds=0.2)
+    lines = tournaments.cluster_lines(1, 2, slices=4, nap_seconds=0.2)
     numbers = finite(lines)
     assert set(numbers) == {"tournament busy share", "tournament submissions/s", "tournament pods worth of 2"}
     assert 0 < numbers["tournament busy share"] <= 1
@@ -230,7 +231,7 @@ def test_the_lines_of_pods_that_sleep_on_simulated_nodes(monkeypatch):
 def test_a_process_that_has_a_ray_is_left_alone(monkeypatch):
     ray = SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setattr("finpod.workers.ray_engine._ray", lambda: ray)
-    with pytest.raises(InputError, match="connected to Ray already"), bench_tournament.simulated_nodes(1, 1):
+    with pytest.raises(InputError, match="connected to Ray already"), tournaments.simulated_nodes(1, 1):
         pass
 
 
@@ -239,8 +240,8 @@ def test_without_ray_the_rest_is_measured(monkeypatch):
         raise InputError("Ray is not installed here")
 
     doings = []
-    monkeypatch.setattr(bench_tournament, "overhead_lines", no_ray)
-    lines = bench_tournament.run(entries=20, progress=lambda doing, share: doings.append((doing, share)))
+    monkeypatch.setattr(tournaments, "overhead_lines", no_ray)
+    lines = tournaments.run(entries=20, progress=lambda doing, share: doings.append((doing, share)))
     assert lines["tournament on Ray"] == "n/a: Ray is not installed here"
     assert lines["tournament resume seconds"] > 0
     assert "cores" in lines["hardware"]
@@ -252,12 +253,12 @@ def test_without_ray_the_rest_is_measured(monkeypatch):
 @pytest.mark.parametrize("sizes", [{"seconds": 0}, {"nodes": 0}, {"cpus": 0}, {"entries": 1}, {"seconds": math.nan}])
 def test_sizes_that_cannot_be_measured(sizes):
     with pytest.raises(InputError, match="a measurement needs"):
-        bench_tournament.run(**sizes)
+        tournaments.run(**sizes)
 
 
 def test_the_command_prints_its_lines_alone(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(bench_tournament, "run", lambda **sizes: asked.append(sizes["seconds"]) or {"busy": 0.5})
+    monkeypatch.setattr(tournaments, "run", lambda **sizes: asked.append(sizes["seconds"]) or {"busy": 0.5})
     for line, printed in (("", "busy  0.5"), ("--seconds 30 --json", '{\n "busy": 0.5\n}')):
         with pytest.raises(SystemExit) as ended:
             main(f"bench tournament {line}".split())

@@ -8,9 +8,9 @@ import torch
 from made_markets import make_market, random_market
 
 from finpod import load_market
-from finpod.capacity import capacity, cost_sweep, ranks, replay
 from finpod.envs.market import MarketEnv, TradingConfig, target_weights
 from finpod.errors import InputError
+from finpod.evidence.capacity import capacity, cost_sweep, ranks, replay
 from finpod.market.ledger import Costs, value
 from finpod.market.tape import Account, build_tape
 from finpod.simulation import Terms, Window, simulate

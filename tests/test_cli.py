@@ -419,9 +419,7 @@ def test_a_trained_folder_is_backtested_like_any_strategy(work, run):
 def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypatch, command):
     used = []
     trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "validation_scores": {}})
-    bench = SimpleNamespace(run=lambda **sizes: used.append(sizes["device"]) or {"env": 1.0})
-    monkeypatch.setitem(sys.modules, "finpod.bench", bench)
-    monkeypatch.setattr(finpod, "bench", bench, raising=False)
+    monkeypatch.setattr("finpod.bench.machine.run", lambda **sizes: used.append(sizes["device"]) or {"env": 1.0})
     monkeypatch.setattr(finpod, "train", lambda task, **settings: used.append(settings["device"]) or trained)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
@@ -466,9 +464,7 @@ def test_bench_prints_its_lines(run, monkeypatch):
         asked.update(sizes)
         return {"env steps/s": 819200.0, "hardware": "2 cores"}
 
-    bench = SimpleNamespace(run=measure)
-    monkeypatch.setitem(sys.modules, "finpod.bench", bench)
-    monkeypatch.setattr(finpod, "bench", bench, raising=False)
+    monkeypatch.setattr("finpod.bench.machine.run", measure)
     assert json.loads(run("bench --device cpu --json").out) == {"env steps/s": 819200.0, "hardware": "2 cores"}
     assert (asked["device"], asked["envs"], asked["names"]) == ("cpu", 4096, 100)
     assert "819,200" in run("bench").out

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from made_results import make_result
 
-from finpod import contrasts
 from finpod.cli import main
-from finpod.comparison import compare
+from finpod.comparison import contrasts
+from finpod.comparison.runs import compare
 from finpod.saved import load_result
 
 

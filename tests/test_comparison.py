@@ -14,14 +14,14 @@ from made_results import make_result, trained
 from test_report import Page
 
 import finpod
-from finpod import contrasts
-from finpod.comparison import LESS, MORE, compare
+from finpod.comparison import contrasts
+from finpod.comparison.runs import LESS, MORE, compare
+from finpod.comparison.side_by_side import figure_rows, format_comparison, rank_rows
 from finpod.errors import InputError
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.measures import drawdowns, metrics, relative
 from finpod.report.compare import COLOURS, render_comparison, write_comparison
-from finpod.side_by_side import figure_rows, format_comparison, rank_rows
 from finpod.significance import expected_best
 from finpod.strategy import EqualWeight
 from finpod.table import percent, ratio

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import finpod
+from finpod.evidence.verdict import LEVEL, evidence
 from finpod.market.ledger import Costs
-from finpod.verdict import LEVEL, evidence
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ FREE = Costs(fee_bps=0)
 
 @pytest.fixture(autouse=True)
 def fewer_resamples(monkeypatch):
-    monkeypatch.setattr("finpod.verdict.RESAMPLES", 2000)
+    monkeypatch.setattr("finpod.evidence.verdict.RESAMPLES", 2000)
 
 
 def random_tilts(market, count, seed):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from made_markets import make_market, random_market
 
-import finpod.fan as fans
+import finpod.evidence.fan as fans
 from finpod.decisions import decisions_of
 from finpod.errors import InputError
-from finpod.fan import fan, habits_of, turned
+from finpod.evidence.fan import fan, habits_of, turned
 from finpod.market.tape import build_tape
 from finpod.simulation import Terms, Window, simulate
 from finpod.strategy import BuyAndHold, EqualWeight, Strategy, equal_parts
@@ -271,7 +271,7 @@ def test_the_effective_number_of_log_normal_weights():
 def test_the_fan_of_momentum_on_the_nasdaq_100(shared):
     """On the real window: turnover to one percent, ten names, and most of the fan near equal weight."""
     from finpod import load_market
-    from finpod.baselines import TwelveOneMomentum
+    from finpod.evidence.baselines import TwelveOneMomentum
 
     folder = shared / "data"
     market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from finpod.baselines import BASELINES
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.evidence.baselines import BASELINES
 from finpod.loading import KNOWN, load_features, load_strategy
 from finpod.strategy import BUILT_IN, Momentum, Strategy
 

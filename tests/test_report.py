@@ -58,7 +58,7 @@ class Page(HTMLParser):
 def few_resamples():
     """The intervals of the verdicts have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("finpod.verdict.RESAMPLES", 100)
+        patch.setattr("finpod.evidence.verdict.RESAMPLES", 100)
         yield
 
 

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from made_results import make_result
 
-from finpod import bootstrap, verdict
+from finpod import bootstrap
+from finpod.evidence import verdict
+from finpod.evidence.verdict import MEASURED, RESAMPLES, SAMPLING, evidence, excess_over, sentence, verdicts
 from finpod.jsonable import to_json
 from finpod.significance import expected_best, minimum_length, probabilistic_sharpe
-from finpod.verdict import MEASURED, RESAMPLES, SAMPLING, evidence, excess_over, sentence, verdicts
 
 DAYS = 756
 PROBABILITIES = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")

@@ -28,7 +28,7 @@ def compare(
 ) -> None:
     """Set saved runs side by side on their common days; write one page and print the table."""
     import finpod
-    from finpod.comparison import compare as compared
+    from finpod.comparison.runs import compare as compared
 
     places = [_run(folder) for folder in folders]
     whole = [place.resolve() for place in places]

@@ -25,16 +25,18 @@ def bench(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how fast this machine trains, backtests and reports, beside peers that are installed, with versions."""
-    from finpod import bench, bench_tournament
+    from finpod.bench import machine, tournaments
 
     if what == "tournament":
         with console.progress("measuring", log=True) as report:
-            lines = bench_tournament.run(seconds=10.0 if seconds is None else seconds, progress=report)
+            lines = tournaments.run(seconds=10.0 if seconds is None else seconds, progress=report)
         console.show_json(lines) if as_json else console.show_facts(lines)
         return
     _say_device(device)
     with console.progress("measuring"):
-        lines = bench.run(device=device, envs=envs, names=names, seconds=3.0 if seconds is None else seconds, what=what)
+        lines = machine.run(
+            device=device, envs=envs, names=names, seconds=3.0 if seconds is None else seconds, what=what
+        )
     wanted = {name: line for name, line in lines.items() if what is None or what in name}
     if not wanted:
         raise InputError(f"no line has {what!r} in its name; there are {', '.join(lines)}")

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from finpod.atomic import refuse_existing, write_text
-from finpod.contrasts import LEVEL, RESAMPLES
+from finpod.comparison.contrasts import LEVEL, RESAMPLES
+from finpod.comparison.side_by_side import contrasts, figure_rows, pairs_note, rank_rows, short_note
 from finpod.measures import drawdowns, session_dates
 from finpod.report.provenance import Table, provenance
-from finpod.side_by_side import contrasts, figure_rows, pairs_note, rank_rows, short_note
 from finpod.table import TURNOVER, percent, ratio
 
 if TYPE_CHECKING:
-    from finpod.comparison import Comparison
+    from finpod.comparison.runs import Comparison
     from finpod.report.drawing import Chart
 
 COLOURS = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from finpod.evidence.verdict import verdicts
 from finpod.measures import drawdown_table, period_returns, session_dates
 from finpod.report.provenance import Table, members, provenance
 from finpod.report.skill import skill
@@ -26,7 +27,6 @@ from finpod.table import (
     spread_note,
     times,
 )
-from finpod.verdict import verdicts
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

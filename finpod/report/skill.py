@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from finpod.evidence.verdict import audit_passed
 from finpod.measures import metrics, relative
 from finpod.report.provenance import Table
 from finpod.table import columns, count, percent, ratio
-from finpod.verdict import audit_passed
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

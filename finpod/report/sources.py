@@ -12,7 +12,7 @@ from finpod.report.skill import Mark, mark, scale_of, short_benchmark
 from finpod.table import columns, money, percent, ratio, times
 
 if TYPE_CHECKING:
-    from finpod.attribution import Attribution
+    from finpod.evidence.attribution import Attribution
     from finpod.result import BacktestResult
 
 _ENDS = 5

@@ -59,10 +59,10 @@ def run(
     Environment steps a second of `envs` accounts in a simulated market of `names` stocks: a step is one decision of one
     account, on the task's default settings but for the start groups. Each line is measured for about `seconds`: the
     environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO from end to end. Then the
-    time to build a large panel of features, and backtests, bootstrap and report beside their peers (`bench_backtest`).
+    time to build a large panel of features, and backtests, bootstrap and report beside their peers (`finpod.bench.backtests`).
     Raises InputError for sizes that cannot be, a device that is not there and a word that is in no line.
     """
-    from finpod import bench_backtest
+    from finpod.bench import backtests
     from finpod.devices import pick_device
     from finpod.envs.market import TradingConfig
 
@@ -75,9 +75,9 @@ def run(
     groups: tuple[tuple[tuple[str, ...], Callable[[], dict[str, Any]]], ...] = (
         (ENVIRONMENT, lambda: _environment_lines(config, names, seconds, place, what)),
         (PANEL, lambda: _panel_lines(place)),
-        (bench_backtest.BACKTEST, lambda: bench_backtest.backtest_lines(names, seconds)),
-        (bench_backtest.BOOTSTRAP, lambda: bench_backtest.bootstrap_lines(seconds)),
-        (bench_backtest.REPORT, lambda: bench_backtest.report_lines(names, seconds)),
+        (backtests.BACKTEST, lambda: backtests.backtest_lines(names, seconds)),
+        (backtests.BOOTSTRAP, lambda: backtests.bootstrap_lines(seconds)),
+        (backtests.REPORT, lambda: backtests.report_lines(names, seconds)),
     )
     circumstances = _circumstances(config, place, names)
     known = [name for lines, _ in groups for name in lines] + list(circumstances)

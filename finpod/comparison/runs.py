@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from finpod.contrasts import (
+from finpod.comparison.contrasts import (
     LEVEL,
     RESAMPLES,
     Pair,
@@ -173,7 +173,7 @@ class Comparison:
         return write_comparison(self, Path(path), overwrite=overwrite, title=title)
 
     def __str__(self) -> str:
-        from finpod.side_by_side import format_comparison
+        from finpod.comparison.side_by_side import format_comparison
 
         return format_comparison(self)
 

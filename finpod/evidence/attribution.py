@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.alarms import alarms
+from finpod.evidence.alarms import alarms
 from finpod.market.data import Array
 from finpod.measures import DUST, period_returns
 from finpod.result import BacktestResult

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from finpod.baselines import baselines_for
-from finpod.capacity import capacity, cost_sweep
 from finpod.decisions import decisions_of
-from finpod.fan import fan
+from finpod.evidence.baselines import baselines_for
+from finpod.evidence.capacity import capacity, cost_sweep
+from finpod.evidence.fan import fan
 from finpod.lookahead.audit import RESTLESS, Audit, quick_audit
 from finpod.lookahead.playing import played
 from finpod.lookahead.reach import Kept

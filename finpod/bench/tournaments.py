@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finpod.bench_pods import (
+from finpod.bench.pods import (
     RETURNS,
     Instant,
     Noted,
@@ -282,7 +282,7 @@ def _circumstances() -> dict[str, str]:
     import torch
 
     import finpod
-    from finpod.bench import _processor
+    from finpod.bench.machine import _processor
 
     try:
         import ray

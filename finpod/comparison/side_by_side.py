@@ -11,8 +11,8 @@ from finpod.table import TURNOVER, Row, count, figure, ratio
 
 if TYPE_CHECKING:
     from finpod.bootstrap import Interval
-    from finpod.comparison import Comparison
-    from finpod.contrasts import Pair
+    from finpod.comparison.contrasts import Pair
+    from finpod.comparison.runs import Comparison
 
 ROWS = (
     Row("total_return", "Total return", "percent"),

@@ -1,0 +1,1 @@
+"""How fast this machine is, beside other packages where they are installed."""

@@ -1,0 +1,1 @@
+"""What must stand beside a result before anyone should believe it."""
