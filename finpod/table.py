@@ -186,14 +186,19 @@ def spread_line(result: BacktestResult) -> str:
 
 
 def agents_line(result: BacktestResult) -> str:
-    """The agent that was the best on validation, and the mean over all that were kept; empty without several."""
+    """The agent that was the best on validation, and the mean over all kept where `spread_line` tells of seeds instead."""
     spread = result.agent_spread
     if not spread:
         return ""
     best, mean, sd = next(iter(spread.values())), spread["mean"], spread["sd"]
+    said = (
+        "the agent that was the best on validation, on its own: "
+        f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
+    )
+    if len(result.variants) == len(result.agents):
+        return said
     return (
-        f"single agents of the ensemble: the best on validation has a Sharpe of {ratio(best['sharpe'])} and a total return of "
-        f"{percent(best['total_return'])}; all {len(result.agents)}, mean (standard deviation): Sharpe {ratio(mean['sharpe'])} "
+        f"{said}; all {len(result.agents)}, mean (standard deviation): Sharpe {ratio(mean['sharpe'])} "
         f"({ratio(sd['sharpe'])}), total return {percent(mean['total_return'])} ({percent(sd['total_return'])})"
     )
 

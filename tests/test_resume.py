@@ -312,6 +312,7 @@ def test_a_fork_comes_from_and_goes_to_urls(market, out, tmp_path, whole):
 def test_a_fork_does_not_move_the_levels_at_which_agents_are_compared(market, out, tmp_path):
     for changes in ({"steps": 6 * STEPS_AN_UPDATE}, {"rounds": 3}, {"config": replace(CONFIG, num_steps=16)}):
         assert "levels of experience at [64, 128] steps" in refusal(run, market, tmp_path / "fork", fork=out, **changes)
+    assert "3 rounds that share them take --steps 192" in refusal(run, market, tmp_path / "fork", fork=out, rounds=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.unfinished"]
     longer = run(market, tmp_path / "fork", rounds=3, steps=6 * STEPS_AN_UPDATE, fork=out)
     assert sorted({line["steps"] for line in longer.log}) == [64, 128, 192]

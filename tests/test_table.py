@@ -9,7 +9,19 @@ from made_results import make_result, trained
 
 from finpod.caveats import caveats
 from finpod.market.ledger import Costs
-from finpod.table import ROWS, count, describe_terms, format_result, headline, money, percent, ratio, spread_line, times
+from finpod.table import (
+    ROWS,
+    agents_line,
+    count,
+    describe_terms,
+    format_result,
+    headline,
+    money,
+    percent,
+    ratio,
+    spread_line,
+    times,
+)
 
 
 def row(text, label):
@@ -150,6 +162,23 @@ def test_d24_the_spread_says_of_what_it_is(name, said):
     line = spread_line(make_result(days=60, variants={f"{name} {i}": equity for i in range(3)}))
     assert line.startswith(said)
     assert ("understates luck" in line) == (name == "member")
+
+
+def test_single_agents_are_averaged_only_where_no_other_line_does():
+    base = make_result(days=60)
+    agents = {
+        "a": base.equity,
+        "b": base.equity[0] * (1 + 2 * base.returns).cumprod().reindex(base.equity.index, fill_value=1.0),
+        "c": base.equity,
+    }
+    best = f"the agent that was the best on validation, on its own: Sharpe {ratio(base.metrics.sharpe)}, total return"
+    seeds = agents_line(make_result(days=60, agents=agents, variants={"seed 0": base.equity, "seed 1": base.equity}))
+    assert seeds.startswith(best)
+    assert "; all 3, mean (standard deviation): Sharpe" in seeds
+    members = agents_line(make_result(days=60, agents=agents, variants={f"member {i}": base.equity for i in range(3)}))
+    assert members.startswith(best)
+    assert "mean" not in members
+    assert agents_line(base) == ""
 
 
 @pytest.mark.parametrize("missing", [[0, 1], [-1], [1], [0, 2, -1]])

@@ -79,9 +79,11 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
             )
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
+                even = old == [old[0] * (level + 1) for level in range(len(old))]
+                fit = f"{len(new)} rounds that share them take --steps {old[0] * len(new)}"
                 raise InputError(
                     f"{where} has its levels of experience at {old!r:.200} steps and the fork at {new!r:.200}; "
-                    "change rounds and steps together, so that the levels they share stay where they are"
+                    + (fit if even else "keep its rounds and steps, for no others share them")
                 )
             continue
         if not forked:
