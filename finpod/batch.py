@@ -14,6 +14,7 @@ import torch
 
 from finpod.decisions import ReadyWeights
 from finpod.errors import InputError
+from finpod.evidence.dossier import READY
 from finpod.market.data import Array
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, metrics
@@ -112,7 +113,7 @@ class Backtests(Sequence[BacktestResult]):
             "",
             *("  ".join([label.ljust(12), *map(str.rjust, cells, widths)]) for label, cells in rows),
         ]
-        return "\n".join([*lines, *self._luck()])
+        return "\n".join([*lines, *self._luck(), "", f"warning: {READY}"])
 
     def _luck(self) -> list[str]:
         """What the best Sharpe ratio is worth: it is set beside the best of as many strategies without skill."""

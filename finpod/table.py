@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from finpod.evidence.verdict import audit_passed, verdicts
+from finpod.evidence.verdict import audit_passed, hurdle, verdicts
 
 if TYPE_CHECKING:
     from finpod.market.ledger import Costs
@@ -211,8 +211,8 @@ def evidence_lines(result: BacktestResult) -> list[str]:
         share = found["overfitting"]
         overfit = "" if math.isnan(share) else f"; probability that choosing on validation overfits {percent(share, 0)}"
         lines.append(
-            f"Chance that the true Sharpe of the excess over equal weight is above the best of {found['trials']} without "
-            f"skill: {percent(found['deflated_active_sharpe'], 0)}{overfit}"
+            f"Chance that the true Sharpe of the excess over equal weight is above {hurdle(found['trials'])}: "
+            f"{percent(found['deflated_active_sharpe'], 0)}{overfit}"
         )
     if result.baselines:
         ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}

@@ -26,10 +26,8 @@ from finpod.strategy import EqualWeight, FeatureTable, Strategy
 
 AUDITED = 2
 """Days that every backtest has audited; `finpod audit` takes more."""
-Progress = Callable[[str, float], None]
-
-
 READY = "ready weights: not audited; nothing shows that a row did not know later rows"
+Progress = Callable[[str, float], None]
 
 
 def as_it_is(strategy: object) -> Kept | None:

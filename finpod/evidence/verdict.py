@@ -206,7 +206,6 @@ def _summary(found: Interval | None, deflated: float, trials: int) -> str:
     if found is None or math.isnan(deflated):
         return ""
     estimate, low, high = _points(found)
-    hurdle = f"the best of {trials:,} without skill" if trials > 1 else "zero"
     if found.high < 0:
         said = "worse than luck explains"
     elif found.low > 0 and deflated >= LEVEL:
@@ -217,8 +216,13 @@ def _summary(found: Interval | None, deflated: float, trials: int) -> str:
         said = "not distinguishable from luck"
     return (
         f"Growth in excess of equal weight is {estimate} points a year, with a {100 * LEVEL:.0f} % interval from {low} to "
-        f"{high}, and the chance that its true Sharpe ratio is above {hurdle} is {100 * deflated:.0f} %: {said}"
+        f"{high}, and the chance that its true Sharpe ratio is above {hurdle(trials)} is {100 * deflated:.0f} %: {said}"
     )
+
+
+def hurdle(trials: int) -> str:
+    """What a deflated Sharpe ratio is held against, in words."""
+    return f"the best of {trials:,} without skill" if trials > 1 else "zero"
 
 
 def _points(found: Interval) -> list[str]:
