@@ -15,21 +15,30 @@ STEPS = 600_000
 """Environment steps an agent trains for, if not told otherwise."""
 MODES = ("rounds", "async")
 CHOICES = ("mean", "score", "recent")
+OPTIONS = {
+    "trials": "--stop-trials",
+    "steps": "--stop-steps",
+    "seconds": "--stop-minutes",
+    "score": "--stop-score",
+    "patience": "--patience",
+}
+"""What the command line calls the rules to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
     """Rules that end a tournament early; None for a rule that is not asked for. What runs is finished, nothing begins.
 
-    In rounds those on scores are asked after each round.
+    Each counts for one tournament: of several seeds every one has as much. In rounds those on scores are asked after each
+    round.
     """
 
     trials: int | None = None
-    """Trials in all."""
+    """Trials of the tournament, those of earlier drivers included."""
     steps: int | None = None
-    """Environment steps of all agents together, those of trials that have only begun included."""
+    """Environment steps of all its agents together, those of trials that have only begun included."""
     seconds: float | None = None
-    """Wall time since this driver began."""
+    """Wall time since the driver of the tournament began; one that goes on from its log counts anew."""
     score: float | None = None
     """A validation score that is enough."""
     patience: int | None = None
@@ -40,10 +49,12 @@ class Stop:
             value, low = getattr(self, rule.name), -math.inf if rule.name == "score" else 0
             if value is None:
                 continue
+            named = f"{rule.name} ({OPTIONS[rule.name]})"
             if rule.name in ("trials", "steps", "patience"):
-                require_count(f"stop after {rule.name}", value)
+                require_count(named, value)
             elif not (isinstance(value, (int, float)) and low < value < math.inf):
-                raise InputError(f"stop after {rule.name} = {value!r}: give a positive number, or leave it out")
+                fit = "a number" if rule.name == "score" else "a positive number"
+                raise InputError(f"{named} is {value!r}; give {fit}, or leave it out")
 
     def before(self, trial: int, steps: int, seconds: float) -> str | None:
         """The rule that keeps a trial from beginning, of this number, with so many steps begun before it, so late.
