@@ -19,9 +19,10 @@ from finpod.tournament import pod, training
 from finpod.tournament.arena import Arena, make_arena, trading_of
 from finpod.tournament.ensemble import load_ensemble
 from finpod.tournament.journal import Journal
-from finpod.tournament.plan import STEPS, Plan
+from finpod.tournament.plan import STEPS, Plan, Stop
 from finpod.tournament.pod import Pod
 from finpod.tournament.search import Search, vary
+from finpod.tournament.training import Pods
 from finpod.workers.engine import InlineEngine
 
 
@@ -168,6 +169,14 @@ def test_d14_the_device_is_told_and_a_missing_one_refused(market, trained, tmp_p
     assert "cuda" in refusal(market, tmp_path, device="cuda")
 
 
+def test_d14_pods_with_gpus_are_refused_without_ray(market, tmp_path):
+    with pytest.raises(InputError, match=r"pods with GPUs need Ray; add ray=True \(--ray\)") as raised:
+        tiny_train(market, tmp_path / "refused", pods=Pods(gpus=0.5))
+    assert "\n" not in str(raised.value)
+    assert Pods(gpus=0.5, ray=True).gpus == 0.5
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_d24_mean_spread_and_count_over_the_agents_are_told(market, trained):
     result = finpod.backtest(trained, market, start=market.dates[VALIDATION[1] + 1])
     tables = dict(members(result))
@@ -250,6 +259,13 @@ def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, 
         lambda arena, snapshot: (replace(validate(arena, snapshot)[0], sharpe=math.nan), np.zeros(19)),
     )
     assert "no agent has a validation score" in refusal(market, tmp_path, FinpodError)
+
+
+@pytest.mark.parametrize("mode", ["rounds", "async"])
+def test_a_rule_to_stop_that_comes_before_any_trial_is_named(market, tmp_path, mode):
+    told = refusal(market, tmp_path, plan=Plan(mode=mode, stop=Stop(seconds=6e-9)))
+    assert "no trial began: the rule to stop after 6e-09 seconds came before the first" in told
+    assert "--stop-minutes" in told
 
 
 @pytest.mark.parametrize(("agents", "rounds"), [(1, 1), (1, 3), (3, 2), (5, 2)])

@@ -53,11 +53,17 @@ class Pods:
     cpus: float = 1.0
     """CPUs of a pod."""
     gpus: float = 0.0
-    """GPUs of a pod; a fraction puts several on one."""
+    """GPUs of a pod, on Ray alone; a fraction puts several on one."""
     timeout: float = 3600.0
     """Seconds after which a slice counts as lost."""
     address: str | None = None
     """Of a running Ray cluster; None starts one on this machine."""
+
+    def __post_init__(self) -> None:
+        if self.gpus and not self.ray:
+            raise InputError(
+                f"pods with GPUs need Ray; add ray=True (--ray), or leave gpus (--pod-gpus {self.gpus:g}) out"
+            )
 
 
 def train(
@@ -204,6 +210,11 @@ def tournament(
     board = driver.run()
     if board.log and all(entry.stored is None for entry in board.log):
         raise FinpodError(f"every agent failed, the last of them thus: {journal.last_failure}")
+    if not board.log:
+        raise InputError(
+            f"no trial began: the rule to stop after {driver.stopped(0)} came before the first; "
+            "allow more time (--stop-minutes), or leave it out"
+        )
     progress("choosing", 1.0)
     return board
 
