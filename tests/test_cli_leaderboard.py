@@ -135,6 +135,19 @@ def test_an_unfinished_run_is_shown_as_it_stands(work, run):
     assert (work / "strategies" / "cut.unfinished" / "seed-0" / "log.jsonl").read_bytes() == before
 
 
+def test_a_run_without_an_ensemble_is_not_finished_though_all_its_trials_have_ended(work, run):
+    place = write_run(work / "strategies" / "ended", finished=False)
+    out = run("leaderboard ended").out
+    assert out.splitlines()[0].endswith("agents; all trials done, no ensemble yet; finpod train --resume ended")
+    assert json.loads(run("leaderboard ended --json").out)["finished"] is False
+    shutil.copytree(place, work / "elsewhere" / "ended.unfinished")
+    assert "; finpod train --resume elsewhere/ended\n" in run("leaderboard elsewhere/ended").out
+    log = (place / "seed-0" / "log.jsonl").read_bytes()
+    fsspec.filesystem("memory").pipe("/shelf/ended/seed-0/log.jsonl", log)
+    first = run("leaderboard memory://shelf/ended").out.splitlines()[0]
+    assert first.endswith("; finpod train --resume ended --storage memory://shelf/ended")
+
+
 def test_a_run_without_any_score_yet_is_shown(work, run):
     with pytest.raises(KeyboardInterrupt):
         write_run(work / "strategies" / "young", finished=False, die_after=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,13 +129,26 @@ def _summary(history: History) -> str:
     trials = history.trials
     agents, working = len({(trial.run, trial.agent) for trial in trials}), sum(one.state == "open" for one in trials)
     failed = sum(trial.state == "failed" for trial in trials)
-    ends = {log.end for log in history.logs}
-    state = f"finished, {', '.join(sorted(ends))}" if all(ends) else "unfinished"
     parts = [f"{len(trials)} trial{'s' * (len(trials) != 1)} of {agents} agent{'s' * (agents != 1)}"]
     parts += [f"{len(history.logs)} seeds"] if len(history.logs) > 1 else []
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{working} not ended"] if working else []
-    return f"{history.name}: {', '.join(parts)}; {state}"
+    return f"{history.name}: {', '.join(parts)}; {_state(history)}"
+
+
+def _state(history: History) -> str:
+    """Whether a run is finished; one whose tournaments have ended is not before its ensemble is there."""
+    ends = ", ".join(sorted({log.end for log in history.logs}))
+    if history.finished:
+        return f"finished, {ends}"
+    if not all(log.end for log in history.logs):
+        return "unfinished"
+    if "://" in history.where:
+        named = [history.name, "--storage", history.where]
+    else:
+        folder = Path(history.where)
+        named = [history.name if folder.parent == STRATEGIES else str(folder.with_name(history.name))]
+    return f"{ends}, no ensemble yet; {shlex.join(['finpod', 'train', '--resume', *named])}"
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
