@@ -93,7 +93,8 @@ def backtest(
 
     Ready weights have shape [T, N], row t being a decision that has seen the rows up to t (a row of NaN trades
     nothing), or [S, T, N] for S strategies at once, which gives their `Backtests`. They are not copied. With `fast` many
-    sessions of one strategy are settled at once: in a tenth of the time, and the same to 1e-9 instead of the last bit.
+    sessions of one strategy are settled at once: in a tenth of the time, and the same to 1e-9 instead of the last bit, so
+    that trades of next to nothing may be counted otherwise.
 
     Two days of every strategy are audited for look-ahead. With `examine`, which is what trained agents get unless told
     otherwise, it is also set beside simple baselines and random portfolios, and its decisions are replayed at other costs
@@ -111,6 +112,8 @@ def backtest(
         costs=costs or Costs(), fill=fill, cash=cash, whole_shares=whole_shares, delisting_return=delisting_return
     )
     check_rates(risk_free)
+    if not isinstance(name, (str, type(None))):
+        raise InputError(f"name is {name!r:.60}; give a text")
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast=True is for ready weights; a strategy decides one day after the other")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -153,13 +156,14 @@ def backtest(
             who.trials = len(ready.labels)
 
             def alone(s: int) -> BacktestResult:
-                return dressed(path_of(ready, s, window, terms, fast=fast), ready.labels[s])
+                path = path_of(ready, s, window, terms, fast=fast)
+                return with_audit(dressed(path, ready.labels[s]), strategy, window, path)
 
             return run_together(ready, window, terms, alone, risk_free)
         path = path_of(ready, 0, window, terms, fast=fast)
     result = dressed(path, label)
     if not who.trades_benchmark and (examine or (examine is None and who.trained_until is not None)):
-        result = with_evidence(result, path, window, terms, progress=progress or (lambda doing, share: None))
+        result = with_evidence(result, who, path, window, terms, progress=progress or (lambda doing, share: None))
     return with_audit(result, strategy, window, path, before)
 
 

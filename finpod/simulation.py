@@ -38,8 +38,8 @@ class Terms:
     def __post_init__(self) -> None:
         if not (isinstance(self.cash, Real) and np.isfinite(self.cash) and self.cash > 0):
             raise InputError(f"cash is {self.cash!r}; start with a positive amount")
-        if not -1 <= self.delisting_return < np.inf:
-            raise InputError(f"delisting_return is {self.delisting_return}; it must be -1 (all is lost) or more")
+        if not (isinstance(self.delisting_return, Real) and -1 <= self.delisting_return < np.inf):
+            raise InputError(f"delisting_return is {self.delisting_return!r}; it must be -1 (all is lost) or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,6 +187,18 @@ def test_a_short_history_is_not_judged_by_its_returns(market):
     assert said(Constant(0, 0, 0, 0, 0, 0), market.rows(0, 2)) == ("degenerate policy: it never traded",)
 
 
+def test_what_rounding_left_of_a_position_is_no_position():
+    """Ground down to 1e-309 of what it was, an account holds shares of which each seems worth more than a number holds."""
+    market, random = random_market(days=1500, names=6, seed=2), np.random.default_rng(0)
+    weights = random.dirichlet(np.ones(6), 1500)
+    weights[random.random(weights.shape) < 0.2] = 0
+    weights[random.random(weights.shape) < 0.3] = 1e-11
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1)
+    result = backtest(weights, market, costs=Costs(fee_bps=8000))
+    assert 0 < result.equity.iloc[-1] < 1e-290
+    assert alarms(result) == ()
+
+
 def test_a14_ruin_is_not_all_cash():
     """Ruined in the middle: from then on there is no account that could be in cash."""
     close = np.full((60, 2), 10.0)

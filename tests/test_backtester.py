@@ -11,6 +11,7 @@ from made_markets import NAN, make_market, random_market
 from finpod.backtester import Terms, backtest, clean_weights, equal_weight_equity, simulate
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
+from finpod.evidence.baselines import MinimumVariance
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.market.sources import load_market
@@ -531,6 +532,19 @@ def test_equal_weight_is_swept_once(rule, rows):
     assert [name for name in swept if "equal" in name] == (["equal weight"] if rows else ["equal-weight"])
 
 
+@pytest.mark.parametrize("name", ["minimum-variance", "equal weight"])
+def test_a_strategy_with_the_name_of_a_rule_does_not_take_its_place(name):
+    class First(Strategy):
+        def decide(self, view):
+            return np.eye(len(view.tickers))[0]
+
+    result = backtest(First(), random_market(days=300), name=name, examine=True)
+    assert set(result.cost_sweep["10 bps"]) >= {name, f"{name} (the rule)"}
+    assert len(result.baselines) == 4
+    itself = backtest(MinimumVariance(), random_market(days=300), examine=True)
+    assert len(itself.baselines) == 3
+
+
 def test_why_there_is_no_fan_is_said_once():
     class Idle(Strategy):
         def decide(self, view):
@@ -684,7 +698,11 @@ def test_wrong_kinds_of_arguments_are_named():
         backtest(EqualWeight(), random_market(), costs=10)
     with pytest.raises(InputError, match="market is 'sample'; give what load_market"):
         backtest(EqualWeight(), "sample")
+    with pytest.raises(InputError, match="delisting_return is 'x'"):
+        backtest(EqualWeight(), random_market(), delisting_return="x")
+    with pytest.raises(InputError, match="name is 5; give a text"):
+        backtest(EqualWeight(), random_market(), name=5)
     with pytest.raises(InputError, match="cash is '1e6'"):
         backtest(EqualWeight(), random_market(), cash="1e6")
-    with pytest.raises(InputError, match="fee_bps is 10"):
+    with pytest.raises(InputError, match="fee_bps is '10'"):
         Costs(fee_bps="10")

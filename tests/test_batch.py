@@ -194,6 +194,15 @@ def test_a_part_is_still_measured_by_all_that_were_tried(ten):
     assert said in str(ten[:3])
 
 
+def test_a_strategy_of_many_is_no_better_audited_than_one_alone():
+    market = random_market(days=30)
+    many = random_weights(market, 2)
+    alone, picked = backtest(many[1], market), backtest(many, market)[1]
+    assert picked.audit == alone.audit
+    assert picked.audit["passed"] is None
+    assert set(alone.warnings) < set(picked.warnings)
+
+
 def test_nobody_has_looked_whether_ready_weights_knew_the_future(ten):
     assert str(ten).endswith("\nwarning: ready weights: not audited; nothing shows that a row did not know later rows")
 

@@ -1,5 +1,6 @@
 """The kernel that moves money: cases C, conservation, and that shapes and order change nothing."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -299,6 +300,8 @@ def test_the_order_of_the_names_changes_nothing(seed, names, whole):
         {"fee_bps": 10_000},
         {"impact": -0.1},
         {"impact": "1"},
+        {"fee_bps": True},
+        {"fee_bps": None},
     ],
 )
 def test_costs_that_cannot_be_are_refused(wrong):
@@ -311,6 +314,35 @@ def test_costs_that_eat_the_whole_trade_are_refused():
         Costs(fee_bps=6000, slippage_bps=4000)
 
 
+@pytest.mark.parametrize("number", [np.int64(10), np.float32(10), np.float64(10), np.arange(0, 20, 10)[1]])
+def test_costs_may_be_numbers_of_numpy(number):
+    costs = Costs(fee_bps=number, impact=number)
+    assert costs == Costs(fee_bps=10, impact=10)
+    assert type(costs.fee_bps) is float
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**31), st.floats(0.01, 50), st.floats(1e3, 1e12))
+def test_the_wallet_pays_for_buys_with_impact_to_the_last_cent(seed, impact, cash):
+    """Against bisection: of orders beyond the wallet, however deep the market."""
+    g = torch.Generator().manual_seed(seed)
+    wanted = torch.rand(20, generator=g, dtype=torch.float64) * cash
+    depth, costs = torch.rand(20, generator=g, dtype=torch.float64) * 1e-6, Costs(impact=impact)
+    everything, price = torch.ones(20, dtype=torch.bool), torch.full((20,), 10.0, dtype=torch.float64)
+    filled = settle(t(cash)[0], t(*[0] * 20), wanted / 10, price, everything, everything, costs, impact=depth)
+
+    def bill(share):
+        return float((share * wanted * (1 + costs.at_size(costs.rate, share * wanted, depth))).sum())
+
+    low, high = 0.0, 1.0
+    for _ in range(200):
+        low, high = ((low + high) / 2, high) if bill((low + high) / 2) <= cash else (low, (low + high) / 2)
+    capped = bool((costs.at_size(costs.rate, wanted, depth) == 1).any())
+    bought = float((filled.shares * 10).sum() / wanted.sum())
+    assert bought <= low * (1 + 1e-11)
+    assert capped or bought == pytest.approx(low, rel=1e-10)
+
+
 @pytest.mark.parametrize("cash", [1e6, 1e8, 1e9, 1e10])
 def test_buys_with_impact_leave_next_to_nothing_of_the_wallet(cash):
     """Whatever its size: an account that cannot spend its cash would look safe only for being large."""
@@ -320,6 +352,6 @@ def test_buys_with_impact_leave_next_to_nothing_of_the_wallet(cash):
         torch.tensor(cash, dtype=torch.float64), 0 * names, names * cash / 500, names * 10, everything, everything,
         Costs(impact=1), impact=names * 0.02 / 2e8**0.5,
     )  # fmt: skip
-    assert 0 <= fill.cash <= 1e-7 * cash
+    assert 0 <= fill.cash <= 1e-11 * cash
     spent = (fill.shares * 10).sum() + fill.paid + fill.cash
     assert spent == pytest.approx(cash, rel=1e-12)

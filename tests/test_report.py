@@ -147,14 +147,17 @@ SHAPES = {
     "one month": 1e6 * (1 + 0.01 * np.sin(np.arange(22))),
     "ruin": [100, 110, 0, 0, 0],
     "first day loss": [100, 90, 95, 80],
+    "gains before ruin": [*(1000 * 1.001 ** np.arange(300) * (1 + 0.01 * (np.arange(300) % 2))), *[0.0] * 200],
 }
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_e05_every_shape_of_history_renders(name):
     result = make_result(SHAPES[name])
-    text = Page(render(result)).text
+    html = render(result)
+    text = Page(html).text
     assert percent(result.metrics.total_return) in text
+    assert not re.search(r"(?<![\w.])nan(?!\w)", html)  # in what is read out instead of a chart, neither
     for absurd in ("inf", "nan", "-0.00%", "e+1"):
         assert not re.search(rf"(?<![\w.]){re.escape(absurd)}(?!\w)", text), absurd
     assert ("None: the account never fell below a peak." in text) == (result.metrics.max_drawdown == 0)

@@ -79,7 +79,7 @@ def _untouched(result: BacktestResult) -> str:
     worth = result.weights.to_numpy() * result.equity.to_numpy()[:, None]
     traded = _traded(result)
     shares = np.cumsum(traded[0] + traded[1], axis=0)
-    held = (worth > 0) & (shares > 0)
+    held = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is what rounding left
     if not held.any():
         return ""
     first = int(held.any(axis=1).argmax())

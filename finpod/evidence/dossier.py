@@ -68,6 +68,7 @@ def with_audit(
 
 def with_evidence(
     result: BacktestResult,
+    strategy: Strategy,
     path: Path,
     window: Window,
     terms: Terms,
@@ -83,7 +84,8 @@ def with_evidence(
     progress("baselines", 0.0)
     rules, notes = baselines_for(window.market)
     equal, table = EqualWeight(), FeatureTable(window.market)
-    others = {rule.name: _run(rule, window, terms, table) for rule in rules if rule.name != result.strategy}
+    rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
+    others = {_label(rule.name, result): _run(rule, window, terms, table) for rule in rules}
     notes += [
         f"{rule.name} found no solution on {failures} days and held inverse volatility then"
         for rule in rules
@@ -96,7 +98,7 @@ def with_evidence(
     targets, fair = {result.strategy: path.targets}, _run(equal, window, terms, table).targets
     itself = torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True)
     if not itself:
-        targets.setdefault("equal weight", fair)
+        targets[_label("equal weight", result)] = fair
     targets |= {name: other.targets for name, other in others.items()}
     dates = pd.DatetimeIndex(window.dates, name="date")
     return replace(
@@ -107,6 +109,11 @@ def with_evidence(
         capacity=capacity(targets, window, terms, risk_free=result.risk_free),
         warnings=(*result.warnings, *notes),
     )
+
+
+def _label(rule: str, result: BacktestResult) -> str:
+    """The name of a rule beside a result, which may have taken it for itself."""
+    return rule if rule != result.strategy else f"{rule} (the rule)"
 
 
 def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> Path:

@@ -7,8 +7,8 @@ Long only: a target below zero is a target of zero.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 from finpod.errors import InputError
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 DUST = 1e-12
 """Weights up to this are none, and orders up to this share of the position that is asked for are rounding, not orders."""
+
+NEWTON = 6
+"""Steps to the root of a cubic from at most a third above it; four give all digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +39,10 @@ class Costs:
     def __post_init__(self) -> None:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value < 10_000):
-                raise InputError(f"{name} is {value}; it must be a number from 0 to below 10000")
+            if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 10_000):
+                raise InputError(f"{name} is {value!r}; it must be a number from 0 to below 10000")
+            if not isinstance(value, int):
+                object.__setattr__(self, name, float(value))  # of numpy's numbers, too, which JSON does not know
         if self.rate >= 1:
             raise InputError(
                 f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade; "
@@ -173,17 +178,20 @@ def _share_with_impact(
 ) -> Tensor:
     """Share [...] of buys of `notional` [..., N], paid for without impact, that the cash pays for with it.
 
-    The root of A s + B s^1.5 = cash, A the cost without impact and B what it adds at full size, approached from below by
-    two steps of s <- cash / (A + B sqrt(s)), between which the root lies; where a rate is capped the first, which is safe.
+    A s + B s^1.5 = cash, A the cost without impact and B what it adds at full size, is solved for the root of s by Newton's
+    method, which comes from above, so that a last step s <- cash / (A + B sqrt(s)) ends just below. Where a rate is capped
+    that may be too much, and cash / (A + B) is safe.
     """
-    plain = (notional * (1 + rate)).sum(-1)
-    added = (notional * (1 + costs.at_size(rate, notional, impact))).sum(-1) - plain
-    first = (cash / (plain + added).clamp(min=1e-300)).clamp(max=1)
-    above = (cash / (plain + added * first.sqrt()).clamp(min=1e-300)).clamp(max=1)
-    share = (cash / (plain + added * above.sqrt()).clamp(min=1e-300)).clamp(max=1)
+    plain = (notional * (1 + rate)).sum(-1).clamp(min=1e-300)
+    added = (notional * (1 + costs.at_size(rate, notional, impact))).sum(-1).sub_(plain).clamp(min=1e-300)
+    root = (cash / plain).sqrt().minimum((cash / added).pow(1 / 3)).clamp(max=1)
+    for _ in range(NEWTON):
+        slope = (2 * plain + 3 * added * root) * root
+        root = root - ((plain + added * root) * root.square() - cash) / slope.clamp(min=1e-300)
+    share = (cash / (plain + added * root)).clamp(max=1)
     left = share.unsqueeze(-1) * notional
-    fits = (left * (1 + costs.at_size(rate, left, impact))).sum(-1) <= cash
-    return share.where(fits, first)
+    fits = (left * (1 + costs.at_size(rate, left, impact))).sum(-1) <= cash * (1 + DUST)
+    return share.where(fits, (cash / (plain + added)).clamp(max=1))
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:

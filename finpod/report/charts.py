@@ -29,7 +29,7 @@ from finpod.report.drawing import (
 )
 from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
 from finpod.report.rivals import rival_charts
-from finpod.table import percent
+from finpod.table import percent, ratio
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -226,7 +226,7 @@ def _rolling_chart(
     last = lines["strategy"][-1]
     return Chart(
         title,
-        f"Last value of the strategy: {percent(last) if as_percent else f'{last:.2f}'}.",
+        f"Last value of the strategy: {percent(last) if as_percent else ratio(last)}.",
         to_svg(figure, name),
         CURVES,
     )
