@@ -17,6 +17,13 @@ def market():
     return random_market(days=100, names=6, gaps=0.05, volume=np.random.default_rng(5).lognormal(12, 1, (100, 6)))
 
 
+@pytest.fixture(scope="module")
+def late(market):
+    """The same closes, that go far after the day."""
+    far = np.exp(np.random.default_rng(1).normal(0, 3, (39, 6)))
+    return make_market(np.vstack([market.close[: ROW + 1], market.close[ROW + 1 :] * far]))
+
+
 class Holder:
     """Something with one attribute."""
 
@@ -87,17 +94,63 @@ def test_forward_filled_and_tidy_copies_are_told(market):
         ("variance (ddof 0)", lambda table: np.nanvar(table, axis=0)),
         ("largest", lambda table: np.nanmax(table, axis=0)),
         ("least", lambda table: np.nanmin(table, axis=0)),
+        ("median", lambda table: np.nanmedian(table, axis=0)),
+        ("median", lambda table: pd.DataFrame(table).median()),
+        ("lower quartile", lambda table: np.nanpercentile(table, 25, axis=0)),
+        ("highest decile", lambda table: pd.DataFrame(table).quantile(0.9)),
+        ("interquartile range", lambda table: np.subtract(*np.nanpercentile(table, (75, 25), axis=0))),
     ],
 )
-def test_statistics_over_all_rows_are_told(market, name, statistic):
-    late = make_market(
-        np.vstack(
-            [market.close[: ROW + 1], market.close[ROW + 1 :] * np.exp(np.random.default_rng(1).normal(0, 3, (39, 6)))]
-        )
-    )
+def test_statistics_over_all_rows_are_told(late, name, statistic):
     (found,) = told(late, statistic(late.close))
     assert f"with the {name} of each name's close over all rows, up to 2024-05-17" in found
     assert told(late, statistic(late.close[: ROW + 1])) == []
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, lambda one: np.array([one]), lambda one: {"it": one, "k": 5}])
+@pytest.mark.parametrize(
+    ("name", "statistic"),
+    [
+        ("mean", np.nanmean),
+        ("deviation (ddof 0)", np.nanstd),
+        ("deviation (ddof 1)", lambda table: np.nanstd(table, ddof=1)),
+        ("variance (ddof 0)", np.nanvar),
+        ("largest", np.nanmax),
+        ("least", np.nanmin),
+        ("median", np.nanmedian),
+    ],
+)
+def test_statistics_over_all_names_and_rows_are_told(late, name, statistic, kind):
+    (found,) = told(late, kind(statistic(late.close)))
+    assert f"with the {name} of all names' close over all rows, up to 2024-05-17" in found
+    assert told(late, kind(statistic(late.close[: ROW + 1]))) == []
+
+
+def test_the_mean_of_the_benchmark_is_told(market):
+    (found,) = told(market, float(market.benchmark_close.mean()))
+    assert found == "float with the mean of benchmark over all rows, up to 2024-05-17"
+
+
+def test_a_median_that_was_a_price_before_is_told():
+    """With an odd number of sessions it is one of the prices, and may be one of the past."""
+    close = np.random.default_rng(3).lognormal(3, 0.5, (101, 8)).round(2)
+    close[ROW + 1 :] *= 1000
+    market = make_market(close)
+    (found,) = told(market, np.median(close, axis=0))
+    assert "with the median of each name's close over all rows" in found
+    assert told(market, close[: ROW + 1].copy()) == []
+
+
+@pytest.mark.parametrize("held", [0.05, 0.125, 1e-4, 252.0, 1 / 3, 0.6180339887, float("inf"), NAN, 0.0, -2.5, 21])
+def test_settings_are_no_statistics(market, held):
+    assert told(market, held) == told(market, [held]) == []
+
+
+def test_a_largest_price_of_few_digits_tells_nothing():
+    close = np.random.default_rng(3).lognormal(3, 0.5, (100, 4))
+    close[80, 2] = 250.0
+    assert close.max() == 250
+    assert told(make_market(close), 250.0) == []
 
 
 def test_an_array_with_a_row_for_each_session_is_told_whatever_it_holds(market):

@@ -20,18 +20,11 @@ FEWEST = 3
 """Names of one session, in a row, that make a copy."""
 RUN = 5
 """Sessions of one name, in a row, that make a copy."""
-Statistic = Callable[[Array], Any]
-STATISTICS: dict[str, Statistic] = {
-    "mean": partial(np.nanmean, axis=0),
-    "least": partial(np.nanmin, axis=0),
-    "largest": partial(np.nanmax, axis=0),
-    **{
-        f"{name} (ddof {ddof})": partial(function, axis=0, ddof=ddof)
-        for name, function in (("deviation", np.nanstd), ("variance", np.nanvar))
-        for ddof in (0, 1)
-    },
-}
-"""What a scaler is made of: [R, N] -> [N]."""
+FEW = 8
+"""Numbers, at most, of an attribute that may hold statistics over all names: one number of each."""
+QUANTILES = {"lowest decile": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "highest decile": 0.9}
+WITH_QUANTILES = {"close", "open", "return", "logarithmic return"}
+"""Of what tables quantiles are looked for, for they cost a sort."""
 SAMPLE, SHARE = 512, 0.1
 """Of so many values of an array, this share must be the market's before it is looked at closely."""
 ROUND = 3
@@ -63,15 +56,20 @@ class Table(NamedTuple):
     single: Array
     """The same as float32."""
 
+    def over(self, rows: int | None = None) -> tuple[dict[str, Array], dict[str, float]]:
+        """What scalers are made of over the first rows, or all: of each name, NaN for one without any; and of all together."""
+        return _statistics(self.values[:rows], quantiles=self.name in WITH_QUANTILES)
+
 
 class Copies:
     """Looks for the values of one market in what a strategy holds, to the seven digits of float32.
 
     A copy is `RUN` sessions of a name, or `FEWEST` names of a session, that lie side by side in an array, Series, frame,
-    tensor, list or dict as they do in the prices, volumes, simple or logarithmic returns, or in their means, deviations
-    and extremes over all rows; an array with one row for each session, whatever it holds; what is said of names
-    by later dates (`finpod/lookahead/dated.py`); figures that go with coming moves of the market; or a market, or a view,
-    that goes on beyond the day. What lies at or before `trained_until` a strategy may hold.
+    tensor, list or dict as they do in the prices, volumes, simple or logarithmic returns, or in their means, deviations,
+    extremes and quantiles over all rows; such a statistic over all names and rows, alone; an array with one row for each
+    session, whatever it holds; what is said of names by later dates (`finpod/lookahead/dated.py`); figures that go with
+    coming moves of the market; or a market, or a view, that goes on beyond the day. What lies at or before
+    `trained_until` a strategy may hold.
     """
 
     def __init__(self, market: MarketData, trained_until: str | None = None, homes: tuple[str, ...] = ()) -> None:
@@ -85,12 +83,15 @@ class Copies:
         if known >= len(self._market.dates) - 1:
             return
         found: set[str] = set()
-        for path, value in reachable(root, self._homes):
+        for path, value in reachable(root, self._homes, numbers=True):
             if path.partition("[")[0] not in found and (what := self._told(value, known)):
                 found.add(path.partition("[")[0])
                 yield Copy(path, what)
 
     def _told(self, value: Any, known: int) -> str | None:
+        if isinstance(value, (float, np.floating)):
+            found = self._by_single(np.array([value]), known)
+            return found and f"{type(value).__name__} with {found}"
         day = self._market.dates[known]
         if isinstance(value, MarketView):
             return f"a view of {value.date!s:.10}" if value.date > day else None
@@ -102,14 +103,18 @@ class Copies:
         dated = (
             None if isinstance(value, (np.ndarray, torch.Tensor)) else said_of_later(value, day, self._market.tickers)
         )
-        if array is None or array.size < FEWEST:
+        if array is None:
             return dated and f"{type(value).__name__} with {dated}"
+        if array.size < FEWEST:
+            found = dated or self._by_single(array, known)
+            return found and f"{type(value).__name__} {list(array.shape)} with {found}"
         with np.errstate(over="ignore"):
             found = (
                 self._by_dates(value, day)
                 or self._by_shape(array, known)
                 or self._by_value(array.astype(np.float32), known)
                 or dated
+                or self._by_single(array, known)
                 or self._by_move(value, array, known)
             )
         return found and f"{type(value).__name__} {list(array.shape)} with {found}"
@@ -171,23 +176,53 @@ class Copies:
         sample = values[np.linspace(0, len(values) - 1, min(len(values), SAMPLE)).astype(int)]
         if (self._known_from(sample) >= 0).sum() < max(FEWEST, SHARE * len(sample)):
             return None
-        if (self._known_from(values) > known).sum() < FEWEST:
-            return None
-        for table in self._tables:
+        fresh = (self._known_from(values) > known).sum() >= FEWEST
+        for table in self._tables if fresh else ():
             if (row := _first_copied(array, values, table.single, known)) is not None:
                 return f"the {table.name} of {self._market.dates[row]!s:.10}"
-        for table in self._tables:
-            for name, statistic in STATISTICS.items():
-                if _is_copied(array, values, table.values, statistic, known):
+        side_by_side = FEWEST if fresh else 2 * FEWEST  # a quantile may be a price of the past
+        for table, (each, _) in zip(self._tables, self._statistics, strict=True):
+            for name, whole in each.items():
+                if _is_copied(array, values, whole, partial(_statistic, table, name, known + 1), side_by_side):
                     return f"the {name} of each name's {table.name} over all rows, up to {self._market.dates[-1]!s:.10}"
         return None
 
+    def _by_single(self, array: Array, known: int) -> str | None:
+        """One number that is a statistic over all rows of all names, of another value until the day."""
+        if array.size > FEW or array.dtype.kind != "f":
+            return None
+        with np.errstate(over="ignore"):
+            numbers = array.astype(np.float32)
+        for number in numbers[np.isfinite(numbers) & (numbers != 0)]:
+            if not _is_round(number) and (found := self._pooled.get(float(number))):
+                table, name = found
+                _, until = table.over(known + 1)
+                seen = any((other.single[: known + 1] == number).any() for other in self._tables)
+                if not seen and np.float32(until.get(name, np.nan)) != number:
+                    whose = "" if table.values.shape[1] == 1 else "all names' "
+                    return f"the {name} of {whose}{table.name} over all rows, up to {self._market.dates[-1]!s:.10}"
+        return None
+
+    @cached_property
+    def _statistics(self) -> tuple[tuple[dict[str, Array], dict[str, float]], ...]:
+        """Of each table, over all rows: those of each name, and those of all together."""
+        return tuple(table.over() for table in self._tables)
+
+    @cached_property
+    def _pooled(self) -> dict[float, tuple[Table, str]]:
+        """Statistics over all names, as float32, with what they are of."""
+        return {
+            float(np.float32(number)): (table, name)
+            for table, (_, together) in zip(self._tables, self._statistics, strict=True)
+            if table.name != "volume"  # in whole numbers
+            for name, number in together.items()
+        }
+
     def _known_from(self, values: Array) -> Array:
         """[V] the first row with each of these numbers, -1 for one that the market does not have, or that is round."""
-        digits = np.abs(values) / 10 ** (np.floor(np.log10(np.abs(values))) - ROUND + 1)
         numbers, first = self._sorted
         rows = first[np.searchsorted(numbers, values).clip(max=len(numbers) - 1)]
-        return np.where(_is_among(values, numbers) & (np.abs(digits - digits.round()) > 1e-3), rows, -1)
+        return np.where(_is_among(values, numbers) & ~_is_round(values), rows, -1)
 
     @cached_property
     def _tables(self) -> tuple[Table, ...]:
@@ -208,12 +243,10 @@ class Copies:
         """Every number that may be copied [V], float32, sorted and distinct, and the first row that has it [V]."""
         last = len(self._market.dates) - 1
         numbers, rows = [], []
-        for table in self._tables:
-            numbers += [table.single.ravel(), *(_over(table.values, each) for each in STATISTICS.values())]
-            rows += [
-                np.repeat(np.arange(last + 1), table.values.shape[1]),
-                np.full(len(STATISTICS) * table.values.shape[1], last),
-            ]
+        for table, (each, _) in zip(self._tables, self._statistics, strict=True):
+            names = table.values.shape[1]
+            numbers += [table.single.ravel(), *each.values()]
+            rows += [np.repeat(np.arange(last + 1), names), np.full(len(each) * names, last)]
         together, row = np.concatenate(numbers).astype(np.float32), np.concatenate(rows)
         there = np.isfinite(together) & (together != 0)
         bits = together[there].view(np.uint32).astype(np.uint64)
@@ -236,12 +269,58 @@ def _after_first(table: Array) -> Array:
     return np.concatenate([np.full_like(table[:1], np.nan), table])
 
 
-def _over(table: Array, statistic: Statistic) -> Array:
-    """[N] a statistic over the rows of a table, NaN for a name without any."""
-    there = np.isfinite(table).any(axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # too few rows for a deviation
-        return np.where(there, statistic(np.where(there, table, 0.0)), np.nan)
+def _statistics(table: Array, *, quantiles: bool) -> tuple[dict[str, Array], dict[str, float]]:
+    """Statistics of each column [N] and of all values of a table [R, N]; NaN where there are too few."""
+    there = np.isfinite(table)
+    count = there.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(there, table, 0.0).sum(axis=0) / count
+        squares = (np.where(there, table - mean, 0.0) ** 2).sum(axis=0)
+        some = count > 0
+        total = np.float64(count.sum())
+        pooled = mean[some] @ count[some] / total
+        pooled_squares = squares[some].sum() + (mean[some] - pooled) ** 2 @ count[some]
+        least, largest = (
+            np.where(some, function(np.where(there, table, worst), axis=0), np.nan)
+            for function, worst in ((np.min, np.inf), (np.max, -np.inf))
+        )
+        each = {"mean": mean, "least": least, "largest": largest} | _spread(squares, count)
+        together = {"mean": pooled} | _spread(pooled_squares, total)
+    if some.any():
+        together |= {"least": least[some].min(), "largest": largest[some].max()}
+    if quantiles and some.any():
+        each |= _quantiles(table, there, count)
+        together |= {name: float(of[0]) for name, of in _quantiles(table[there][:, None], None, total).items()}
+    return each, together
+
+
+def _spread(squares: Any, count: Any) -> dict[str, Any]:
+    variances = {ddof: squares / np.where(count > ddof, count - ddof, np.nan) for ddof in (0, 1)}
+    deviations = {f"deviation (ddof {ddof})": np.sqrt(variance) for ddof, variance in variances.items()}
+    return deviations | {f"variance (ddof {ddof})": variance for ddof, variance in variances.items()}
+
+
+def _quantiles(table: Array, there: Array | None, count: Any) -> dict[str, Array]:
+    """`QUANTILES` of each column [N], and the range of the quartiles, which is RobustScaler's scale."""
+    ordered = np.sort(np.where(there, table, np.nan).T if there is not None else table.T, axis=1)  # NaN comes last
+    found = {}
+    for name, share in QUANTILES.items():
+        place = share * np.maximum(np.broadcast_to(count, len(ordered)) - 1, 0)
+        below, above = (
+            np.take_along_axis(ordered, end(place).astype(int)[:, None], axis=1)[:, 0] for end in (np.floor, np.ceil)
+        )
+        found[name] = below + (above - below) * (place - np.floor(place))
+    return found | {"interquartile range": found["upper quartile"] - found["lower quartile"]}
+
+
+def _statistic(table: Table, name: str, rows: int) -> Array:
+    return table.over(rows)[0][name]
+
+
+def _is_round(values: Any) -> Any:
+    """Whether numbers, none of them zero, have few digits."""
+    digits = np.abs(values) / 10 ** (np.floor(np.log10(np.abs(values))) - ROUND + 1)
+    return np.abs(digits - digits.round()) <= 1e-3
 
 
 def _is_among(wanted: Array, values: Array) -> Array:
@@ -300,15 +379,15 @@ def _is_in(lines: Array, order: Array) -> bool:
     return bool(at[0].size)
 
 
-def _is_copied(array: Array, values: Array, table: Array, statistic: Statistic, known: int) -> bool:
-    """Whether an array has a statistic over all rows of names side by side, and it is another until row `known`."""
-    whole = _over(table, statistic).astype(np.float32)
+def _is_copied(array: Array, values: Array, statistic: Array, until: Callable[[], Array], length: int) -> bool:
+    """Whether an array has a statistic [N] over all rows of names side by side, and it is another `until` the day."""
+    whole, length = statistic.astype(np.float32), max(min(length, len(statistic)), FEWEST)
     hit = _is_among(whole, values)
-    if not _runs(hit, FEWEST).any():
+    if not _runs(hit, length).any():
         return False
-    hit &= whole != _over(table[: known + 1], statistic).astype(np.float32)
-    starts = _a_few(np.flatnonzero(_runs(hit, FEWEST)))
-    return any(_has(array, whole[start : start + FEWEST]) for start in starts)
+    hit &= whole != until().astype(np.float32)
+    starts = _a_few(np.flatnonzero(_runs(hit, length)))
+    return any(_has(array, whole[start : start + length]) for start in starts)
 
 
 def _numbers(value: Any) -> Array | None:

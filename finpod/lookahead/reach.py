@@ -46,18 +46,22 @@ class Found(NamedTuple):
     value: Any
 
 
-def reachable(root: Any, homes: tuple[str, ...] = ()) -> Iterator[Found]:
+def reachable(root: Any, homes: tuple[str, ...] = (), *, numbers: bool = False) -> Iterator[Found]:
     """All that is found from a strategy, or from functions, nearest first, each once; `root` itself first.
 
     Of functions and classes only the user's (with `homes`, as for `whose`) are looked into, and there only the names that
-    the code uses. Numbers and text are left out; markets, views, tensors, numeric arrays and pandas objects are not taken
-    apart; caches of functools are left alone.
+    the code uses. Numbers and text are left out, with `numbers` all but single floats; markets, views, tensors, numeric
+    arrays and pandas objects are not taken apart; caches of functools are left alone.
     """
     pending: deque[tuple[Found, int]] = deque([(Found("self", root), 0)])
     kept: dict[int, Any] = {}  # by identity, and kept alive for it
     while pending and len(kept) < MOST_OBJECTS:
         found, depth = pending.popleft()
-        if isinstance(found.value, ATOMS) or id(found.value) in kept:
+        if isinstance(found.value, ATOMS):
+            if numbers and isinstance(found.value, (float, np.floating)):
+                yield found
+            continue
+        if id(found.value) in kept:
             continue
         kept[id(found.value)] = found.value
         yield found
