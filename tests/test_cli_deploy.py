@@ -12,8 +12,10 @@ from finpod.deploy.dockerfile import dockerfile
 from finpod.deploy.manifests import ray_cluster, ray_job, to_yaml
 from finpod.errors import InputError
 
-TRAIN = "finpod train stocks --ray --out /runs/first"
+DAYS = "--train 2009-01-02:2018-12-31 --validation 2019-01-02:2019-12-31"
+TRAIN = f"finpod train stocks --ray {DAYS} --out /runs/first"
 KUBERAY = "deploy kuberay --image me/finpod:1 --ray-version 2.60.0"
+ON_CLAIM = f"{KUBERAY} --claim runs:/runs"
 
 
 @pytest.fixture
@@ -102,6 +104,8 @@ def test_a_dockerfile_is_what_the_library_makes_of_it(run, cuda):
 
 
 def test_a_dockerfile_can_be_written_and_take_things_along(run, tmp_path):
+    (tmp_path / "data" / "mine").mkdir(parents=True)
+    (tmp_path / "strategies").mkdir()
     code, out, _ = run("deploy dockerfile --copy data/mine --copy strategies --out Dockerfile")
     assert (code, out) == (0, "Dockerfile\n")
     assert (tmp_path / "Dockerfile").read_text() == dockerfile(copies=["data/mine", "strategies"])
@@ -123,15 +127,30 @@ def test_a_dockerfile_can_be_written_and_take_things_along(run, tmp_path):
         (f"{KUBERAY} --env A -- {TRAIN}", "--env 'A'"),
         (f"{KUBERAY} --env A=1 --env A=2 -- {TRAIN}", "--env 'A=2'"),
         (f"{KUBERAY} --idle 0 -- {TRAIN}", "--idle is 0"),
+        (f"{KUBERAY} --redis redis:99999 -- {TRAIN}", "redis 'redis:99999' cannot be"),
+        (f"{ON_CLAIM} --gpu-workers 0:2 -- {TRAIN}", "add --pod-gpus 1"),
+        (f"{ON_CLAIM} -- {TRAIN} --pod-gpus 1", "add GPU workers"),
+        (f"{ON_CLAIM} --cpus 2 -- {TRAIN} --pod-cpus 3", "--pod-cpus 3 fits on no worker, for none has more than 2"),
+        (f"{ON_CLAIM} -- {TRAIN} --out /runs/../tmp/x", "--out /runs/../tmp/x would be lost"),
+        (f"{ON_CLAIM} -- {TRAIN} --storage /tmp/x", "--storage /tmp/x would be lost"),
+        (f"{ON_CLAIM} -- finpod train stocks --ray {DAYS}", "without --out;"),
+        (f"{ON_CLAIM} -- finpod tarin stocks --ray", "No such command 'tarin'"),
+        (f"{ON_CLAIM} -- {TRAIN} --nonsense", "No such option: --nonsense"),
+        (f"{ON_CLAIM} -- {TRAIN} --pods 0", "the command would fail: --pods is 0"),
+        (f"{ON_CLAIM} -- {TRAIN} --steps 0", "the command would fail: --steps is 0"),
+        (f"{ON_CLAIM} -- {TRAIN} --keep 0", "the command would fail: --keep is 0"),
         (f"{KUBERAY} --kind cluster --out .", "is a folder"),
         (f"{KUBERAY} --kind cluster --out /proc/none/here.yaml", "cannot write /proc/none/here.yaml"),
         ("deploy dockerfile --torch-version new", "'new' is no version"),
         ("deploy dockerfile --copy ../private", "'../private'"),
+        ("deploy dockerfile --copy nope", "'nope' cannot be copied"),
         ("deploy dockerfile --out /proc/none/Dockerfile", "cannot write /proc/none/Dockerfile"),
         ("deploy submit", "there is no command"),
         ("deploy submit --address here -- ls", "'here' is no address"),
         ("deploy submit --working-dir nowhere -- ls", "nowhere is not a folder"),
         ("deploy submit -- finpod train stocks", "add --ray"),
+        (f"deploy submit -- finpod train stocks --ray {DAYS}", "without --out;"),
+        ("deploy submit -- finpod tarin", "No such command 'tarin'"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(run, tmp_path, line, told):

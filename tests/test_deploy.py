@@ -15,14 +15,17 @@ import pytest
 from finpod.deploy import dockerfile as images
 from finpod.deploy import submit as jobs
 from finpod.deploy.cluster import Claim, Cluster, Workers, installed
-from finpod.deploy.entrypoint import entrypoint, is_train, values
+from finpod.deploy.entrypoint import entrypoint, require_placed, train_options
 from finpod.deploy.manifests import ray_cluster, ray_job, to_yaml
 from finpod.errors import FinpodError, InputError
 
 ROOT = Path(__file__).parents[1]
 CPU = Workers(name="cpu", least=1, most=4)
 GPU = Workers(name="gpu", most=8, cpus=8, memory="64Gi", gpus=2)
-TRAIN = ("finpod", "train", "stocks", "--ray", "--storage", "s3://bucket/run?region=x&scheme=y", "--out", "/runs/first")
+DAYS = ("--train", "2009-01-02:2018-12-31", "--validation", "2019-01-02:2019-12-31")
+BEGUN = ("finpod", "train", "stocks", "--ray", *DAYS, "--storage", "s3://bucket/run?region=x&scheme=y")
+TRAIN = (*BEGUN, "--out", "/runs/first")
+PLAIN = ("finpod", "train", "--ray", *DAYS, "--out", "/runs/first")
 
 
 def cluster(**changes):
@@ -250,8 +253,21 @@ def test_the_words_of_a_command_pass_two_shells_unharmed(words):
         (lambda: ray_job("first", RUNS, ()), "no command"),
         (lambda: ray_job("first", RUNS, ("finpod", "train", "stocks")), "add --ray"),
         (lambda: ray_job("first", cluster(), TRAIN), "--out /runs/first would be lost"),
-        (lambda: ray_job("first", RUNS, (*TRAIN[:-1], "strategies/first")), "--out strategies/first would be lost"),
-        (lambda: ray_job("first", RUNS, (*TRAIN[:-2], "--out=/runsx/first")), "--out /runsx/first would be lost"),
+        (lambda: ray_job("first", RUNS, (*BEGUN, "--out", "strategies/first")), "--out strategies/first would be lost"),
+        (lambda: ray_job("first", RUNS, (*BEGUN, "--out=/runsx/first")), "--out /runsx/first would be lost"),
+        (lambda: ray_job("first", RUNS, (*BEGUN, "--out=/runs/../tmp/x")), "--out /runs/../tmp/x would be lost"),
+        (lambda: ray_job("first", RUNS, (*BEGUN, "--out", "/runs/")), "--out /runs would be lost"),
+        (lambda: ray_job("first", RUNS, (*PLAIN, "--storage", "/tmp/x")), "--storage /tmp/x would be lost"),
+        (lambda: ray_job("first", RUNS, (*PLAIN, "--storage=file:///tmp/x")), "--storage file:///tmp/x would be lost"),
+        (lambda: ray_job("first", RUNS, (*PLAIN, "--storage", "/runs/../x")), "--storage /runs/../x would be lost"),
+        (lambda: ray_job("first", RUNS, BEGUN), "would end at once without --out;"),
+        (lambda: ray_job("first", RUNS, (*BEGUN, "--fork", "/runs/old")), "would end at once without --out;"),
+        (lambda: ray_job("first", RUNS, (*PLAIN[:3], "--out=/runs/x")), "without --train, --validation;"),
+        (
+            lambda: ray_job("first", RUNS, ("finpod", "train", "--ray", "--resume", "first")),
+            "--resume first is not in the head pod",
+        ),
+        (lambda: ray_job("first", RUNS, (*PLAIN, "--resume", "/tmp/x")), "--resume /tmp/x is not in the head pod"),
         (lambda: ray_job("first", RUNS, ("echo", "$(HOME)")), "dollar"),
         (lambda: ray_job("first", RUNS, (*TRAIN, "--storage=s3://id:word@bucket/run")), "s3://...@bucket/run holds"),
         (lambda: ray_job("first", RUNS, TRAIN, retries=1), "would stop at the unfinished run of the first"),
@@ -287,6 +303,8 @@ def test_the_words_of_a_command_pass_two_shells_unharmed(words):
         ),
         (lambda: cluster(claims=(Claim(name="a", mount="/a"), Claim(name="b", mount="/a"))), "/a is given twice"),
         (lambda: cluster(redis="redis"), "HOST:PORT"),
+        (lambda: cluster(redis="redis:99999"), "'redis:99999' cannot be; give HOST:PORT with a port from 1 to 65535"),
+        (lambda: cluster(redis="redis:0"), "'redis:0'"),
         (lambda: cluster(redis_secret="redis"), "no Redis"),
         (lambda: Claim(name="runs", mount="runs"), "'runs'"),
         (lambda: Claim(name="runs", mount="/"), "'/'"),
@@ -299,6 +317,7 @@ def test_the_words_of_a_command_pass_two_shells_unharmed(words):
         (lambda: images.dockerfile(copies=["/etc"]), "'/etc'"),
         (lambda: images.dockerfile(copies=["a b"]), "'a b'"),
         (lambda: images.dockerfile(copies=["."]), "'.'"),
+        (lambda: images.dockerfile(copies=["nope"]), "'nope' cannot be copied, for it is not here"),
     ],
 )
 def test_what_cannot_be_is_named_in_one_line(make, told):
@@ -314,14 +333,113 @@ def test_harmless_variables_and_commands_are_let_through():
     assert {one["name"]: one["value"] for one in found} == {"RAY_USAGE_STATS_ENABLED": "0"} | env
     assert ray_job("first", cluster(), ("finpod", "bench"))["spec"]["entrypoint"] == "finpod bench"
     resumed = ("finpod", "train", "--resume", "/runs/first", "--address", "auto")
-    assert shlex.split(ray_job("first", cluster(), resumed, retries=2)["spec"]["entrypoint"]) == list(resumed)
+    assert shlex.split(ray_job("first", RUNS, resumed, retries=2)["spec"]["entrypoint"]) == list(resumed)
+    cluster(redis="redis:1")
+    cluster(redis="10.0.0.1:65535")
 
 
-def test_reading_a_command():
-    assert is_train(("/usr/local/bin/finpod", "train"))
-    assert not is_train(("finpod",))
-    assert not is_train(("finpod", "backtest", "train"))
-    assert values(("a", "--out", "b", "--out=c", "--outer", "d", "--out"), "--out") == ["b", "c"]
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--storage", "/runs/logs"),
+        ("--storage", "file:///runs/logs"),
+        ("--storage", "gs://bucket/run"),
+        ("--out", "/runs/../runs/x"),
+        ("--resume", "/runs/first"),
+        ("--resume", "first", "--storage", "gs://bucket/run"),
+    ],
+)
+def test_what_lies_on_a_claim_or_at_a_url_is_kept(more):
+    assert ray_job("first", RUNS, (*PLAIN, *more))["spec"]["entrypoint"] == shlex.join((*PLAIN, *more))
+
+
+def test_reading_a_command(capsys):
+    given = train_options(("/usr/local/bin/finpod", "--debug", "train", "--out", "b", "--pods=3", "--out=c"))
+    assert (str(given["out"]), given["pods"], given["pod_cpus"], given["ray"]) == ("c", "3", 1.0, False)
+    for words in ("finpod backtest train", "finpod --version", "finpod train --help", "echo finpod train", "train"):
+        assert train_options(words.split()) is None
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("finpod", "finpod names no command"),
+        ("finpod data", "finpod data names no command"),
+        ("finpod tarin stocks --ray", "No such command 'tarin'"),
+        ("finpod data fetsh", "No such command 'fetsh'"),
+        ("finpod train stocks --ray --nonsense", "No such option: --nonsense"),
+        ("finpod --debug train bonds --ray", "'bonds'"),
+        ("finpod train stocks --ray --steps many", "'--steps'"),
+        ("finpod train stocks --ray --mode sometimes", "'sometimes'"),
+        ("finpod train stocks --ray --out", "--out"),
+        ("finpod backtest", "Missing argument"),
+        (f"{shlex.join(PLAIN)} --pods 0", "the command would fail: --pods is 0"),
+        (f"{shlex.join(PLAIN)} --pods few", "--pods is 'few'"),
+        (f"{shlex.join(PLAIN)} --pod-cpus 0", "a pod with 0.0 CPUs"),
+        (f"{shlex.join(PLAIN)} --pod-gpus 1.5", "a pod with 1.5 GPUs"),
+        (f"{shlex.join(PLAIN)} --timeout 0", "--timeout is 0.0"),
+        (f"{shlex.join(PLAIN)} --steps 0", "the command would fail: --steps is 0"),
+        (f"{shlex.join(PLAIN)} --agents 0", "--agents is 0"),
+        (f"{shlex.join(PLAIN)} --keep 1000", "--keep is 1000"),
+        (f"{shlex.join(PLAIN)} --fresh 2", "--fresh is 2"),
+        (f"{shlex.join(PLAIN)} --seeds 0", "--seeds is 0"),
+        (f"{shlex.join(PLAIN)} --stop-trials 0", "is 0; it must be"),
+        (f"{shlex.join(PLAIN)} --stop-minutes 0", "give a positive number"),
+        (f"{shlex.join(PLAIN)} --hold 0", "hold"),
+        (f"{shlex.join(PLAIN)} --fee-bps -1", "--fee-bps"),
+        (f"{shlex.join(PLAIN)} --train 2009", "--train is '2009'"),
+        (f"{shlex.join(PLAIN)} --validation 2019-12-31:2019-01-02", "before it starts"),
+    ],
+)
+def test_a_command_that_finpod_would_refuse_is_refused_in_its_own_words(line, told):
+    with pytest.raises(InputError, match=re.escape(told)) as raised:
+        entrypoint(shlex.split(line))
+    assert "\n" not in str(raised.value)
+
+
+WIDE = Workers(name="wide", cpus=64)
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "told"),
+    [
+        ([GPU], "", "the gpu workers have GPUs and finpod train would use none; add --pod-gpus 1 to it, or a fraction"),
+        ([CPU, Workers(name="gpu", least=1, gpus=1)], "", "the gpu workers have GPUs"),
+        ([CPU], "--pod-gpus 0.25", "--pod-gpus 0.25 fits on no worker, for none has a GPU"),
+        ([CPU, GPU], "--pod-gpus=4", "--pod-gpus 4 fits on no worker, for none has more than 2"),
+        ([CPU], "--pod-cpus 8", "--pod-cpus 8 fits on no worker, for none has more than 4"),
+        ([CPU, GPU], "--pod-cpus 8.5", "--pod-cpus 8.5 fits on no worker, for none has more than 8"),
+        (
+            [WIDE, GPU],
+            "--pod-cpus 9 --pod-gpus 1",
+            "--pod-cpus 9 fits on no worker with such GPUs, for none has more than 8",
+        ),
+        ([GPU], "--resume /runs/first", "the gpu workers have GPUs"),
+    ],
+)
+def test_pods_that_fit_on_no_worker_and_gpus_that_none_would_use_are_refused(workers, options, told):
+    with pytest.raises(InputError, match=re.escape(told)):
+        ray_job("first", cluster(workers=tuple(workers), claims=RUNS.claims), (*PLAIN, *options.split()))
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        ([CPU], "--pod-cpus 4"),
+        ([CPU, GPU], ""),
+        ([GPU], "--pod-gpus 0.25"),
+        ([GPU], "--pod-gpus 2 --pod-cpus 8"),
+        ([WIDE, GPU], "--pod-cpus 64"),
+    ],
+)
+def test_pods_that_fit_are_let_through(workers, options):
+    require_placed((*PLAIN, *options.split()), workers)
+
+
+def test_other_commands_are_held_against_no_worker():
+    require_placed(("finpod", "bench"), [GPU])
+    require_placed(("nvidia-smi",), [GPU])
 
 
 KNOWN = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "CMD"}
@@ -437,12 +555,12 @@ def submit(*words, **options):
 
 
 def test_a_job_is_followed_to_its_end(client, tmp_path):
-    job, shown, said = submit("finpod", "bench", "a b", working_dir=str(tmp_path), env={"A": "1"})
+    job, shown, said = submit("echo", "bench", "a b", working_dir=str(tmp_path), env={"A": "1"})
     assert job == ("raysubmit_1", "SUCCEEDED", 0)
     assert shown == "one\ntwo\n"
     assert said == [f"job raysubmit_1 at {jobs.ADDRESS}"]
     assert client.last.address == jobs.ADDRESS
-    assert client.last.entrypoint == "finpod bench 'a b'"
+    assert client.last.entrypoint == "echo bench 'a b'"
     assert client.last.runtime_env == {"env_vars": {"A": "1"}, "working_dir": str(tmp_path)}
     assert client.last.looks == 3
 
@@ -507,6 +625,9 @@ def test_an_interrupted_follower_says_that_the_job_goes_on(client, monkeypatch):
     [
         ((), {}, "no command"),
         (("finpod", "train", "stocks"), {}, "add --ray"),
+        (("finpod", "train", "stocks", "--ray", *DAYS), {}, "without --out;"),
+        (("finpod", "tarin"), {}, "No such command 'tarin'"),
+        ((*PLAIN, "--pods", "0"), {}, "--pods is 0"),
         (("ls",), {"address": "127.0.0.1:8265"}, "'127.0.0.1:8265' is no address"),
         (("ls",), {"working_dir": "no/such/folder"}, "no/such/folder is not a folder"),
         (("ls",), {"env": {"MY_TOKEN": "abc"}}, "MY_TOKEN sounds like a secret"),

@@ -20,6 +20,7 @@ SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential
 LONGEST_LABEL = 63
 MOST = 2**31 - 1
 """Kubernetes counts in int32."""
+LAST_PORT = 2**16 - 1
 AUTH_SINCE = (2, 52)
 """The first Ray that knows tokens, which the manifests ask for."""
 TAKEN = ("/tmp", "/dev", "/proc", "/sys", "/etc", "/usr", "/bin", "/lib", "/var")
@@ -124,8 +125,10 @@ class Cluster:
                 require_label(name, "the secret")
         require_once([claim.name for claim in self.claims], "the claim")
         require_once([claim.mount for claim in self.claims], "the mount")
-        if self.redis is not None and not re.fullmatch(r"[\w.-]+:\d{1,5}", self.redis):
-            raise InputError(f"redis {self.redis!r} cannot be; give HOST:PORT, such as redis:6379")
+        if self.redis is not None and not _is_address(self.redis):
+            raise InputError(
+                f"redis {self.redis!r} cannot be; give HOST:PORT with a port from 1 to {LAST_PORT}, such as redis:6379"
+            )
         if self.redis_secret and not self.redis:
             raise InputError(f"{self.redis_secret!r} is a secret for no Redis; give its HOST:PORT too")
 
@@ -174,6 +177,12 @@ def installed(package: str) -> str:
         return version(package).partition("+")[0]
     except PackageNotFoundError as error:
         raise InputError(f"{package} is not installed here; say which version the image has") from error
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is HOST:PORT."""
+    given = re.fullmatch(r"[\w.-]+:([0-9]{1,5})", text)
+    return given is not None and 1 <= int(given[1]) <= LAST_PORT
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from finpod.deploy.cluster import installed
 from finpod.deploy.manifests import USER
@@ -66,7 +66,8 @@ def dockerfile(
 
     Versions are those of this machine where they are None. `copies` are files and folders of the checkout, such as
     data/nasdaq100 or strategies, that lie in the image under the same names. Raises InputError for a version that cannot
-    be, a package that is not here to take the version from, and a path that leads out of the checkout.
+    be, a package that is not here to take the version from, and a path that leads out of the checkout, the current folder,
+    or to nothing in it.
     """
     versions = {
         "python": python or f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -90,8 +91,10 @@ def dockerfile(
 
 
 def _within(path: str) -> str:
-    """The path, if it leads into the checkout and needs no quoting."""
+    """The path, if it leads to something in the checkout and needs no quoting."""
     plain = PurePosixPath(path)
     if not re.fullmatch(r"[\w./-]+", path) or plain.is_absolute() or ".." in plain.parts or str(plain) == ".":
         raise InputError(f"{path!r} cannot be copied; give a path in the checkout, such as data/nasdaq100")
+    if not Path(plain).exists():
+        raise InputError(f"{path!r} cannot be copied, for it is not here; make it, or go to the checkout it lies in")
     return str(plain)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finpod.deploy.cluster import MOST, Claim, Cluster, Workers, require_label
-from finpod.deploy.entrypoint import entrypoint, require_kept, require_plain, require_repeatable
+from finpod.deploy.entrypoint import entrypoint, require_kept, require_placed, require_plain, require_repeatable
 from finpod.errors import InputError
 
 API = "ray.io/v1"
@@ -59,6 +59,7 @@ def ray_job(
         raise InputError(f"{working_dir} cannot be fetched by the cluster; give the https, s3 or gs URL of a .zip")
     line = entrypoint(command)
     require_plain(command)
+    require_placed(command, cluster.workers)
     require_kept(command, [claim.mount for claim in cluster.claims])
     if retries:
         require_repeatable(command)
