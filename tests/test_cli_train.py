@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,10 +169,10 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
         ("--checkpoint-steps 0", "is 0; it must be a whole number from 1 on"),
         ("--keep 65", "--keep is 65"),
         ("--agents 0", "--agents is 0"),
-        ("--stop-trials 0", "stop after trials is 0"),
-        ("--stop-minutes 0", "stop after seconds = 0"),
-        ("--stop-score nan", "stop after score = nan"),
-        ("--patience 0", "stop after patience is 0"),
+        ("--stop-trials 0", "--stop-trials) is 0"),
+        ("--stop-minutes 0", "--stop-minutes) is 0.0"),
+        ("--stop-score nan", "--stop-score) is nan"),
+        ("--patience 0", "--patience) is 0"),
         ("--seeds 0", "--seeds is 0"),
     ],
 )
@@ -270,14 +271,148 @@ def test_a_fork_goes_on_elsewhere(work, run, leave, whole):
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
-def test_a_run_at_a_url_is_gone_on_with_there(work, run, leave, whole):
+def copied(source, target):
+    """A run as a user copies it."""
+    shutil.copytree(source, target)
+    return {path: path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("named", ["other/copy", "other/copy.unfinished", "{work}/other/copy"])
+def test_the_run_that_is_named_is_the_one_that_is_gone_on_with(work, run, leave, whole, monkeypatch, named):
+    """Not the one that its options were typed for."""
     leave(5)
+    assert run(LINE, SIZE).code == 130
+    first = work / "strategies" / "tiny.unfinished"
+    before = copied(first, work / "other" / "copy.unfinished")
+    leave(None)
+    ended = run(f"train --resume {named.format(work=work)}")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-2] == named.format(work=work).removesuffix(".unfinished")
+    assert [path.name for path in (work / "other").iterdir()] == ["copy"]
+    assert {path: path.read_bytes() for path in sorted(first.rglob("*")) if path.is_file()} == before
+    assert verify_log(work / "other" / "copy" / "log-0.jsonl").log
+    assert run(f"train --resume {named.format(work=work)}").code == 2
+    assert "is finished: there is nothing to go on with" in told(run("train --resume other/copy"))
+    assert run("train --resume strategies/tiny").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_run_that_was_moved_is_gone_on_with_from_any_folder(work, run, leave, whole, monkeypatch):
+    leave(3)
+    assert run(LINE.replace("--market sim", "--market data/sim"), SIZE, "--tensorboard events").code == 130
+    (work / "strategies" / "tiny.unfinished").rename(work / "tiny.unfinished")
+    assert "there is no unfinished run at strategies/tiny.unfinished" in told(run("train --resume strategies/tiny"))
+    elsewhere = work / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    leave(1)
+    assert run(f"train --resume {work}/tiny").code == 130
+    leave(None)
+    assert run("train --resume ../tiny").code == 0
+    assert hash_of(work / "tiny") == whole
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["reports"]
+    assert sorted(path.name for path in work.iterdir()) == ["data", "elsewhere", "events", "strategies", "tiny"]
+
+
+def test_a_run_goes_to_another_place_where_it_is_told_to(work, run, leave, whole):
+    leave(3)
+    assert run(LINE, SIZE).code == 130
+    (work / "strategies" / "tiny.unfinished").rename(work / "tiny")
+    assert "tiny does not end in .unfinished" in told(run("train --resume ./tiny"))
+    leave(2)
+    cut = run("train --resume ./tiny --out strategies/tiny")
+    assert "go on with: finpod train --resume tiny --out strategies/tiny" in cut.err.splitlines()
+    leave(None)
+    assert run("train --resume tiny --out strategies/tiny").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert not (work / "tiny").exists()
+
+
+@pytest.mark.parametrize("named", ["--resume strategies/tiny --storage ../logs/run", "--resume ../logs/run"])
+def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, run, leave, whole, monkeypatch, named):
+    leave(5)
+    assert run(LINE, SIZE, "--storage logs/run").code == 130
+    leave(None)
+    (work / "elsewhere").mkdir()
+    monkeypatch.chdir(work / "elsewhere")
+    assert "the market data/sim that the run was asked with is not there; give it with --market" in told(
+        run("train", named)
+    )
+    assert run("train", named, "--market ../data/sim").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert not (work / "logs" / "run").exists()
+
+
+def test_files_that_have_gone_are_told_with_their_option(work, run, leave):
+    (work / "bars").symlink_to(work / "data" / "sim")
+    leave(1)
+    assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
+    (work / "bars").unlink()
+    assert f"the market {work}/bars that the run was asked with is not there; give it with --market" in told(
+        run("train --resume strategies/tiny")
+    )
+    asked = work / "strategies" / "tiny.unfinished" / "asked.json"
+    asked.write_text(json.dumps(json.loads(asked.read_text()) | {"members": "/gone/members"}))
+    assert "the members /gone/members that the run was asked with are not there; give them with --members" in told(
+        run("train --resume strategies/tiny --market sim")
+    )
+
+
+def test_a_fork_that_was_interrupted_is_gone_on_with(work, run, leave):
+    leave(3)
+    assert run(LINE, SIZE).code == 130
+    leave(1)
+    assert run("train --fork strategies/tiny --out strategies/other").code == 130
+    leave(None)
+    assert run("train --resume strategies/other").code == 0
+
+
+def test_a_run_at_a_url_is_gone_on_with_there(work, run, leave, whole, monkeypatch):
+    leave(3)
     url = f"memory://{work.name}/run"
     assert run(LINE, SIZE, f"--storage {url}").code == 130
     assert not list(work.glob("strategies/*"))
+    leave(1)
+    assert run(f"train --resume {url}").code == 130
     leave(None)
-    assert run(f"train --resume strategies/tiny --storage {url}").code == 0
+    (work / "elsewhere").mkdir()
+    monkeypatch.chdir(work / "elsewhere")
+    assert run(f"train --resume strategies/tiny --storage {url} --market {work}/data/sim").code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
+    assert "tiny is finished: there is nothing to go on with" in told(
+        run(f"train --resume {work}/strategies/tiny --storage {url}")
+    )
+    assert f"there is no unfinished run at {url}" in told(run(f"train --resume tiny --storage {url}"))
+
+
+def test_a_driver_that_dies_as_it_clears_leaves_a_run_that_is_finished(work, run, leave, whole, monkeypatch):
+    from finpod.tournament import resume
+
+    with monkeypatch.context() as dying:
+        dying.setattr(resume, "_clear", lambda place: os.kill(os.getpid(), signal.SIGTERM))
+        assert run(LINE, SIZE).code == 130
+    for line in ("train --resume strategies/tiny", f"{LINE} {SIZE} --resume strategies/tiny"):
+        assert told(run(line)) == (
+            "error: strategies/tiny is finished; strategies/tiny.unfinished is a leftover of it, and may be removed"
+        )
+    shutil.rmtree(work / "strategies" / "tiny.unfinished")
+    for line in ("train --resume strategies/tiny", f"{LINE} {SIZE} --resume strategies/tiny"):
+        assert told(run(line)) == "error: strategies/tiny is finished: there is nothing to go on with"
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_run_that_is_to_replace_another_is_not_taken_for_its_leftover(work, run, leave):
+    assert run(LINE, SIZE).code == 0
+    leave(1)
+    assert run(LINE, SIZE, "--seed 1 --overwrite").code == 130
+    leave(None)
+    assert (
+        "strategies/tiny is finished, and strategies/tiny.unfinished is another run; give that another --out"
+        in told(run("train --resume strategies/tiny"))
+    )
+    ended = run("train --resume strategies/tiny --overwrite --json")
+    assert ended.code == 0
+    assert json.loads(ended.out)["seeds"] == [1]
 
 
 def test_a_run_that_is_not_there_is_not_gone_on_with(work, run):

@@ -89,8 +89,15 @@ def watched(
             yield _lines() if view is None else view.progress, watch
     except KeyboardInterrupt:
         if run is not None and (storage or live.unfinished(run)):
-            remark(f"go on with: finpod train --resume {run}" + (f" --storage {storage}" if storage else ""))
+            remark(f"go on with: finpod train --resume {_again(run, storage)}")
         raise
+
+
+def _again(run: Path, storage: str | None) -> str:
+    """How a run is named to go on with it."""
+    if not storage:
+        return str(run)
+    return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from finpod.runs import plain_word
 
 NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
-OWN = ("resume", "overwrite", "as_json", "device", "ray", "address", "pods", "pod_cpus", "pod_gpus", "timeout")
+OWN = ("resume", "fork", "overwrite", "as_json", "device", "ray", "address", "pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that are of one driver, and not taken over by the next."""
 
 
@@ -94,20 +94,25 @@ def train(
     as_json: options.AsJson = False,
 ) -> None:
     """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
-    from finpod.tournament.resume import asked_of, is_unfinished
+    from finpod.tournament.resume import asked_of, driven, is_unfinished, refuse_finished
 
     given = dict(context.params)
+    told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
-        told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
         asked = asked_of(resume if again and resume else str(fork), storage if again else None)
         kept = {name: value for name, value in asked.items() if name in given and name not in (*told, *OWN)}
         if fork:  # a copy lies elsewhere
             kept = {name: value for name, value in kept.items() if name not in ("out", "storage", "tensorboard")}
+        elif resume and not storage:
+            kept |= driven(resume, asked, out)
+        _require_kept(kept)
         given |= kept
     for name in NEEDED:
         if given[name] is None:
             raise InputError(f"--{name} is missing; a new run needs --train, --validation and --out")
+    if resume and not overwrite:
+        refuse_finished(Path(given["out"]), given["storage"])
     if resume and not again:
         console.remark(f"there is no unfinished run {resume}: beginning it")
     _train(given, resume=again)
@@ -170,7 +175,7 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
             watch=watch,
             plan=plan,
             pods=where,
-            asked={name: value for name, value in given.items() if name not in OWN},
+            asked=_noted(given),
         )
     page = write_training_report(read_history(out), runs.REPORTS / f"{ensemble.name}-training.html")
     if given["as_json"]:
@@ -184,6 +189,29 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     console.show_table(ensemble.provenance["board"])
     print(f"\n{out}\n{page}")
+
+
+def _noted(given: dict[str, Any]) -> dict[str, Any]:
+    """What a run is asked with, its files and folders in such a way that it finds them from another folder too."""
+    noted = {name: value for name, value in given.items() if name not in OWN}
+    market, members, storage = noted["market"], noted["members"], noted["storage"]
+    files = {
+        "out": True,
+        "tensorboard": noted["tensorboard"] is not None,
+        "storage": storage is not None and "://" not in storage,
+        "market": market != "sample" and options.market_path(market) == market and Path(market).exists(),
+        "members": members is not None and Path(members).exists(),
+    }
+    return noted | {name: str(Path(noted[name]).absolute()) for name, is_file in files.items() if is_file}
+
+
+def _require_kept(kept: dict[str, Any]) -> None:
+    """Raise InputError if a file that an earlier driver was given has gone."""
+    market, members = kept.get("market", "sample"), kept.get("members")
+    if market != "sample" and not (path := Path(options.market_path(market))).exists():
+        raise InputError(f"the market {path} that the run was asked with is not there; give it with --market")
+    if members is not None and ("." in members or Path(members).is_absolute()) and not Path(members).exists():
+        raise InputError(f"the members {members} that the run was asked with are not there; give them with --members")
 
 
 def _interrupt(_signal: int, _frame: Any) -> None:

@@ -177,6 +177,11 @@ def note_asked(place: Place, asked: Mapping[str, Any]) -> None:
 def asked_of(run: str, storage: str | None) -> dict[str, Any]:
     """What an unfinished run was asked with. Raises InputError where there is none."""
     place = open_store(storage) if storage else _place_of(run)
+    if storage and not _logs(place):
+        _refuse_done(run)
+        raise InputError(
+            f"there is no unfinished run at {place.where}; give --train, --validation and --out to begin one"
+        )
     try:
         return dict(json.loads(place.read(ASKED)))
     except (FileNotFoundError, ValueError) as error:
@@ -193,6 +198,60 @@ def is_unfinished(run: str, storage: str | None) -> bool:
         return False
 
 
+def driven(run: str, asked: Mapping[str, Any], out: str | Path | None) -> dict[str, Any]:
+    """`out` and `storage` with which a run is gone on with where it lies, as its name tells.
+
+    What it makes goes to `out`, else beside its folder, or where it was `asked` to go if the run has a storage of its own.
+    Raises InputError for a folder whose name does not tell where.
+    """
+    if "://" in run:
+        return {"storage": run} | ({} if out is None else {"out": out})
+    folder = folder_of(run)
+    if out is None and asked.get("storage") and _same(Path(asked["storage"]), folder):
+        return {"storage": str(folder)}
+    beside = _output_of(folder)
+    goal = beside if out is None else Path(out)
+    if goal is None:
+        raise InputError(
+            f"{folder} does not end in {SUFFIX}, so its name does not tell where the ensemble goes; give --out"
+        )
+    return {"out": goal, "storage": None if beside is not None and _same(goal, beside) else str(folder)}
+
+
+def _output_of(folder: Path) -> Path | None:
+    """The output beside the folder of an unfinished run; None if it is not named after one."""
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    word = named.name.removesuffix(SUFFIX)
+    return named.with_name(word) if word and word != named.name else None
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def refuse_finished(out: Path, storage: str | None) -> None:
+    """Raise InputError if the output of a run is there, so that what still lies unfinished is left over, or another run."""
+    if not (out / FINISHED).is_file():
+        return
+    place = open_store(storage if storage else out.parent / (out.name + SUFFIX))
+    logs = _logs(place)
+    if not logs:
+        _refuse_done(out)
+    kept = {log: out / f"{log.replace('seed-', 'log-')}.jsonl" for log in logs}
+    if all(file.is_file() and file.read_bytes() == place.read(f"{log}/{NAME}") for log, file in kept.items()):
+        raise InputError(f"{out} is finished; {place.where} is a leftover of it, and may be removed")
+    raise InputError(
+        f"{out} is finished, and {place.where} is another run; give that another --out, or let it replace {out} "
+        "with --overwrite"
+    )
+
+
+def _refuse_done(run: str | Path) -> None:
+    """Raise InputError if a run of that name has come to its end."""
+    if done := next((named for named in _named(run) if (named / FINISHED).is_file()), None):
+        raise InputError(f"{done} is finished: there is nothing to go on with")
+
+
 def _exists(place: Place, name: str) -> bool:
     return name in place.names()
 
@@ -207,17 +266,21 @@ def folder_of(run: str | Path) -> Path:
 
     Raises InputError if there is none.
     """
-    path = Path(run)
-    bare = [Path("strategies") / path] if path.name == str(run) else []
-    for named in (path, *bare):
-        for folder in (named, named.with_name(named.name + SUFFIX)):
+    for named in _named(run):
+        for folder in (named, named.parent / (named.name + SUFFIX)):
             if folder.is_dir() and _logs(LocalStore(folder)):
                 return folder
-    if done := next((named for named in (path, *bare) if (named / FINISHED).is_file()), None):
-        raise InputError(f"{done} is finished: there is nothing to go on with")
+    _refuse_done(run)
+    tried = f"{str(Path(run)).removesuffix(SUFFIX)}{SUFFIX}"
     raise InputError(
-        f"there is no unfinished run at {path}{SUFFIX}; name the folder it was to go to, and its --storage if it had one"
+        f"there is no unfinished run at {tried}; name the folder it was to go to, and its --storage if it had one"
     )
+
+
+def _named(run: str | Path) -> list[Path]:
+    """The folders that a run may mean."""
+    path = Path(run)
+    return [path, *([Path("strategies") / path] if path.name == str(run) else [])]
 
 
 def _logs(place: Place) -> list[str]:
