@@ -429,9 +429,10 @@ class Limited(LocalStore):
     """A disk that refuses checkpoints while it is `full`, and lines of the log while it is `stuck`."""
 
     full = stuck = False
+    refused = ()
 
     def write(self, name, content):
-        if self.full:
+        if self.full or name in self.refused:
             raise InputError(f"cannot write {name}: No space left on device; free some space")
         super().write(name, content)
 
@@ -472,6 +473,43 @@ def test_what_a_full_disk_refused_is_written_once_there_is_room(store, tmp_path)
     ]
     assert made.files.held == {}
     assert len(limited.names("agents")) == 12
+
+
+@pytest.mark.parametrize("mode", ["rounds", "async"])
+def test_an_agent_that_was_in_memory_only_counts_and_nothing_goes_on_from_it(tmp_path, mode):
+    plan = plan_of(mode=mode, search=Search(fresh=0), stop=Stop(trials=4))
+    scores = {entry.trial: entry.score for entry in play(LocalStore(tmp_path / "whole"), plan, Made()).log}
+    best = max(scores, key=scores.get)
+    store = Limited(tmp_path / "full")
+    store.refused = (f"agents/{best}.pt",)
+    play(store, plan, Made())
+    assert [one["trial"] for one in records_of(store) if one.get("written") is False] == [best]
+    said = []
+    made = driver_of(LocalStore(store.folder), replace(plan, stop=Stop()), Made(), said.append)
+    made.run()
+    name = made.board.log[best].agent_id
+    assert said[1] == f"in memory only when the last driver ended, and gone: agent {name}"
+    out = [entry for entry in made.board.log if entry.stored is None]
+    assert len(out) == 2
+    assert {entry.agent_id for entry in out if not entry.parent_id} == {name}
+    assert {entry.parent_id for entry in out} == {None, name}
+    failed = [one["reason"] for one in records_of(store) if one["kind"] == "failed"]
+    assert all(f"agents/{best}.pt was in memory only when its driver ended" in reason for reason in failed)
+    assert made.board.log[best].score == scores[best]
+    check_log(store, made.board)
+    chosen = made.board.choose(12, None, 1.0, said.append)
+    assert name not in {entry.agent_id for entry in chosen}
+    assert list(made.board.unread) == [best]
+
+
+def test_where_all_agents_were_in_memory_only_that_is_said_and_the_log_stays(tmp_path):
+    store, plan = Limited(tmp_path / "full"), plan_of(stop=Stop(trials=4))
+    store.full = True
+    play(store, plan, Made())
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"\.pt was in memory only when its driver ended; train again"):
+            play(LocalStore(store.folder), replace(plan, stop=Stop()), Made())
+    assert "failed" not in {record["kind"] for record in records_of(store)}
 
 
 def test_d06_a_log_that_cannot_be_written_ends_it_and_resuming_goes_on(tmp_path):

@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from finpod.errors import FinpodError
+from finpod.errors import CheckpointError, FinpodError
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.leaderboard import Entry, Leaderboard, rank
 from finpod.tournament.pod import Settings
@@ -79,6 +80,21 @@ def test_each_agent_is_chosen_once_by_its_best_trial():
     assert [(one.agent_id, one.trial) for one in made.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
     assert [one.trial for one in made.best(2)] == [0, 3]
     assert [one.trial for one in made.ranked(made.log[2:])] == [3, 2]
+
+
+def unreadable():
+    raise CheckpointError("agents/1.pt is missing")
+
+
+def test_one_that_cannot_be_read_is_told_and_gives_way_to_the_next():
+    gone = replace(entry(1, 3.0), stored=unreadable)
+    made, said = board(entry(0, 1.0), gone, entry(2, 2.0), entry(3, 0.5, agent="agent 1")), []
+    assert [one.trial for one in made.choose(2, None, 1.0, said.append)] == [2, 0]
+    assert said == ["agent agent 1 cannot be kept: agents/1.pt is missing"]
+    assert made.unread == {1: "agents/1.pt is missing"}
+    assert [one.trial for one in made.ranked()] == [1, 2, 0, 3]
+    assert [one.trial for one in made.choose(9, None, 1.0, said.append)] == [2, 0, 3]  # what it was later can be read
+    assert len(said) == 1
 
 
 def test_a_summary_is_plain_values():

@@ -1,6 +1,7 @@
 """Unfinished runs: who drives them, what may change from one driver to the next, and that a killed one ends the same."""
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -10,13 +11,14 @@ from dataclasses import asdict, replace
 import pytest
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
-from made_tournaments import hash_of, lines, process, wait_until
+from made_tournaments import hash_of, lines, process, records_of, wait_until
 
-from finpod.errors import CheckpointError, InputError
+from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.market.ledger import Costs
 from finpod.storage import LocalStore, open_store
 from finpod.tournament import lock as locking
 from finpod.tournament.ensemble import load_ensemble
+from finpod.tournament.history import read_history
 from finpod.tournament.lock import lock
 from finpod.tournament.plan import Plan, Stop
 from finpod.tournament.replay import verify_log
@@ -358,6 +360,100 @@ def test_a_place_whose_agents_are_gone_ends_the_run_until_they_are_back(market, 
     (tmp_path / "away").rename(place / "agents")
     run(market, out, resume=True)
     assert hash_of(out) == whole["rounds"]
+
+
+@pytest.fixture(scope="module")
+def trained(market, tmp_path_factory):
+    """The folder of a run that was left alone when all its trials had ended."""
+    return interrupted(market, tmp_path_factory.mktemp("trained") / "tiny", after=TRIALS)
+
+
+def best_of(log):
+    """The trial with the best score, as it is to be kept, and its agent."""
+    best = max(verify_log(log).log, key=lambda entry: entry.score)
+    return best.trial, best.agent_id
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+@pytest.mark.parametrize("watched", [False, True])
+def test_an_agent_that_cannot_be_read_is_named_and_the_ensemble_is_made_of_the_others(
+    market, trained, tmp_path, how, watched
+):
+    shutil.copytree(trained, tmp_path / "tiny.unfinished")
+    out, place = tmp_path / "tiny", tmp_path / "tiny.unfinished" / "seed-7"
+    trial, agent = best_of(place / "log.jsonl")
+    path, said = place / "agents" / f"{trial}.pt", []
+    path.unlink() if how == "missing" else path.write_bytes(path.read_bytes()[:-99])
+    tell = (
+        {"watch": lambda status: said.append(status.remark)}
+        if watched
+        else {"progress": lambda text, _: said.append(text)}
+    )
+    ensemble = run(market, out, resume=True, keep=2, **tell)
+    told = [text for text in said if text.startswith(f"agent {agent} cannot be kept: ")]
+    assert len(told) == 1
+    assert str(path) in told[0]
+    (lost,) = ensemble.provenance["unread"]
+    assert (lost["agent"], told[0]) == (agent, f"agent {agent} cannot be kept: {lost['reason']}")
+    assert len(load_ensemble(out).members) == 2
+    level = verify_log(out / "log-7.jsonl").log[trial].generation
+    assert (agent, level) not in {(one["agent"], one["generation"]) for one in ensemble.provenance["members"]}
+    assert ensemble.provenance["failed"] == 0
+    assert len(ensemble.tried[0].T) == ensemble.trials == TRIALS  # it was tried all the same
+    assert any(lost["reason"] in note for note in read_history(out).notes)
+
+
+def test_where_none_can_be_read_at_the_end_one_line_says_so_and_the_run_stays(market, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "tiny.unfinished")
+    agents = tmp_path / "tiny.unfinished" / "seed-7" / "agents"
+    agents.rename(tmp_path / "away")
+    with pytest.raises(FinpodError, match="no agent that has a validation score can be read any more; restore their"):
+        run(market, tmp_path / "tiny", resume=True)
+    (tmp_path / "away").rename(agents)
+    assert run(market, tmp_path / "tiny", resume=True).provenance["unread"] == []
+
+
+@pytest.mark.parametrize("plan", [PLAN, ASYNC], ids=["rounds", "async"])
+def test_agents_that_were_in_memory_only_are_told_and_the_others_go_on(market, tmp_path, monkeypatch, plan):
+    """The disk had room for the log, and not for one of the agents."""
+    write, said, full = LocalStore.write, [], ["agents/0.pt"]
+
+    def refuses(store, name, content):
+        if name in full:
+            raise InputError(f"cannot write {name}: No space left on device; free some space")
+        write(store, name, content)
+
+    monkeypatch.setattr(LocalStore, "write", refuses)
+    place = interrupted(market, tmp_path / "tiny", after=3, plan=plan) / "seed-7"
+    monkeypatch.undo()
+    told = [record for record in records_of(place / "log.jsonl") if record["kind"] == "submit"]
+    assert [record.get("written", True) for record in told] == [False, True, True]
+    ensemble = run(market, tmp_path / "tiny", plan, resume=True, progress=lambda text, _: said.append(text))
+    assert "in memory only when the last driver ended, and gone: agent 7-0" in said
+    board = verify_log(tmp_path / "tiny" / "log-7.jsonl")
+    assert len(board.log) == ensemble.trials == TRIALS
+    assert not math.isnan(board.log[0].score)
+    assert ("7-0", 0) not in {(one["agent"], one["generation"]) for one in ensemble.provenance["members"]}
+    reasons = [
+        record["reason"] for record in records_of(tmp_path / "tiny" / "log-7.jsonl") if record["kind"] == "failed"
+    ]
+    assert all("agents/0.pt was in memory only when its driver ended" in reason for reason in reasons)
+
+
+def test_an_agent_that_was_written_later_is_as_good_as_any(market, tmp_path, monkeypatch, whole):
+    write, full, said = LocalStore.write, ["agents/0.pt"], []
+
+    def refuses(store, name, content):
+        if name in full:
+            full.clear()
+            raise InputError(f"cannot write {name}: No space left on device; free some space")
+        write(store, name, content)
+
+    monkeypatch.setattr(LocalStore, "write", refuses)
+    interrupted(market, tmp_path / "tiny", after=3)
+    run(market, tmp_path / "tiny", resume=True, progress=lambda text, _: said.append(text))
+    assert not [text for text in said if "in memory only" in text]
+    assert hash_of(tmp_path / "tiny") == whole["rounds"]
 
 
 def test_an_overwrite_that_cannot_begin_leaves_what_was_there(market, out):

@@ -57,7 +57,7 @@ def play(tmp_path):
     def run(arena, plan, config=CONFIG, say=lambda doing, share: None):
         store = LocalStore(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
         engine = InlineEngine(training.run_slice, arena)
-        return training.tournament(arena, plan, config, say, store, Journal(store), engine)
+        return training.tournament(arena, plan, config, say, store, Journal(store), engine).board
 
     return run
 

@@ -21,6 +21,8 @@ class Checkpoints:
         self.store = store
         self.held: dict[str, bytes] = {}
         """What could not be written, by name."""
+        self.unwritten: set[str] = set()
+        """Names of what an earlier driver held in memory when it ended: it is gone."""
 
     def keep(self, name: str, content: bytes) -> str:
         """Write a file, and what is held; why that failed, if it did."""
@@ -49,9 +51,9 @@ class Checkpoints:
         try:
             return self.held[name] if name in self.held else self._read(name)
         except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{self.store.where}/{name} is missing; resume from a copy, or train again"
-            ) from error
+            gone = "was in memory only when its driver ended; train again"
+            told = gone if name in self.unwritten else "is missing; resume from a copy, or train again"
+            raise CheckpointError(f"{self.store.where}/{name} {told}") from error
         except InputError as error:
             raise CheckpointError(str(error)) from error
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from finpod.errors import CheckpointError, DataError, InputError
+from finpod.market.data import Array
 from finpod.storage import Store
 from finpod.tournament.checkpoints import Checkpoints, agent_file, inside_file
 from finpod.tournament.journal import Journal
@@ -89,6 +90,8 @@ class Tournament:
 
     def run(self) -> Leaderboard:
         """To the end, or to the rule that stops it."""
+        if self.status.remark:
+            self._look()  # before the next takes its place
         if self.plan.mode == "rounds":
             self._rounds()
         else:
@@ -99,6 +102,18 @@ class Tournament:
         self.status.remark = self.files.flush() or self.status.remark
         self._look()
         return self.board
+
+    def choose(self, base: Array) -> list[Entry]:
+        """The agents to be kept, best first; those that cannot be read are told to whoever watches, and passed over.
+
+        `base` [n] are the validation returns of equal weight. Raises FinpodError if none is left.
+        """
+
+        def say(remark: str) -> None:
+            self.status.remark = remark
+            self._look()
+
+        return self.board.choose(self.plan.keep, base, self.plan.alike, say)
 
     def _rounds(self) -> None:
         for generation in range(self.plan.rounds):
@@ -197,7 +212,7 @@ class Tournament:
             self._inside.add(job.trial)
             self._attempts.pop(job.trial, None)
             return job
-        self._keep(agent_file(job.trial), trained.snapshot)
+        written = self._keep(agent_file(job.trial), trained.snapshot)
         self.journal.append(
             "submit",
             trial=job.trial,
@@ -206,6 +221,7 @@ class Tournament:
             returns=[] if trained.returns is None else trained.returns.tolist(),
             steps=trained.steps,
             place=ended.place._asdict(),
+            **({} if written else {"written": False}),  # a later driver may look for it in vain
         )
         self._drop_inside(job.trial)
         self._admit(job, trained.metrics, trained.returns, trained.steps)
@@ -265,6 +281,8 @@ class Tournament:
                 self._steps[trial] = record["steps"]
             elif record["kind"] == "submit":
                 self._inside.discard(trial)
+                if not record.get("written", True):
+                    self.files.unwritten.add(agent_file(trial))
                 self._admit(self.drawn[trial], record["metrics"], record["returns"], record["steps"])
             elif record["kind"] == "failed":
                 self._inside.discard(trial)
@@ -272,6 +290,15 @@ class Tournament:
                 self.board.submit(self.drawn[trial].failed())
         self.journal.records.clear()
         self.status.latest = None
+        self._note_unwritten()
+
+    def _note_unwritten(self) -> None:
+        """Find out which agents were never written: they count as trials, and nothing can go on from them."""
+        if self.files.unwritten:
+            self.files.unwritten.difference_update(self.files.store.names("agents"))
+        lost = [entry.agent_id for entry in self.board.log if agent_file(entry.trial) in self.files.unwritten]
+        if lost:
+            self.status.remark = f"in memory only when the last driver ended, and gone: agent {', '.join(lost)}"
 
     def stopped(self, trial: int) -> str | None:
         """The rule that says that the trial of this number, the next to be drawn, is one too many."""

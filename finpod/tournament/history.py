@@ -175,10 +175,14 @@ def _logs(place: Store) -> dict[str, int]:
 
 
 def _kept(place: Store, notes: list[str]) -> frozenset[tuple[str, int]]:
-    """Agent and level of each member of the ensemble; a note where they cannot be known."""
+    """Agent and level of each member of the ensemble; a note where they cannot be known, or one could not be kept."""
     try:
-        members = json.loads(place.read("ensemble.json"))["provenance"]["members"]
-        return frozenset((member["agent"], member["generation"] + 1) for member in members)
+        told = json.loads(place.read("ensemble.json"))["provenance"]
+        notes += [
+            f"agent {one['agent']} was to be kept at level {one['generation'] + 1}, and could not be read: {one['reason']}"
+            for one in told.get("unread", [])
+        ]
+        return frozenset((member["agent"], member["generation"] + 1) for member in told["members"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         notes.append(f"{place.where}/ensemble.json cannot be read, so that the members of the ensemble are not known")
         return frozenset()

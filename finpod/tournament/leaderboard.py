@@ -78,6 +78,8 @@ class Leaderboard:
     """All entries in the order of their trials, so that nothing tried is forgotten, and in the order of their scores."""
 
     log: list[Entry] = field(default_factory=list)
+    unread: dict[int, str] = field(default_factory=dict, init=False, compare=False)
+    """Trial -> why its agent, which was to be kept, could not be read."""
     _order: list[Entry] = field(default_factory=list, init=False, repr=False, compare=False)
     _levels: dict[int, list[Entry]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -127,7 +129,9 @@ class Leaderboard:
         if not agents and all(math.isnan(entry.score) for entry in self.log):
             raise FinpodError("no agent has a validation score: all are undefined; train longer, or look at the data")
         if not agents:
-            raise FinpodError("no agent that has a validation score can be read any more; train again")
+            raise FinpodError(
+                "no agent that has a validation score can be read any more; restore their files and resume, or train again"
+            )
         field = list(agents.values())
         if base is None:
             return field[:count]
@@ -141,20 +145,23 @@ class Leaderboard:
         return self.ranked([*chosen, *rest[: count - len(chosen)]])
 
     def choose(self, count: int, base: Array | None, alike: float, say: Callable[[str], None]) -> list[Entry]:
-        """`best` of those whose agents can be read; `say` is told of the others, and they are lost."""
+        """`best` of those whose agents can be read; `say` is told of the others, which are then `unread`.
+
+        Raises FinpodError if no agent has a score, or none of these can be read.
+        """
         while True:
             chosen = self.best(count, base, alike)
             unread = [(entry, reason) for entry in chosen if (reason := _unreadable(entry))]
             for entry, reason in unread:
                 say(f"agent {entry.agent_id} cannot be kept: {reason}")
-                self.lose(entry.trial)
+                self._lose(entry, reason)
             if not unread:
                 return chosen
 
-    def lose(self, trial: int) -> None:
-        """Note that the agent of a trial is gone; its line stays."""
-        old = next(entry for entry in self.log if entry.trial == trial)
+    def _lose(self, old: Entry, reason: str) -> None:
+        """Note that the agent of an entry is gone; its line stays, for it was tried."""
         lost = replace(old, stored=None)
+        self.unread[old.trial] = reason
         for entries in (self.log, self._order, self._levels[old.generation]):
             entries[entries.index(old)] = lost
 

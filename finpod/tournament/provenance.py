@@ -31,7 +31,15 @@ def provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]], 
         **{name: task[name] for name in ("features", "left_out", "trading", "fill", "training_data_hash")},
         "members": [_line(entry) for _, _, chosen in runs for entry in chosen],
         "board": [_line(entry) for _, board, _ in runs for entry in board.ranked()],
-        "failed": sum(entry.stored is None for _, board, _ in runs for entry in board.log),
+        "failed": sum(
+            entry.stored is None and entry.trial not in board.unread for _, board, _ in runs for entry in board.log
+        ),
+        "unread": [
+            {"agent": entry.agent_id, "generation": entry.generation, "reason": board.unread[entry.trial]}
+            for _, board, _ in runs
+            for entry in board.log
+            if entry.trial in board.unread
+        ],
         "versions": versions(),
     }
 

@@ -7,7 +7,7 @@ at equal experience. Where the slices run, in this process or on Ray, changes no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -172,8 +172,8 @@ def _run_all(
         told = _part(say, plan, s, len(plans))
         remarks: list[str] = []
         journal = open_journal(store, header(arena, plan, config), remarks.append, forked)
-        board = tournament(arena, plan, config, told, store, journal, engine, watch, "; ".join(remarks))
-        runs.append((plan, board, board.best(plan.keep, base, plan.alike)))
+        driver = tournament(arena, plan, config, told, store, journal, engine, watch, remarks)
+        runs.append((plan, driver.board, driver.choose(base)))
     return runs
 
 
@@ -186,11 +186,11 @@ def tournament(
     journal: Journal,
     engine: Engine,
     watch: Watch | None = None,
-    remark: str = "",
-) -> Leaderboard:
+    remarks: Sequence[str] = (),
+) -> Tournament:
     """One tournament, from where its log stands to its end; the same seed gives the same board.
 
-    `remark` is what was found amiss in the log, for those who watch.
+    `remarks` are what was found amiss in the log, for those who watch. Raises FinpodError if no agent came to its end.
     """
     generator = Generator(seed=plan.seed, config=config, features=arena.panel.names, search=plan.search)
     update = arena.trading.num_envs * config.num_steps
@@ -206,7 +206,7 @@ def tournament(
             watch(status)
 
     driver = Tournament(plan, generator, store, journal, engine, update=update, watch=look)
-    driver.status.remark = remark
+    driver.status.remark = "; ".join(filter(None, [*remarks, driver.status.remark]))
     board = driver.run()
     if board.log and all(entry.stored is None for entry in board.log):
         raise FinpodError(f"every agent failed, the last of them thus: {journal.last_failure}")
@@ -216,7 +216,7 @@ def tournament(
             "allow more time (--stop-minutes), or leave it out"
         )
     progress("choosing", 1.0)
-    return board
+    return driver
 
 
 def _doing(generation: int, trial: int, plan: Plan) -> str:
