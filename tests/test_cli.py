@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes, and how it fails."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -119,6 +120,48 @@ def test_e08_holds_in_a_process_of_its_own(work):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+
+
+def unread(*words, cwd, read=0):
+    """A command in a process of its own whose reader goes away after so many bytes; its exit code and its stderr."""
+    reader, writer = os.pipe()
+    with subprocess.Popen([sys.executable, *words], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=cwd,
+                          env={**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1])}) as child:  # fmt: skip
+        os.close(writer)
+        if read:
+            os.read(reader, read)
+        os.close(reader)
+        told = child.communicate(timeout=60)[1]
+    return child.returncode, told
+
+
+LONG = "import sys\nfrom finpod.cli import main\n{}\nmain(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("buffering", [[], ["-u"]])
+def test_output_that_nobody_reads_ends_the_command_in_silence(work, buffering):
+    assert unread(*buffering, "-m", "finpod.cli", "data", "show", "sim", cwd=work) == (141, "")
+    assert unread(*buffering, "-m", "finpod.cli", "train", "--help", cwd=work) == (141, "")
+
+
+def test_more_output_than_is_read_ends_the_command_in_silence(work):
+    many = LONG.format("from finpod.cli import console\nconsole.show_json = lambda value: print('x' * 10_000_000)")
+    assert unread("-c", many, "data", "show", "sim", "--json", cwd=work, read=1000) == (141, "")
+
+
+def test_output_that_cannot_be_written_is_an_error(work):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "finpod.cli", "data", "show", "sim"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: the system: No space left on device; --debug shows where\n")
+
+
+def test_another_pipe_that_breaks_is_an_error_of_its_own(work, run, monkeypatch):
+    def broken(*_args, **_options):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(finpod, "backtest", broken)
+    assert_one_line(run("backtest equal-weight --market sim"), "the system: Broken pipe")
 
 
 @pytest.mark.parametrize("line", ["--debug data show nosuch.csv", "data show nosuch.csv --debug"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import shlex
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +21,8 @@ from finpod.cli import compare, data, deploy, judge, leaderboard, learn, train, 
 from finpod.errors import FinpodError, InputError
 
 INTERRUPTED = 130
+UNREAD = 141
+"""As a shell has it of a process that SIGPIPE ended."""
 
 app = typer.Typer(
     name="finpod",
@@ -63,8 +68,8 @@ def _options(
 def main(args: Sequence[str] | None = None) -> None:
     """Run one command line and end the process.
 
-    Exit codes: 0; 2 for a wrong option or a FinpodError, which one line names; 130 when interrupted; 1 for a fault of
-    finpod's own. `--debug` adds the traceback.
+    Exit codes: 0; 2 for a wrong option or a FinpodError, which one line names; 130 when interrupted; 141, in silence, when
+    nobody reads the output any more (`| head`); 1 for a fault of finpod's own. `--debug` adds the traceback.
     """
     given = list(sys.argv[1:] if args is None else args)
     words = [word for word in given if word != "--debug"]
@@ -77,9 +82,15 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
             if not debug:
                 warnings.simplefilter("ignore")  # they are for developers; what users must know is in the results
             code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what cannot be written is known now, not as the interpreter ends
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (Exception, SystemExit) as error:  # a SystemExit is that of a user's file: the command did not end
+    except (Exception, SystemExit) as caught:  # a SystemExit is that of a user's file: the command did not end
+        error = _cause(caught)
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            _drop_output()
+            return UNREAD
         if debug:
             traceback.print_exc()
         message, code = _explain(error, words)
@@ -88,6 +99,31 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
     if code == INTERRUPTED:
         print("error: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _cause(caught: BaseException) -> BaseException:
+    """The error itself: of a pipe that broke typer makes a SystemExit."""
+    within = caught.__context__
+    return within if isinstance(caught, SystemExit) and isinstance(within, BrokenPipeError) else caught
+
+
+def _is_unread() -> bool:
+    """Whether whoever read stdout has gone; pipes to pods break, too."""
+    if sys.__stdout__ is None or not hasattr(select, "poll"):
+        return False
+    with suppress(OSError, ValueError):  # stdout is no file of the system
+        output = select.poll()
+        output.register(sys.__stdout__.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
+    return False
+
+
+def _drop_output() -> None:
+    """Keep the interpreter from a last try, as it ends, at what nobody reads."""
+    if sys.__stdout__ is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.__stdout__.fileno())
+        os.close(nowhere)
 
 
 def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
