@@ -81,11 +81,11 @@ def test_native_readers_that_python_does_not_tell_of_go_by_their_names(files):
 
         inside.read_csv(files / "x.csv")
 
-    assert seen(imports_inside) == ["reads a file (pyarrow.csv.read_csv)"]
-    assert seen(lambda: pyarrow.csv.read_csv(files / "x.csv")) == ["reads a file (pyarrow.csv.read_csv)"]
-    assert seen(lambda: aliased.read_csv(files / "x.csv")) == ["reads a file (pyarrow.csv.read_csv)"]
-    assert seen(lambda: open_csv(files / "x.csv")) == ["reads a file (pyarrow.csv.open_csv)"]
-    assert seen(lambda: memory_map(str(files / "x.npy")).close()) == ["reads a file (pyarrow.memory_map)"]
+    assert seen(imports_inside)[-1:] == ["reads a file (pyarrow.csv.read_csv)"]
+    assert seen(lambda: pyarrow.csv.read_csv(files / "x.csv"))[-1:] == ["reads a file (pyarrow.csv.read_csv)"]
+    assert seen(lambda: aliased.read_csv(files / "x.csv"))[-1:] == ["reads a file (pyarrow.csv.read_csv)"]
+    assert seen(lambda: open_csv(files / "x.csv"))[-1:] == ["reads a file (pyarrow.csv.open_csv)"]
+    assert seen(lambda: memory_map(str(files / "x.npy")).close())[-1:] == ["reads a file (pyarrow.memory_map)"]
     assert seen(lambda: pyarrow.csv.ReadOptions()) == []
 
 
@@ -102,6 +102,69 @@ def test_readers_of_polars_are_seen():
 def test_folders_that_are_listed_are_named(files):
     assert seen(lambda: list(files.iterdir())) == [f"lists the folder {files}"]
     assert seen(lambda: list(files.glob("*.csv"))) == [f"lists the folder {files}"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        os.path.exists,
+        os.path.isfile,
+        os.path.getmtime,
+        os.path.getsize,
+        lambda path: path.exists(),
+        lambda path: path.is_file(),
+        lambda path: path.stat(),
+        lambda path: path.lstat(),
+    ],
+)
+def test_a_file_that_is_asked_for_is_named(files, ask):
+    assert seen(lambda: ask(files / "x.csv")) == [f"asks for the file {files / 'x.csv'}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("stat", lambda path: os.stat(path)),  # noqa: PTH116
+        ("lstat", lambda path: os.lstat(path)),
+        ("access", lambda path: os.access(path, os.R_OK)),
+    ],
+)
+def test_the_system_that_is_asked_for_a_file_is_named(files, name, ask):
+    assert seen(lambda: ask(files / "x.csv")) == [f"asks for a file (os.{name})"]
+
+
+def test_what_packages_and_the_library_ask_for_is_left_alone(files):
+    def innocent():
+        import linecache
+        import tempfile
+
+        linecache.checkcache()
+        tempfile.gettempdir()
+        Path(__file__).resolve(), os.path.join(files, "x.csv")  # noqa: PTH118
+        os.path.exists("/proc/cpuinfo"), Path(np.__file__).exists()  # noqa: PTH110
+        (files / "made" / "here").mkdir(parents=True, exist_ok=True)
+        torch.zeros(3).sum(), pd.DataFrame({"a": [1.0]}).describe()
+
+    assert seen(innocent) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "read"),
+    [
+        (" variable MINE", lambda: os.environ["MINE"]),
+        (" variable MINE", lambda: os.environ.get("MINE")),
+        (" variable MINE", lambda: os.getenv("MINE")),
+        (" variable MINE", lambda: "MINE" in os.environ),
+        ("", lambda: list(os.environ)),
+    ],
+)
+def test_the_environment_is_seen(monkeypatch, what, read):
+    monkeypatch.setenv("MINE", "prices")
+    assert seen(read)[0] == f"reads the environment{what}"
+
+
+def test_the_environment_of_packages_and_the_library_is_their_own_business():
+    assert seen(lambda: (Path.home(), os.path.expanduser("~"), {"__getitem__": 1}["__getitem__"])) == []  # noqa: PTH111
 
 
 def test_a_file_that_is_written_tells_nothing(tmp_path):

@@ -1,7 +1,9 @@
-"""What is watched while a strategy decides: the files it reads, the processes it starts, the network and the clock.
+"""What is watched while a strategy decides: the files it reads or asks for, the variables of its environment, the processes
+it starts, the network and the clock.
 
-Python tells of files, processes and the network itself (PEP 578), and of calls to builtin functions through
-`sys.setprofile`. Nobody tells of what native code does by itself, and nothing is watched in other threads.
+Python tells of files that are read, processes and the network itself (PEP 578), and of calls to builtin functions, as the
+clock and those that ask for a file, through `sys.setprofile`. Nobody tells of what native code does by itself, and nothing
+is watched in other threads.
 """
 
 from __future__ import annotations
@@ -62,6 +64,16 @@ UNTOLD = {
     ("pyarrow.lib", "OSFile"): "reads a file (pyarrow.OSFile)",
 }
 """Native functions whose calls Python does not tell of either: a function of the user's that names one is taken to call it."""
+
+ASKING = {"stat", "lstat", "access"}
+"""Functions of the system that tell whether a file is there, how old and how large it is."""
+ASKERS = {"os", "os.path", "posixpath", "ntpath", "genericpath", "pathlib", "pathlib._local", "pathlib._abc"}
+"""Modules whose functions ask for a file in the name of who calls them."""
+BY_THE_WAY = {"realpath", "resolve", "mkdir", "makedirs", "touch", "glob", "rglob", "walk"}
+"""Functions that ask for files to follow links, to write, or for a listing that is told anyway."""
+ENVIRON = {getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__")}
+_ENVIRON_NAMES = {"__getitem__", "__iter__"}
+_OF_ENVIRON = {"os", "collections.abc"}
 
 CLOCKS = {"time", "time_ns", "clock_gettime", "clock_gettime_ns"}
 CLOCKS_WITHOUT = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
@@ -129,6 +141,8 @@ class Watch:
             name = getattr(arg, "__name__", "")
             if name in _CLOCK_NAMES and self._is_users(frame) and (clock := _clock(arg, name, frame)):
                 self._add(f"reads the clock ({clock})", frame)
+            elif name in ASKING and getattr(arg, "__module__", "") == os.stat.__module__:
+                self._asked(frame, name)
         elif event == "call":
             code = frame.f_code
             if code.co_name in _NATIVE_NAMES:
@@ -141,6 +155,11 @@ class Watch:
             ):
                 if user := self._user(frame)[0]:
                     self._add(f"reads a file (polars.{code.co_name})", user)
+            elif code.co_name in _ENVIRON_NAMES and code in ENVIRON:
+                user, _ = self._caller(frame, _OF_ENVIRON)
+                variable = frame.f_locals.get("key")
+                if user:
+                    self._add(f"reads the environment{f' variable {variable}' if variable else ''}", user)
             elif self._is_users(frame) and (clock := _clock_in(code)):
                 self._add(f"reads the clock ({clock})", frame)
         elif event == "return" and frame.f_code not in self._named and self._is_users(frame):
@@ -163,6 +182,30 @@ class Watch:
             packages |= owner == "package"
             frame = frame.f_back
         return None, packages
+
+    def _asked(self, frame: FrameType, name: str) -> None:
+        """A builtin is about to tell a frame of a file: told if the frame is the user's, or of a function that the user called."""
+        user, between = self._caller(frame, ASKERS)
+        if user is None or BY_THE_WAY & {inner.f_code.co_name for inner in between}:
+            return
+        if not between:
+            self._add(f"asks for a file (os.{name})", user)
+            return
+        path = next((value for value in map(_first_argument, reversed(between)) if value is not None), None)
+        if path is None or not _is_pythons(path, packages=False):
+            self._add(f"asks for {f'the file {path}' if path else f'a file (os.{name})'}", user)
+
+    def _caller(self, frame: FrameType | None, modules: set[str]) -> tuple[FrameType | None, list[FrameType]]:
+        """The frame of the user's code that is behind a frame, and those between, if they are all of some modules."""
+        between: list[FrameType] = []
+        while frame is not None and frame is not self._boundary:
+            if self._is_users(frame):
+                return frame, between
+            if frame.f_globals.get("__name__") not in modules:
+                return None, between
+            between.append(frame)
+            frame = frame.f_back
+        return None, between
 
     def _add(self, what: str, frame: FrameType, line: int | None = None) -> None:
         code = frame.f_code
@@ -243,6 +286,12 @@ def _is_pythons(path: Path, packages: bool) -> bool:
     if PACKAGE_FOLDERS & parts or _is_in(path, (*LIBRARY, *PACKAGES, FINPOD)):
         return not PRICES & set(path.suffixes)
     return path.suffix in CODE or _is_in(path, SYSTEM) or (packages and bool(CACHES & parts))
+
+
+def _first_argument(frame: FrameType) -> Path | None:
+    """The path that a function was given first; None for anything else."""
+    value = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+    return Path(os.fsdecode(value)) if isinstance(value, (str, bytes, os.PathLike)) else None
 
 
 def _clock(function: Any, name: str, frame: FrameType) -> str | None:
