@@ -231,6 +231,12 @@ def test_an_unfinished_run_says_so(tmp_path):
     assert "not written yet" in page
 
 
+def test_trials_that_are_done_are_no_ensemble(history):
+    seen = text_of(render_training_report(replace(history, finished=False)))
+    assert "It ended after: all trials done. There is no ensemble yet." in seen
+    assert "Unfinished" in seen
+
+
 @pytest.mark.parametrize(
     "trials",
     [

@@ -65,7 +65,7 @@ def contents(history: History, clock: WorkingTime, found: Luck) -> dict[str, Any
     pause = float(clock.starts[1:].sum() - clock.ends[:-1].sum())
     return {
         "name": history.name,
-        "finished": all(log.end for log in history.logs),
+        "finished": history.finished,
         "sub": _span(clock),
         "summary": _summary(history),
         "luck": sentences(found),
@@ -113,7 +113,8 @@ def _summary(history: History) -> str:
     ends = sorted({log.end for log in history.logs if log.end})
     if still:
         return f"{said} {_count(still, 'trial')} had not ended when the log was read."
-    return f"{said} It ended after: {', '.join(ends)}." if ends else said
+    said += f" It ended after: {', '.join(ends)}." if ends else ""
+    return said if history.finished else f"{said} There is no ensemble yet."
 
 
 def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, str, str]]:
