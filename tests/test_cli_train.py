@@ -156,12 +156,17 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--pods 0", "pods is 0"),
-        ("--pods -2", "pods is -2"),
-        ("--pods many", "pods is 'many'"),
-        ("--pod-cpus 0", "a pod with 0.0 CPUs"),
-        ("--pod-gpus -1", "-1.0 GPUs"),
-        ("--timeout 0", "timeout is 0.0"),
+        ("--ray --pods 0", "pods is 0"),
+        ("--ray --pods -2", "pods is -2"),
+        ("--ray --pods many", "pods is 'many'"),
+        ("--ray --pod-cpus 0", "a pod with 0.0 CPUs"),
+        ("--ray --pod-gpus -1", "-1.0 GPUs"),
+        ("--ray --timeout 0", "timeout is 0.0"),
+        ("--pods 2", "--pods needs --ray"),
+        ("--pod-cpus 2", "--pod-cpus needs --ray"),
+        ("--pod-gpus 0.25", "--pod-gpus needs --ray"),
+        ("--timeout 3600", "--timeout needs --ray"),
+        ("--resume some --fork other", "--resume goes on with a run and --fork with a copy of one; give one of them"),
         ("--mode turns", "'turns'"),
         ("--choice worst", "'worst'"),
         ("--alike 2", "--alike is 2.0"),
@@ -250,7 +255,8 @@ def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends
         run("train --resume strategies/tiny --features volatility_21")
     )
     leave(1)
-    assert run("train --resume strategies/tiny --timeout 5").code == 130
+    assert run("train --resume strategies/tiny --checkpoint-steps 16384").code == 130
+    assert "--timeout needs --ray" in told(run("train --resume strategies/tiny --timeout 5"))
     leave(None)
     ended = run("train --resume strategies/tiny.unfinished --json")
     assert ended.code == 0
@@ -450,6 +456,39 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run,
     assert content["provenance"]["failed"] == 1
     assert "0-1" not in {member["agent"] for member in content["provenance"]["members"]}
     assert [line["trial"] for line in content["log"] if line["score"] is None] == [1]
+
+
+def test_the_board_is_that_of_the_leaderboard(work, run, monkeypatch):
+    """Of several seeds the best, with the same levels; and the command for the rest."""
+    monkeypatch.setattr("finpod.cli.train.TOP", 4)
+    ended = run(LINE, SIZE, "--seeds 2 --stop-trials 3")
+    assert "and 2 more; `finpod leaderboard strategies/tiny --top 6` shows all" in ended.out.splitlines()
+    table = [line.split() for line in ended.out.splitlines()]
+    start = next(at for at, line in enumerate(table) if line[:4] == ["agent", "parent", "level", "score"])
+    board = run("leaderboard strategies/tiny --json")
+    assert [(line[0], line[2], line[3]) for line in table[start + 1 : start + 5]] == [
+        (line["agent"], str(line["level"]), f"{line['score']:.4g}") for line in json.loads(board.out)["board"][:4]
+    ]
+
+
+def test_a_gpu_that_is_found_is_said(work, run, monkeypatch):
+    def train(task, **settings):
+        raise InputError("enough")
+
+    monkeypatch.setattr(finpod, "train", train)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    line = LINE.replace("--out", "--device auto --out")
+    assert run(line).err.splitlines()[0] == "computing on the GPU"
+    assert run(line, "--ray").err.splitlines()[0] == "computing on the GPU"
+    assert run(line, "--ray --pod-gpus 1").err.splitlines() == ["error: enough"]
+
+
+def test_rules_to_stop_say_what_they_hold_for(run):
+    words = " ".join(run("train --help").out.split())
+    assert all(
+        f"{rule}, of each seed" in words
+        for rule in ("many trials", "of all agents", "many minutes", "validation score", "a better score")
+    )
 
 
 def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(work, run, monkeypatch):

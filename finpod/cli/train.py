@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,13 +12,16 @@ import typer
 from finpod import runs
 from finpod.atomic import require_free
 from finpod.cli import console, options
+from finpod.cli.leaderboard import TOP
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 
 NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
-OWN = ("resume", "fork", "overwrite", "as_json", "device", "ray", "address", "pods", "pod_cpus", "pod_gpus", "timeout")
+OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
+"""Options that mean something on Ray alone."""
+OWN = ("resume", "fork", "overwrite", "as_json", "device", "ray", "address", *OF_PODS)
 """Options that are of one driver, and not taken over by the next."""
 
 
@@ -63,11 +67,17 @@ def train(
     checkpoint_steps: Annotated[
         int | None, typer.Option(help="Steps between checkpoints inside a round; none if left out.")
     ] = None,
-    stop_trials: Annotated[int | None, typer.Option(help="Stop after so many trials.")] = None,
-    stop_steps: Annotated[int | None, typer.Option(help="Stop after so many environment steps in all.")] = None,
-    stop_minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
-    stop_score: Annotated[float | None, typer.Option(help="Stop at such a validation score.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many trials without a better score.")] = None,
+    stop_trials: Annotated[int | None, typer.Option(help="Stop after so many trials, of each seed.")] = None,
+    stop_steps: Annotated[
+        int | None, typer.Option(help="Stop after so many environment steps of all agents, of each seed.")
+    ] = None,
+    stop_minutes: Annotated[
+        float | None, typer.Option(help="Stop after so many minutes, of each seed; begun anew by --resume.")
+    ] = None,
+    stop_score: Annotated[float | None, typer.Option(help="Stop at such a validation score, of each seed.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many trials without a better score, of each seed.")
+    ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Train on Ray: all cores of this machine, or a cluster.")] = False,
     address: Annotated[
         str | None, typer.Option(help="Of a running Ray cluster ('auto' inside one); implies --ray.")
@@ -98,6 +108,10 @@ def train(
 
     given = dict(context.params)
     told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+    if idle := [name for name in OF_PODS if name in told and not (ray or address is not None)]:
+        raise InputError(f"--{idle[0].replace('_', '-')} needs --ray; add it, or train in this process without pods")
+    if resume and fork:
+        raise InputError("--resume goes on with a run and --fork with a copy of one; give one of them")
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
         asked = asked_of(resume if again and resume else str(fork), storage if again else None)
@@ -187,8 +201,21 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     print(f"Sharpe on validation: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())}")
     if failed := ensemble.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
-    console.show_table(ensemble.provenance["board"])
+    _show_board(ensemble.provenance["board"], out)
     print(f"\n{out}\n{page}")
+
+
+def _show_board(board: list[dict[str, Any]], out: Path) -> None:
+    """The best trials of all seeds, their levels as `finpod leaderboard` counts them."""
+    best = sorted(board, key=lambda line: -math.inf if math.isnan(line["score"]) else line["score"], reverse=True)
+    console.show_table([_row(line) for line in best[:TOP]])
+    if len(board) > TOP:
+        print(f"and {len(board) - TOP} more; `finpod leaderboard {out} --top {len(board)}` shows all")
+
+
+def _row(line: dict[str, Any]) -> dict[str, Any]:
+    first = {"agent": line["agent"], "parent": line["parent"], "level": line["generation"] + 1}
+    return first | {name: value for name, value in line.items() if name not in (*first, "generation")}
 
 
 def _noted(given: dict[str, Any]) -> dict[str, Any]:
@@ -232,8 +259,9 @@ def _whole(text: str) -> int:
 
 
 def _say_device(asked: str) -> None:
-    """One line where 'auto' means the CPU. Raises InputError for a GPU that is not there."""
+    """One line that says what 'auto' means. Raises InputError for a GPU that is not there."""
     from finpod.devices import pick_device
 
-    if pick_device(asked).type == "cpu" and asked == "auto":
-        console.remark("no GPU found: computing on the CPU")
+    device = pick_device(asked).type
+    if asked == "auto":
+        console.remark("no GPU found: computing on the CPU" if device == "cpu" else "computing on the GPU")
