@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from finpod.evidence.verdict import audit_passed, hurdle, verdicts
+from finpod.lookahead.words import heading
 
 if TYPE_CHECKING:
     from finpod.market.ledger import Costs
@@ -230,8 +231,11 @@ def audit_line(audit: Mapping[str, Any]) -> str:
     passed, days = audit_passed(audit), audit.get("days", ())
     if passed is None:
         return f"Look-ahead audit: NOT AUDITED: {audit.get('reason', 'no day was looked at')}"
-    verdict = "nothing found" if passed else "LOOKS AHEAD"
-    return f"Look-ahead audit of {' and '.join(days) if len(days) < 3 else f'{len(days)} days'}: {verdict}"
+    verdict = "nothing found" if passed else heading(audit.get("findings", ()))
+    named = " and ".join(days) if len(days) < 3 else f"{len(days)} days"
+    if decisions := audit.get("decisions"):
+        named = f"{len(days)} of {decisions:,} decisions" + (f" ({named})" if len(days) < 3 else "")
+    return f"Look-ahead audit of {named}: {verdict}"
 
 
 def format_result(result: BacktestResult) -> str:

@@ -6,6 +6,7 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ import pytest
 import torch
 from made_agents import tiny_train
 from made_markets import make_market, random_market
+from sklearn.linear_model import LinearRegression
+from sklearn.preprocessing import RobustScaler, StandardScaler
 
 from finpod.loading import load_strategy
 from finpod.lookahead.audit import audit, audit_features, quick_audit
@@ -173,11 +176,107 @@ def test_a_scaler_fitted_on_all_rows_is_caught(market, check):
             return top_k((closes[1] / closes[0] - 1 - self.mean) / self.sd, 3, among=view.tradable)
 
     held = [finding for finding in check(Scales(), market).findings if " holds " in finding]
-    assert [finding.partition("; ")[2] for finding in held] == [
+    assert [finding[len("decisions: on 2024-01-01 ") :] for finding in held] == [
         "self.mean holds ndarray [12] with the mean of each name's return over all rows, up to 2025-04-04",
         "self.sd holds ndarray [12] with the deviation (ddof 0) of each name's return over all rows, up to 2025-04-04",
     ]
-    assert all(finding.startswith("decisions: first leak on 20") for finding in held)
+    assert all(finding.startswith("decisions: on 20") for finding in held)
+
+
+@BOTH
+def test_a_robust_scaler_fitted_on_all_rows_is_caught(market, check):
+    class Scales(Strategy):
+        def __init__(self):
+            self.scaler = RobustScaler().fit(market.close)
+
+        def decide(self, view):
+            return top_k(np.nan_to_num(self.scaler.transform(view.closes(1))[0]), 3, among=view.tradable)
+
+    found = str(check(Scales(), market))
+    assert "self.scaler.center_ holds ndarray [12] with the median of each name's close over all rows" in found
+    assert "self.scaler.scale_ holds ndarray [12] with the interquartile range of each name's close" in found
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "statistic"),
+    [("mean", np.nanmean), ("deviation (ddof 0)", np.nanstd), ("largest", np.nanmax), ("least", np.nanmin)],
+)
+def test_one_number_over_all_names_and_rows_is_caught(market, check, name, statistic):
+    class Scales(Strategy):
+        def __init__(self):
+            self.scale = statistic(market.close[1:] / market.close[:-1] - 1)
+
+        def decide(self, view):
+            return equal_parts(view.tradable) * min(abs(self.scale), 1)
+
+    # an extreme has been seen once its day has come
+    end = market.dates[40] if name in ("largest", "least") else None
+    verdict = audit(Scales(), market, end=end) if check is audit else quick_audit(Scales(), market, 10, 40)
+    assert f"self.scale holds float64 with the {name} of all names' return over all rows, up to 2025-04-04" in str(
+        verdict
+    )
+
+
+# --- models of which nothing shows when they were fitted ------------------------------------------------------------
+
+
+class Brings(Momentum):
+    """Holds something."""
+
+    def __init__(self, held, trained_until=None) -> None:
+        super().__init__(20, 3)
+        self.model, self.trained_until = held, trained_until
+
+
+def fitted(model):
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    return model.fit(rows, rows[:, 0])
+
+
+MODELS = {
+    "a fitted LinearRegression (self.model)": lambda: fitted(LinearRegression()),
+    "a fitted StandardScaler (self.model[1])": lambda: ["x", fitted(StandardScaler())],
+    "a network, Linear (self.model)": lambda: torch.nn.Linear(2, 1),
+    "a network, Sequential (self.model.net)": lambda: SimpleNamespace(net=torch.nn.Sequential(torch.nn.Linear(2, 1))),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("what", MODELS)
+def test_a_model_without_a_day_is_told_and_no_leak(market, check, what):
+    verdict = check(Brings(MODELS[what]()), market, days=2)
+    said = f"holds {what}, and trained_until is not set: nothing shows on which days it was fitted"
+    assert verdict.undated == (said,)
+    assert said in verdict.unchecked
+    assert verdict.passed
+    assert check(Brings(MODELS[what](), "2023-12-29"), market, days=2).undated == ()
+
+
+@BOTH
+@pytest.mark.parametrize("held", [LinearRegression(), LinearRegression, torch.nn.ReLU(), SimpleNamespace(beta_=1)])
+def test_what_is_not_fitted_is_no_model(market, check, held):
+    assert check(Brings(held), market, days=2).undated == ()
+
+
+class WalksForward(Strategy):
+    """Fits a model on what it has seen whenever it decides."""
+
+    every = 5
+
+    def __init__(self):
+        self.model = LinearRegression()
+
+    def decide(self, view):
+        closes = np.nan_to_num(view.closes(10), nan=1.0)
+        self.model.fit(closes[:-1].T, closes[-1])
+        return top_k(self.model.predict(closes[1:].T), 3, among=view.tradable)
+
+
+@BOTH
+def test_a_model_that_is_fitted_while_deciding_is_none_that_it_brings(market, check):
+    verdict = check(WalksForward(), market, days=2)
+    assert verdict.undated == verdict.findings == ()
 
 
 def test_a_strategy_may_hold_what_it_was_trained_on(market):
@@ -192,7 +291,7 @@ def test_a_strategy_may_hold_what_it_was_trained_on(market):
 
     assert audit(Trained(row + 1), market).passed
     (finding,) = audit(Trained(row + 2), market).findings
-    assert finding.startswith("decisions: first leak on ")
+    assert finding.startswith("decisions: on ")
     assert "self.panel holds ndarray [152, 12] with the close of 2024-07-30" in finding
 
 
@@ -229,8 +328,9 @@ def test_a_strategy_that_carries_the_panel_is_caught(market, what, check):
 
     verdict = check(Carries(), market, days=3)
     assert not verdict.passed
-    assert all("; self.panel" in finding and " holds " in finding for finding in verdict.findings)
-    assert verdict.findings[0].startswith(f"decisions: first leak on {verdict.days[0]!s:.10}; ")
+    assert all(" self.panel" in finding and " holds " in finding for finding in verdict.findings)
+    assert verdict.findings[0].startswith(f"decisions: on {verdict.days[0]!s:.10} self.panel")
+    assert ": CAN LOOK AHEAD, checked on 3 days" in str(verdict)
 
 
 @BOTH

@@ -2,17 +2,20 @@
 
 import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from made_markets import random_market
+from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
 from finpod.evidence.verdict import verdicts
 from finpod.report.skill import audit_line
-from finpod.strategy import EqualWeight, Strategy, equal_parts, top_k
+from finpod.strategy import EqualWeight, Momentum, Strategy, equal_parts, top_k
+from finpod.table import audit_line as said_of
 from finpod.table import evidence_lines
 
 AHEAD = ", but it looks ahead: this says nothing of skill"
@@ -87,6 +90,86 @@ def test_a_strategy_that_waits_and_then_looks_ahead_is_red(market):
     assert result.significance["sentence"].endswith(AHEAD)
     assert "Look-ahead audit of " in str(result)
     assert ": LOOKS AHEAD" in str(result)
+
+
+class Peeks(Strategy):
+    """Asks a market of its own for nothing but how many names there are."""
+
+    every = 5
+
+    def __init__(self, market):
+        self.market = market
+
+    def decide(self, view):
+        return np.full(len(self.market.tickers), 1 / len(self.market.tickers))
+
+
+def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
+    result = finpod.backtest(Peeks(market), market)
+    result.save(tmp_path / "run")
+    for one in (result, finpod.load_result(tmp_path / "run")):
+        assert one.audit["passed"] is False
+        day = one.audit["days"][0]
+        assert one.warnings[0] == (
+            f"CAN LOOK AHEAD: decisions: on {day} self.market holds a market [200, 8] up to {market.dates[-1]!s:.10}; "
+            "pass what it needs, such as market.tickers, instead"
+        )
+        assert all(said.endswith(", but it holds later rows: this says nothing of skill") for said in verdicts(one))
+        assert verdicts(one)
+        assert evidence_lines(one)[-1].endswith(": CAN LOOK AHEAD")
+    assert "LOOKS AHEAD" not in str(result)
+
+
+def test_a_strategy_that_asks_for_a_file_can_look_ahead(market):
+    class Asks(Strategy):
+        every = 5
+
+        def decide(self, view):
+            return equal_parts(view.tradable) * (0.5 if Path("prices.csv").exists() else 1)
+
+    result = finpod.backtest(Asks(), market)
+    assert result.warnings[0].startswith("CAN LOOK AHEAD: decisions: ")
+    assert "asks for the file prices.csv while deciding on 2024-" in result.warnings[0]
+    assert all(said.endswith(", but it can look ahead: this says nothing of skill") for said in verdicts(result))
+    assert verdicts(result)
+
+
+def test_a_decision_that_changed_is_said_to_look_ahead_whatever_is_held(market):
+    class Both(Peeks):
+        def decide(self, view):
+            return top_k(np.nan_to_num(view._market.close[-1] / view.closes(1)[0]), 1)
+
+    result = finpod.backtest(Both(market), market)
+    heads = [warning.partition(": ")[0] for warning in result.warnings]
+    assert heads[0] == "LOOKS AHEAD"
+    assert "CAN LOOK AHEAD" in heads
+    assert verdicts(result)[0].endswith(AHEAD)
+    assert evidence_lines(result)[-1].endswith(": LOOKS AHEAD")
+
+
+def test_the_audit_says_how_many_of_the_decisions_it_looked_at(market, tmp_path):
+    result = finpod.backtest(Momentum(20, 3), market)
+    one, other = result.audit["days"]
+    decisions = result.audit["decisions"]
+    assert decisions == 10  # one every 21 sessions
+    said = f"Look-ahead audit of 2 of {decisions} decisions ({one} and {other}): nothing found"
+    assert evidence_lines(result)[-1] == said
+    result.save(tmp_path / "run")
+    assert said in str(finpod.load_result(tmp_path / "run"))
+    assert said_of({"passed": True, "days": [one, other]}) == f"Look-ahead audit of {one} and {other}: nothing found"
+
+
+def test_a_model_without_a_day_is_a_warning(market):
+    class Fitted(EqualWeight):
+        def __init__(self):
+            self.model = LinearRegression().fit(np.eye(3), np.arange(3))
+
+    result = finpod.backtest(Fitted(), market)
+    assert result.audit["passed"]
+    assert result.warnings[0] == (
+        "holds a fitted LinearRegression (self.model), and trained_until is not set: nothing shows on which days it was fitted"
+    )
+    assert result.warnings[0] in result.audit["unchecked"]
 
 
 def test_a_strategy_that_decides_nothing_was_not_audited(market):

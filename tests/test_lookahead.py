@@ -205,6 +205,8 @@ def test_the_verdict_says_what_was_not_checked(market):
     assert "days that were not sampled" in verdict.unchecked
     assert "data of later days in a form of one's own, such as predictions made elsewhere" in str(verdict)
     assert "files and clocks that native code or another thread reads" in str(verdict)
+    assert "files of the system and of packages, as under /etc and /proc" in str(verdict)
+    assert "statistics of derived series, such as a scaler fitted on features of one's own" in str(verdict)
     features = audit_features(market, "return_5", days=2)
     assert "not checked: days that were not sampled" in str(features)
     assert not any("account" in limit or "rows before" in limit for limit in features.unchecked)
@@ -252,8 +254,8 @@ def test_a_copy_of_the_data_is_found(market):
 
     verdict = audit(Carries(), market)
     assert verdict.findings == (
-        f"decisions: first leak on {verdict.days[0]!s:.10}; market of Carries.decide holds a market [330, 12] up to "
-        "2025-04-04",
+        f"decisions: on {verdict.days[0]!s:.10} market of Carries.decide holds a market [330, 12] up to "
+        "2025-04-04; pass what it needs, such as market.tickers, instead",
     )
 
 

@@ -18,6 +18,7 @@ from finpod.lookahead.audit import RESTLESS, Audit, quick_audit
 from finpod.lookahead.playing import played
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
+from finpod.lookahead.words import heading
 from finpod.measures import metrics
 from finpod.result import BacktestResult
 from finpod.significance import overfitting
@@ -49,6 +50,7 @@ def with_audit(
 
     What a strategy noted in the run, in lists or globals, is of later days: with `before` it is audited as it was then.
     """
+    decisions = {}
     if not isinstance(strategy, Strategy):
         audit = Audit(None, (), (), "ready weights", (), READY)
     else:
@@ -56,14 +58,16 @@ def with_audit(
         if before:
             before.put_back()
         run = played(path, window, strategy.every)
+        decisions = {"decisions": int(run.decided.sum())}
         audit = quick_audit(strategy, window.market, window.first, window.last, run=run, days=days, seed=seed)
         if after:
             after.put_back()
-    found = [f"LOOKS AHEAD: {finding}" for finding in audit.findings]
+    found = [f"{heading([finding])}: {finding}" for finding in audit.findings]
     if audit.reason:
         plain = audit.reason.startswith((RESTLESS, READY))
         found.append(audit.reason if plain else f"not audited: {audit.reason}")
-    return replace(result, audit=audit.to_dict(), warnings=(*found, *result.warnings))
+    found += audit.undated
+    return replace(result, audit=audit.to_dict() | decisions, warnings=(*found, *result.warnings))
 
 
 def with_evidence(

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.bootstrap import Array, Interval, intervals
+from finpod.lookahead.words import heading, only_held
 from finpod.measures import metrics
 from finpod.significance import deflated_sharpe, expected_best, minimum_length, probabilistic_sharpe
 
@@ -48,7 +49,11 @@ def doubt(result: BacktestResult) -> str:
     passed = audit_passed(result.audit)
     if not result.audit or passed:
         return ""
-    return ", and it was not audited" if passed is None else ", but it looks ahead: this says nothing of skill"
+    if passed is None:
+        return ", and it was not audited"
+    findings = result.audit.get("findings", ())
+    does = "holds later rows" if only_held(findings) else heading(findings).lower()
+    return f", but it {does}: this says nothing of skill"
 
 
 def audit_passed(audit: Mapping[str, Any]) -> bool | None:

@@ -26,10 +26,12 @@ from finpod.lookahead.examination import (
     Result,
     silent,
 )
+from finpod.lookahead.fitted import undated
 from finpod.lookahead.future import auditable_rows, back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.lookahead.playing import MEMORY, Played, Replaying, play
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
+from finpod.lookahead.words import heading
 from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import name_of, resolve
 from finpod.strategy import FeatureLike, Strategy
@@ -45,15 +47,19 @@ IN_A_RUN = "decisions in a run"
 RESTLESS = "NOT REPEATABLE"
 """How the reason begins where two decisions on the same data differ: chance is no look-ahead, but hides it."""
 UNSEEN_DECISIONS = "no decision was seen"
+INSTEAD = "; pass what it needs, such as market.tickers, instead"
+"""The way out for a strategy that holds a market."""
 OTHER_DAYS = "days that were not sampled"
 ELSEWHERE = "data of later days in a form of one's own, such as predictions made elsewhere, signs or whole numbers"
+DERIVED = "statistics of derived series, such as a scaler fitted on features of one's own"
 UNSEEN = "files and clocks that native code or another thread reads"
+SYSTEMS = "files of the system and of packages, as under /etc and /proc"
+BESIDES = (ELSEWHERE, DERIVED, UNSEEN, SYSTEMS)
 UNCHECKED = (
     OTHER_DAYS,
     "accounts other than a run's own, all cash and all in equal parts",
     f"what a strategy remembers over more than {MEMORY + 1} decisions",
-    ELSEWHERE,
-    UNSEEN,
+    *BESIDES,
 )
 FAR = f"what lies more than {HISTORY} rows before a day, or {AFTER} after it"
 
@@ -74,6 +80,8 @@ class Audit:
     """What the verdict does not cover."""
     reason: str = ""
     """Why nothing could be told; empty if it could."""
+    undated: tuple[str, ...] = ()
+    """Models that may have been fitted on the days checked, one sentence each; they are in `unchecked` too."""
 
     def __str__(self) -> str:
         count = f"{len(self.days)} days" if len(self.days) > 1 else "1 day"
@@ -81,7 +89,9 @@ class Audit:
         if self.passed is None:
             verdict = self.reason if self.reason.startswith(RESTLESS) else f"not audited: {self.reason}"
         else:
-            verdict = f"no look-ahead found on {span}" if self.passed else f"LOOKS AHEAD, checked on {span}"
+            verdict = (
+                f"no look-ahead found on {span}" if self.passed else f"{heading(self.findings)}, checked on {span}"
+            )
         lines = [f"{self.subject}: {verdict}", *(f"  {line}" for line in self.findings)]
         if self.unchecked:
             lines.append(f"  not checked: {'; '.join(self.unchecked)}")
@@ -129,7 +139,8 @@ def audit(
     While it decides, files, folders, processes, the network and the clock are watched (`finpod/watching.py`), and what the
     strategy can get at is searched for copies of later rows (`finpod/carrying.py`), which those up to `trained_until` are
     not. The market's fills and prices are audited too: none at a price that the decision has seen, none filled backwards.
-    What is not covered is in `unchecked`. Globals, closures and class attributes are put back as they were.
+    What is not covered is in `unchecked`; so are fitted models where `trained_until` is not set. Globals, closures and
+    class attributes are put back as they were.
 
     Half of the days lie, where there are such, before listings, gaps and changes of membership. Features are computed once
     for the whole market and once for each market without its future, two a day, over its whole history: a noise copy of
@@ -190,7 +201,11 @@ def quick_audit(
 
 
 def _untold(strategy: Strategy, reason: str) -> Audit:
-    return Audit(None, (), (), f"strategy {strategy.name}", (), reason)
+    try:
+        models = undated(strategy, homes_of(strategy))
+    except Exception:  # a strategy that fails even here has its reason already
+        models = ()
+    return Audit(None, (), (), f"strategy {strategy.name}", models, reason, models)
 
 
 def audit_features(
@@ -218,7 +233,7 @@ def audit_features(
         kept.put_back()
     findings = _feature_findings(market, names, {kind: seen.changes[0, kind] for kind in KINDS})
     findings += _elsewhere("features", seen) + back_filled(market, first, last)
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features", (OTHER_DAYS, ELSEWHERE, UNSEEN))
+    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features", (OTHER_DAYS, *BESIDES))
 
 
 def _audit(
@@ -231,6 +246,7 @@ def _audit(
     progress: Progress | None = None,
 ) -> Audit:
     """With `progress` on the whole market, without on pieces of it."""
+    models = undated(strategy, homes_of(strategy))
     deciders: dict[str, Deciding] = {}
     if progress or run is None:
         deciders = dict(
@@ -254,10 +270,11 @@ def _audit(
     changes = {kind: seen.changes.get((len(deciders), kind), []) for kind in KINDS}
     findings += _feature_findings(market, names, changes)
     findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window)
-    unchecked = (*UNCHECKED, FAR) if seen.pieces else UNCHECKED
+    unchecked = (*models, *UNCHECKED, *((FAR,) if seen.pieces else ()))
     passed = False if findings else None if reason else True
     shown = rows if names or findings else days
-    return Audit(passed, tuple(findings), tuple(market.dates[shown]), f"strategy {strategy.name}", unchecked, reason)
+    checked = tuple(market.dates[shown])
+    return Audit(passed, tuple(findings), checked, f"strategy {strategy.name}", unchecked, reason, models)
 
 
 def _examined(
@@ -302,7 +319,7 @@ def _elsewhere(what: str, seen: Examination) -> list[str]:
     """What is held of later rows, and what was read besides the market."""
     dates, doing = seen.market.dates, "deciding on" if what == "decisions" else "computing the values of"
     held = [
-        f"{what}: first leak on {dates[row]!s:.10}; {path} holds {content}"
+        f"{what}: on {dates[row]!s:.10} {path} holds {content}{INSTEAD if content.startswith('a market') else ''}"
         for path, (row, content) in seen.held.items()
     ]
     return held + [
