@@ -126,6 +126,13 @@ def test_statistics_over_all_names_and_rows_are_told(late, name, statistic, kind
     assert told(late, kind(statistic(late.close[: ROW + 1]))) == []
 
 
+def test_before_the_first_return_every_statistic_is_of_later_rows(market):
+    returns = market.close[1:] / market.close[:-1] - 1
+    for statistic in (np.nanmean, np.nanmedian):
+        assert len(told(market, statistic(returns, axis=0), row=0)) == 1
+        assert len(told(market, float(statistic(returns)), row=0)) == 1
+
+
 def test_the_mean_of_the_benchmark_is_told(market):
     (found,) = told(market, float(market.benchmark_close.mean()))
     assert found == "float with the mean of benchmark over all rows, up to 2024-05-17"

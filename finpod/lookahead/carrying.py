@@ -286,11 +286,12 @@ def _statistics(table: Array, *, quantiles: bool) -> tuple[dict[str, Array], dic
         )
         each = {"mean": mean, "least": least, "largest": largest} | _spread(squares, count)
         together = {"mean": pooled} | _spread(pooled_squares, total)
+    if quantiles:
+        each |= _quantiles(table, there, count)
     if some.any():
         together |= {"least": least[some].min(), "largest": largest[some].max()}
-    if quantiles and some.any():
-        each |= _quantiles(table, there, count)
-        together |= {name: float(of[0]) for name, of in _quantiles(table[there][:, None], None, total).items()}
+        if quantiles:
+            together |= {name: float(of[0]) for name, of in _quantiles(table[there][:, None], None, total).items()}
     return each, together
 
 
