@@ -396,8 +396,8 @@ def test_windows():
 def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     asked = {}
     board = [
-        {"agent": "a0", "seed": 0, "generation": 1, "score": 1.25},
-        {"agent": "a1", "seed": 1, "generation": 1, "score": np.nan},
+        {"agent": "a0", "parent": "-", "seed": 0, "generation": 1, "score": 1.25},
+        {"agent": "a1", "parent": "a0", "seed": 1, "generation": 1, "score": np.nan},
     ]
 
     found = {"board": board, "device": "cpu", "failed": 0, "validation_scores": {}}
@@ -435,7 +435,7 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
     assert {key: asked[key] for key in expected} == expected
     assert str(asked["out"]) == "strategies/first"
     assert "chosen among 8 trials" in ended.out
-    assert ["a0", "0", "1", "1.25"] in [line.split() for line in ended.out.splitlines()]
+    assert ["a0", "-", "2", "0", "1.25"] in [line.split() for line in ended.out.splitlines()]
     assert ended.out.endswith("strategies/first\nreports/first-training.html\n")
     assert "round 1" in ended.err
     content = json.loads(run(line, "--json").out)
