@@ -120,7 +120,8 @@ class BacktestResult:
     """The same decisions with more money and market impact: '$10M' -> strategy -> the same figures, and 'costs', which
     are those of a year as a share of the account."""
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """What the look-ahead audit found: 'passed', 'findings', 'days', 'unchecked'; empty if none was run."""
+    """What the look-ahead audit found: 'passed', 'findings', 'days' of so many 'decisions', 'unchecked'; empty if
+    none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """What was tried before: 'trials', 'sharpe_sd' of their validation Sharpe ratios, 'overfitting' (a probability)."""
     warnings: tuple[str, ...] = ()

@@ -356,6 +356,14 @@ def test_warnings_are_carried_with_the_runs_that_have_them():
     assert re.search(r'<li class="red">s1: in-sample', render_comparison(found))
 
 
+def test_a_run_that_only_holds_later_rows_can_look_ahead():
+    audit = {"passed": False, "findings": ["decisions: on 2024-01-05 self.market holds a market [40, 5]"]}
+    compared = compare([run(2), run(1, in_sample=True, audit=audit)])
+    assert compared.headings == ["s2", "s1 (CAN LOOK AHEAD)"]
+    assert compared.warnings[0].text == "CAN LOOK AHEAD: the audit of its decisions failed"
+    assert compared.warnings[0].grave
+
+
 @pytest.mark.parametrize("found", [{"audit": {"passed": False}}, {"warnings": ("LOOKS AHEAD: close of tomorrow",)}])
 def test_a_run_that_looks_ahead_is_marked_and_its_warning_is_the_first(found):
     cheat = run(1, **{"in_sample": True, "warnings": ("survivorship: x",), **found})

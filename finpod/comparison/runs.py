@@ -26,6 +26,7 @@ from finpod.comparison.contrasts import (
 )
 from finpod.errors import InputError
 from finpod.jsonable import to_json
+from finpod.lookahead.words import CAN, LOOKS, heading
 from finpod.result import SHORT_HISTORY, BacktestResult
 from finpod.significance import expected_best
 from finpod.table import describe_terms, percent, ratio
@@ -34,7 +35,7 @@ RETURNS = ("total_return", "cagr", "excess", "excess_over_equal_weight")
 MORE = (*RETURNS, "sharpe", "sortino", "max_drawdown", "calmar", "information_ratio")
 LESS = ("volatility", "turnover", "yearly_turnover", "costs")
 """Figures that are ranked: more is better, or less is."""
-GRAVE = ("LOOKS AHEAD", "in-sample")
+GRAVE = (LOOKS, CAN, "in-sample")
 """How the warnings begin that say the figures mean nothing, the gravest first."""
 
 
@@ -85,7 +86,7 @@ class Comparison:
 
     @property
     def flaws(self) -> dict[str, str]:
-        """Run -> the graver of what makes its figures mean nothing: 'LOOKS AHEAD', 'in-sample'; empty for a sound run."""
+        """Run -> the graver of what makes its figures mean nothing, of `GRAVE`; empty for a sound run."""
         said = {name: (*run.warnings, *_unsaid(run)) for name, run in self.runs.items()}
         return {
             name: next((flaw for flaw in GRAVE if any(text.startswith(flaw) for text in texts)), "")
@@ -105,7 +106,7 @@ class Comparison:
             for text in (*_unsaid(run), *run.warnings):
                 said.setdefault(text, []).append(name)
         warned = [Warned(text, tuple(names), text.startswith(GRAVE)) for text, names in said.items()]
-        return tuple(sorted(warned, key=lambda one: (not one.grave, not one.text.startswith(GRAVE[0]))))
+        return tuple(sorted(warned, key=lambda one: (not one.grave, not one.text.startswith((LOOKS, CAN)))))
 
     @property
     def trials(self) -> int:
@@ -236,7 +237,7 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
 def _unsaid(run: BacktestResult) -> Iterator[str]:
     """Grave warnings that a run deserves and does not have."""
     deserved = {
-        "LOOKS AHEAD": (run.audit.get("passed") is False, "the audit of its decisions failed"),
+        heading(run.audit.get("findings", ())): (run.audit.get("passed") is False, "the audit of its decisions failed"),
         "in-sample": (run.in_sample, "it was trained or chosen on days of its window"),
     }
     for flaw, (holds, why) in deserved.items():

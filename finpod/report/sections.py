@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from finpod.evidence.verdict import verdicts
+from finpod.lookahead.words import CAN, LOOKS
 from finpod.measures import drawdown_table, period_returns, session_dates
 from finpod.report.provenance import Table, members, provenance
 from finpod.report.skill import skill
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-GRAVE = ("in-sample", "LOOKS AHEAD")
+GRAVE = ("in-sample", LOOKS, CAN)
 """How warnings begin after which the figures mean nothing."""
 _TOP_HOLDINGS = 10
 
