@@ -320,6 +320,18 @@ def test_a_run_that_was_moved_is_gone_on_with_from_any_folder(work, run, leave, 
     assert sorted(path.name for path in work.iterdir()) == ["data", "elsewhere", "events", "strategies", "tiny"]
 
 
+@pytest.mark.parametrize("inside", [".", "seed-0"])
+def test_a_run_is_not_gone_on_with_from_the_folder_that_goes_away(work, run, leave, monkeypatch, inside):
+    assert "there is no unfinished run at .unfinished" in told(run("train --resume ."))
+    leave(1)
+    assert run(LINE, SIZE).code == 130
+    place = work / "strategies" / "tiny.unfinished"
+    monkeypatch.chdir(place / inside)
+    assert "is the current folder or one above it, and goes away at the end; resume from another" in told(
+        run(f"train --resume {'.' if inside == '.' else place}")
+    )
+
+
 def test_a_run_goes_to_another_place_where_it_is_told_to(work, run, leave, whole):
     leave(3)
     assert run(LINE, SIZE).code == 130

@@ -202,11 +202,15 @@ def driven(run: str, asked: Mapping[str, Any], out: str | Path | None) -> dict[s
     """`out` and `storage` with which a run is gone on with where it lies, as its name tells.
 
     What it makes goes to `out`, else beside its folder, or where it was `asked` to go if the run has a storage of its own.
-    Raises InputError for a folder whose name does not tell where.
+    Raises InputError for a folder whose name does not tell where, and for the one that the process is in.
     """
     if "://" in run:
         return {"storage": run} | ({} if out is None else {"out": out})
-    folder = folder_of(run)
+    folder, here = folder_of(run), Path.cwd()
+    if folder.resolve() in (here, *here.parents):
+        raise InputError(
+            f"{folder} is the current folder or one above it, and goes away at the end; resume from another"
+        )
     if out is None and asked.get("storage") and _same(Path(asked["storage"]), folder):
         return {"storage": str(folder)}
     beside = _output_of(folder)
@@ -220,9 +224,8 @@ def driven(run: str, asked: Mapping[str, Any], out: str | Path | None) -> dict[s
 
 def _output_of(folder: Path) -> Path | None:
     """The output beside the folder of an unfinished run; None if it is not named after one."""
-    named = folder.resolve() if folder.name in ("", "..") else folder
-    word = named.name.removesuffix(SUFFIX)
-    return named.with_name(word) if word and word != named.name else None
+    word = folder.name.removesuffix(SUFFIX)
+    return folder.with_name(word) if word and word != folder.name else None
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -271,7 +274,8 @@ def folder_of(run: str | Path) -> Path:
             if folder.is_dir() and _logs(LocalStore(folder)):
                 return folder
     _refuse_done(run)
-    tried = f"{str(Path(run)).removesuffix(SUFFIX)}{SUFFIX}"
+    path = Path(run)
+    tried = path.parent / (path.name.removesuffix(SUFFIX) + SUFFIX)
     raise InputError(
         f"there is no unfinished run at {tried}; name the folder it was to go to, and its --storage if it had one"
     )
