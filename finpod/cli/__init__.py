@@ -93,7 +93,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
             return UNREAD
         if debug:
             traceback.print_exc()
-        message, code = _explain(error, words)
+        message, code = explain(error, words)
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
         return code
     if code == INTERRUPTED:
@@ -126,7 +126,7 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-def _explain(error: BaseException, words: list[str]) -> tuple[str, int]:
+def explain(error: BaseException, words: list[str]) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, FinpodError):
         told = str(error).replace("load_strategy(folder, features=[...])", "the command with --features-from FILE.py")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,8 +18,13 @@ from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 
+if TYPE_CHECKING:
+    from finpod.tournament.plan import Plan
+
 NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
+SIZE = ("agents", "rounds", "keep", "seed")
+"""Options that say how large a tournament is."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
 OWN = ("resume", "fork", "overwrite", "as_json", "device", "ray", "address", *OF_PODS)
@@ -136,32 +142,14 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     """Check what can be checked before anything is loaded, train, and show the board."""
     import finpod
     from finpod.report.training import write_training_report
-    from finpod.tournament.arena import trading_of
     from finpod.tournament.history import read_history
-    from finpod.tournament.plan import Plan, Stop
-    from finpod.tournament.search import Search
     from finpod.tournament.training import Pods
-    from finpod.workers.ray_engine import check_pods
 
-    windows = options.window(given["train"], "--train"), options.window(given["validation"], "--validation")
-    for text in (*windows[0], *windows[1]):
-        options.check_dates(text, None)
     out = Path(given["out"])
     require_free(out, given["overwrite"], "ensemble.json")
     plain_word(out.resolve().name)
-    costs = Costs(fee_bps=given["fee_bps"], slippage_bps=given["slippage_bps"], impact=given["impact"])
-    if given["seeds"] < 1:
-        raise InputError(f"seeds is {given['seeds']}; it must be a whole number from 1 on")
-    minutes = given["stop_minutes"]
-    stop = Stop(trials=given["stop_trials"], steps=given["stop_steps"], score=given["stop_score"],
-                seconds=None if minutes is None else 60 * minutes, patience=given["patience"])  # fmt: skip
-    steps = Plan.steps if given["steps"] is None else given["steps"]
-    size = {name: given[name] for name in ("agents", "rounds", "keep", "seed")}
-    plan = Plan(**size, steps=steps, search=Search(fresh=given["fresh"]), stop=stop,
-                **{name: given[name] for name in ("mode", "choice", "alike", "checkpoint_steps")})  # fmt: skip
-    trading_of(hold=given["hold"], action=given["action"], costs=costs)
-    count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
-    check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
+    plan, costs, count = checked(given)
+    windows = options.window(given["train"], "--train"), options.window(given["validation"], "--validation")
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
@@ -179,7 +167,7 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
             features=None if given["features"] == "default" else options.words(given["features"]),
             costs=costs,
             steps=given["steps"],
-            **size,
+            **{name: given[name] for name in SIZE},
             **{
                 name: given[name]
                 for name in ("seeds", "hold", "action", "fill", "device", "overwrite", "storage", "fork")
@@ -203,6 +191,33 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     _show_board(ensemble.provenance["board"], out)
     print(f"\n{out}\n{page}")
+
+
+def checked(given: Mapping[str, Any]) -> tuple[Plan, Costs, int | str]:
+    """The tournament, the costs and the number of pods that are asked for.
+
+    Raises InputError for options with which no run could begin, whatever lies on the disks.
+    """
+    from finpod.tournament.arena import trading_of
+    from finpod.tournament.plan import Plan, Stop, require_count
+    from finpod.tournament.search import Search
+    from finpod.workers.ray_engine import check_pods
+
+    for name in ("train", "validation"):
+        if given[name] is not None:
+            options.check_dates(*options.window(given[name], f"--{name}"))
+    require_count("seeds", given["seeds"])
+    minutes = given["stop_minutes"]
+    stop = Stop(seconds=None if minutes is None else 60 * minutes, patience=given["patience"],
+                **{rule: given[f"stop_{rule}"] for rule in ("trials", "steps", "score")})  # fmt: skip
+    steps = Plan.steps if given["steps"] is None else given["steps"]
+    plan = Plan(steps=steps, search=Search(fresh=given["fresh"]), stop=stop,
+                **{name: given[name] for name in (*SIZE, "mode", "choice", "alike", "checkpoint_steps")})  # fmt: skip
+    costs = Costs(**{name: given[name] for name in ("fee_bps", "slippage_bps", "impact")})
+    trading_of(hold=given["hold"], action=given["action"], costs=costs)
+    count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
+    check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
+    return plan, costs, count
 
 
 def _show_board(board: list[dict[str, Any]], out: Path) -> None:

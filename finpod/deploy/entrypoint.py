@@ -112,7 +112,7 @@ def train_options(command: Sequence[str]) -> dict[str, Any] | None:
 
     Raises InputError, in the words of finpod's own parser, for a command of finpod's that it does not take.
     """
-    from finpod.cli import _explain
+    from finpod.cli import explain
 
     words = [word for word in command[1:] if word != "--debug"]  # which may stand anywhere
     if Path(command[0]).name != "finpod" or "--help" in words or words[:1] == ["--version"]:
@@ -129,7 +129,7 @@ def train_options(command: Sequence[str]) -> dict[str, Any] | None:
     except Exception as error:  # the class of a usage error differs between the versions of typer
         if not hasattr(error, "format_message"):
             raise
-        raise InputError(_would_fail(_explain(error, words)[0])) from error
+        raise InputError(_would_fail(explain(error, words)[0])) from error
     return dict(context.params) if context.command_path == "finpod train" else None
 
 
@@ -158,41 +158,16 @@ def _require_whole(given: Mapping[str, Any]) -> None:
 
 def _require_sound(given: Mapping[str, Any]) -> None:
     """Raise InputError for values that the parser takes and `finpod train` does not."""
-    from finpod.cli import _explain
+    from finpod.cli import explain
+    from finpod.cli.train import checked
+    from finpod.runs import plain_word
 
     try:
-        _check(given)
+        if given["out"] is not None:
+            plain_word(PurePosixPath(posixpath.normpath(given["out"])).name)
+        checked(given)
     except InputError as error:
-        raise InputError(_would_fail(_explain(error, ["train"])[0])) from error
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    """What `finpod train` checks before it loads anything, but for what lies on the disks there."""
-    from finpod.cli.options import check_dates, window
-    from finpod.cli.train import _whole
-    from finpod.market.ledger import Costs
-    from finpod.runs import plain_word
-    from finpod.tournament.arena import trading_of
-    from finpod.tournament.plan import Plan, Stop, require_count
-    from finpod.tournament.search import Search
-    from finpod.workers.ray_engine import check_pods
-
-    for name in ("train", "validation"):
-        if given[name] is not None:
-            check_dates(*window(given[name], f"--{name}"))
-    if given["out"] is not None:
-        plain_word(PurePosixPath(posixpath.normpath(given["out"])).name)
-    require_count("seeds", given["seeds"])
-    minutes = given["stop_minutes"]
-    stop = Stop(seconds=None if minutes is None else 60 * minutes, patience=given["patience"],
-                **{rule: given[f"stop_{rule}"] for rule in ("trials", "steps", "score")})  # fmt: skip
-    size = {name: given[name] for name in ("agents", "rounds", "keep", "seed")}
-    Plan(**size, steps=Plan.steps if given["steps"] is None else given["steps"], search=Search(fresh=given["fresh"]),
-         stop=stop, **{name: given[name] for name in ("mode", "choice", "alike", "checkpoint_steps")})  # fmt: skip
-    costs = Costs(**{name: given[name] for name in ("fee_bps", "slippage_bps", "impact")})
-    trading_of(hold=given["hold"], action=given["action"], costs=costs)
-    count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
-    check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
+        raise InputError(_would_fail(explain(error, ["train"])[0])) from error
 
 
 def _lies_on(place: str, mounts: Sequence[str]) -> bool:
