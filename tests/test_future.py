@@ -80,7 +80,7 @@ def test_a_fill_at_a_price_that_was_seen_is_named(monkeypatch, fill):
 
 
 def test_a_fill_of_yesterdays_price_is_caught_too(monkeypatch):
-    monkeypatch.setattr(Tape, "fill_row", lambda tape, row: max(tape.decision_row(row) - 1, 0))
+    monkeypatch.setattr(Tape, "fill_row", lambda tape, row: abs(tape.decision_row(row) - 1))  # of the first, tomorrow's
     assert len(fill_findings(simulate_market(names=3, days=30), np.array([12]))) == 2
 
 
