@@ -6,7 +6,8 @@ import pytest
 import torch
 from made_markets import NAN, make_market, random_market
 
-from finpod.lookahead.carrying import RUN, Copies
+from finpod.lookahead.carrying import Copies
+from finpod.lookahead.matching import RUN
 from finpod.strategy import FeatureTable, MarketView
 
 ROW = 60

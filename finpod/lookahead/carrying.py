@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -12,19 +12,14 @@ import numpy as np
 import torch
 
 from finpod.lookahead.dated import by_date, said_of_later
+from finpod.lookahead.matching import FEWEST, first_copied, is_among, is_copied
 from finpod.lookahead.reach import is_numeric, reachable
+from finpod.lookahead.tables import Table, tables_of
 from finpod.market.data import Array, MarketData, as_date
 from finpod.strategy import FeatureTable, MarketView
 
-FEWEST = 3
-"""Names of one session, in a row, that make a copy."""
-RUN = 5
-"""Sessions of one name, in a row, that make a copy."""
 FEW = 8
 """Numbers, at most, of an attribute that may hold statistics over all names: one number of each."""
-QUANTILES = {"lowest decile": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "highest decile": 0.9}
-WITH_QUANTILES = {"close", "open", "return", "logarithmic return"}
-"""Of what tables quantiles are looked for, for they cost a sort."""
 SAMPLE, SHARE = 512, 0.1
 """Of so many values of an array, this share must be the market's before it is looked at closely."""
 ROUND = 3
@@ -33,8 +28,6 @@ MOVES = {1: 60, 5: 300}
 """Sessions that a figure may look ahead, and how many figures it takes to tell that from chance."""
 TIED = 0.6
 """Correlation with coming moves that no honest figure has; the sign of a coming return has 0.8."""
-TRIES = 8
-"""Places at which a copy is looked for in the array itself."""
 
 
 class Copy(NamedTuple):
@@ -44,21 +37,6 @@ class Copy(NamedTuple):
     """Where the strategy has it."""
     what: str
     """What it is, with its shape."""
-
-
-class Table(NamedTuple):
-    """What a copy of prices is told by."""
-
-    name: str
-    """'close', 'return', ..."""
-    values: Array
-    """[T, N] float64, or [T, 1] for the benchmark; NaN where there is none."""
-    single: Array
-    """The same as float32."""
-
-    def over(self, rows: int | None = None) -> tuple[dict[str, Array], dict[str, float]]:
-        """What scalers are made of over the first rows, or all: of each name, NaN for one without any; and of all together."""
-        return _statistics(self.values[:rows], quantiles=self.name in WITH_QUANTILES)
 
 
 class Copies:
@@ -178,12 +156,12 @@ class Copies:
             return None
         fresh = (self._known_from(values) > known).sum() >= FEWEST
         for table in self._tables if fresh else ():
-            if (row := _first_copied(array, values, table.single, known)) is not None:
+            if (row := first_copied(array, values, table.single, known)) is not None:
                 return f"the {table.name} of {self._market.dates[row]!s:.10}"
         side_by_side = FEWEST if fresh else 2 * FEWEST  # a quantile may be a price of the past
         for table, (each, _) in zip(self._tables, self._statistics, strict=True):
             for name, whole in each.items():
-                if _is_copied(array, values, whole, partial(_statistic, table, name, known + 1), side_by_side):
+                if is_copied(array, values, whole, partial(_statistic, table, name, known + 1), side_by_side):
                     return f"the {name} of each name's {table.name} over all rows, up to {self._market.dates[-1]!s:.10}"
         return None
 
@@ -218,25 +196,15 @@ class Copies:
             for name, number in together.items()
         }
 
+    @cached_property
+    def _tables(self) -> tuple[Table, ...]:
+        return tables_of(self._market)
+
     def _known_from(self, values: Array) -> Array:
         """[V] the first row with each of these numbers, -1 for one that the market does not have, or that is round."""
         numbers, first = self._sorted
         rows = first[np.searchsorted(numbers, values).clip(max=len(numbers) - 1)]
-        return np.where(_is_among(values, numbers) & ~_is_round(values), rows, -1)
-
-    @cached_property
-    def _tables(self) -> tuple[Table, ...]:
-        market = self._market
-        given = [(name, getattr(market, name)) for name in ("close", "open", "high", "low", "volume")]
-        index = market.benchmark_close[:, None]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            given += [
-                ("return", _after_first(market.close[1:] / market.close[:-1] - 1)),
-                ("logarithmic return", _after_first(np.diff(np.log(market.close), axis=0))),
-                ("benchmark", index),
-                ("benchmark's return", _after_first(index[1:] / index[:-1] - 1)),
-            ]
-        return tuple(Table(name, values, values.astype(np.float32)) for name, values in given if values is not None)
+        return np.where(is_among(values, numbers) & ~_is_round(values), rows, -1)
 
     @cached_property
     def _sorted(self) -> tuple[Array, Array]:
@@ -265,55 +233,6 @@ def _tells(array: Array | None) -> bool:
     return bool(finite.size) and bool(finite.min() != finite.max())
 
 
-def _after_first(table: Array) -> Array:
-    return np.concatenate([np.full_like(table[:1], np.nan), table])
-
-
-def _statistics(table: Array, *, quantiles: bool) -> tuple[dict[str, Array], dict[str, float]]:
-    """Statistics of each column [N] and of all values of a table [R, N]; NaN where there are too few."""
-    there = np.isfinite(table)
-    count = there.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(there, table, 0.0).sum(axis=0) / count
-        squares = (np.where(there, table - mean, 0.0) ** 2).sum(axis=0)
-        some = count > 0
-        total = np.float64(count.sum())
-        pooled = mean[some] @ count[some] / total
-        pooled_squares = squares[some].sum() + (mean[some] - pooled) ** 2 @ count[some]
-        least, largest = (
-            np.where(some, function(np.where(there, table, worst), axis=0), np.nan)
-            for function, worst in ((np.min, np.inf), (np.max, -np.inf))
-        )
-        each = {"mean": mean, "least": least, "largest": largest} | _spread(squares, count)
-        together = {"mean": pooled} | _spread(pooled_squares, total)
-    if quantiles:
-        each |= _quantiles(table, there, count)
-    if some.any():
-        together |= {"least": least[some].min(), "largest": largest[some].max()}
-        if quantiles:
-            together |= {name: float(of[0]) for name, of in _quantiles(table[there][:, None], None, total).items()}
-    return each, together
-
-
-def _spread(squares: Any, count: Any) -> dict[str, Any]:
-    variances = {ddof: squares / np.where(count > ddof, count - ddof, np.nan) for ddof in (0, 1)}
-    deviations = {f"deviation (ddof {ddof})": np.sqrt(variance) for ddof, variance in variances.items()}
-    return deviations | {f"variance (ddof {ddof})": variance for ddof, variance in variances.items()}
-
-
-def _quantiles(table: Array, there: Array | None, count: Any) -> dict[str, Array]:
-    """`QUANTILES` of each column [N], and the range of the quartiles, which is RobustScaler's scale."""
-    ordered = np.sort(np.where(there, table, np.nan).T if there is not None else table.T, axis=1)  # NaN comes last
-    found = {}
-    for name, share in QUANTILES.items():
-        place = share * np.maximum(np.broadcast_to(count, len(ordered)) - 1, 0)
-        below, above = (
-            np.take_along_axis(ordered, end(place).astype(int)[:, None], axis=1)[:, 0] for end in (np.floor, np.ceil)
-        )
-        found[name] = below + (above - below) * (place - np.floor(place))
-    return found | {"interquartile range": found["upper quartile"] - found["lower quartile"]}
-
-
 def _statistic(table: Table, name: str, rows: int) -> Array:
     return table.over(rows)[0][name]
 
@@ -322,73 +241,6 @@ def _is_round(values: Any) -> Any:
     """Whether numbers, none of them zero, have few digits."""
     digits = np.abs(values) / 10 ** (np.floor(np.log10(np.abs(values))) - ROUND + 1)
     return np.abs(digits - digits.round()) <= 1e-3
-
-
-def _is_among(wanted: Array, values: Array) -> Array:
-    """Whether each of `wanted` is one of the sorted `values`."""
-    return values[np.searchsorted(values, wanted).clip(max=len(values) - 1)] == wanted
-
-
-def _first_copied(array: Array, values: Array, table: Array, known: int) -> int | None:
-    """Row of entries of a table that an array has side by side and that did not occur until row `known`."""
-    fresh = values[~np.isin(values, table[: known + 1])]
-    later = table[known + 1 :]
-    if len(fresh) < FEWEST:
-        return None
-    hit = _is_among(later, fresh)
-    found = next((row for row, line in _lines(later, hit) if _has(array, line)), None)
-    return None if found is None else known + 1 + int(found)
-
-
-def _lines(table: Array, hit: Array) -> Iterator[tuple[int, Array]]:
-    """Rows, and `FEWEST` neighbours of a row or `RUN` of a column that are all hits, at a few places."""
-    for row in _a_few(np.flatnonzero(hit.sum(axis=1) >= FEWEST)):
-        there = np.flatnonzero(np.isfinite(table[row]))
-        starts = np.flatnonzero(_runs(hit[row, there], FEWEST))
-        yield from ((row, table[row, there[start : start + FEWEST]]) for start in _a_few(starts))
-    for row, column in _a_few(np.argwhere(_runs(hit, RUN))):
-        yield row, table[row : row + RUN, column]
-
-
-def _a_few(places: Array) -> Array:
-    return places[np.unique(np.linspace(0, max(len(places) - 1, 0), min(len(places), TRIES)).astype(int))]
-
-
-def _runs(hit: Array, length: int) -> Array:
-    """[R - length + 1, ...] whether a run of hits along the first axis begins here."""
-    count = max(len(hit) - length + 1, 0)
-    return np.logical_and.reduce([hit[start : start + count] for start in range(length)])
-
-
-def _has(array: Array, line: Array) -> bool:
-    """Whether an array has the values of a line side by side along one of its axes, in this order or the reverse."""
-    if len(np.unique(line)) < FEWEST:
-        return False
-    return any(
-        _is_in(np.moveaxis(array, axis, -1), order)
-        for axis in range(array.ndim)
-        if array.shape[axis] >= len(line)
-        for order in (line, line[::-1])
-    )
-
-
-def _is_in(lines: Array, order: Array) -> bool:
-    at = np.nonzero(lines[..., : lines.shape[-1] - len(order) + 1] == order[0])
-    for step in range(1, len(order)):
-        same = lines[(*at[:-1], at[-1] + step)] == order[step]
-        at = tuple(place[same] for place in at)
-    return bool(at[0].size)
-
-
-def _is_copied(array: Array, values: Array, statistic: Array, until: Callable[[], Array], length: int) -> bool:
-    """Whether an array has a statistic [N] over all rows of names side by side, and it is another `until` the day."""
-    whole, length = statistic.astype(np.float32), max(min(length, len(statistic)), FEWEST)
-    hit = _is_among(whole, values)
-    if not _runs(hit, length).any():
-        return False
-    hit &= whole != until().astype(np.float32)
-    starts = _a_few(np.flatnonzero(_runs(hit, length)))
-    return any(_has(array, whole[start : start + length]) for start in starts)
 
 
 def _numbers(value: Any) -> Array | None:
