@@ -1,10 +1,12 @@
 """What a strategy reads besides its view must be seen, and what Python and packages do for themselves must not."""
 
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from datetime import UTC, date, datetime
@@ -175,6 +177,40 @@ def test_a_file_that_is_written_tells_nothing(tmp_path):
 
     assert seen(log) == []
     assert seen(lambda: (tmp_path / "log.txt").open("r+").close()) == [f"reads the file {tmp_path / 'log.txt'}"]
+
+
+def test_a_file_that_is_new_tells_nothing(tmp_path):
+    def made():
+        tempfile.NamedTemporaryFile("w").close()
+        tempfile.NamedTemporaryFile("r+").close()
+        tempfile.TemporaryFile().close()
+        (tmp_path / "new.txt").open("x+").close()
+
+    assert seen(made) == []
+
+
+def test_a_folder_that_is_removed_is_not_read(tmp_path):
+    def made():
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "inner").mkdir()
+            Path(folder, "inner", "x.csv").write_text("1")
+        (tmp_path / "gone").mkdir()
+        shutil.rmtree(tmp_path / "gone")
+
+    assert seen(made) == []
+
+
+def test_a_file_that_is_copied_is_read(files, tmp_path):
+    assert f"reads the file {files / 'x.csv'}" in seen(lambda: shutil.copy(files / "x.csv", tmp_path))
+
+
+def test_a_database_in_memory_is_no_file():
+    def connect():
+        for name in (":memory:", ""):
+            sqlite3.connect(name).close()
+        sqlite3.connect("file::memory:?cache=shared", uri=True).close()
+
+    assert seen(connect) == []
 
 
 def test_of_what_ships_with_a_package_only_prices_are_seen(tmp_path):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dis
 import os
+import shutil
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -39,6 +41,12 @@ SYSTEM = tuple(map(Path, ("/proc", "/sys", "/etc", "/usr/share", "/usr/lib", "/d
 """How many processors there are, time zones, fonts: nothing about a market."""
 CACHES = {".cache", "Caches", "matplotlib"}
 """What packages keep for themselves."""
+
+MAKING = os.O_CREAT | os.O_EXCL
+TEMPORARY = getattr(os, "O_TMPFILE", MAKING)
+"""Flags of a file that was not there before: there is nothing to read in it."""
+IN_MEMORY = ("", ":memory:")
+"""Names by which sqlite opens no file."""
 
 LISTING = {"os.listdir", "os.scandir"}
 NETWORK = {"socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request"}
@@ -129,8 +137,9 @@ class Watch:
 
     def _told(self, event: str, args: tuple[Any, ...]) -> None:
         """What the audit hook hears of."""
-        frame, packages = self._user(sys._getframe(2))
-        if frame is None or (packages and event in PROCESSES):
+        caller = sys._getframe(2)
+        frame, packages = self._user(caller)
+        if frame is None or (packages and event in PROCESSES) or _is_of_temporary_files(caller):
             return
         if deed := _deed(event, args, packages):
             self._add(deed, frame)
@@ -271,12 +280,22 @@ def _deed(event: str, args: tuple[Any, ...], packages: bool) -> str | None:
     subject = args[0] if args else None
     if isinstance(subject, int):  # a file that is open already
         return None
-    path = Path(os.fsdecode(subject if isinstance(subject, (str, bytes, os.PathLike)) else "."))
+    name = os.fsdecode(subject if isinstance(subject, (str, bytes, os.PathLike)) else ".")
+    if event == "sqlite3.connect" and name.removeprefix("file:").partition("?")[0] in IN_MEMORY:
+        return None
+    path = Path(name)
     if event in LISTING:
         return None if _is_pythons(path, packages) else f"lists the folder {path}"
     flags = args[2] if event == "open" and isinstance(args[2], int) else os.O_RDONLY
-    writes = flags & os.O_WRONLY or (flags & os.O_RDWR and flags & os.O_TRUNC)
+    makes = flags & MAKING == MAKING or flags & TEMPORARY == TEMPORARY
+    writes = makes or flags & os.O_WRONLY or (flags & os.O_RDWR and flags & os.O_TRUNC)
     return None if writes or _is_pythons(path, packages) else f"reads the file {path}"
+
+
+def _is_of_temporary_files(frame: FrameType) -> bool:
+    """Whether a function makes a temporary file, or removes a folder, for which it opens the folder."""
+    names = frame.f_globals
+    return names is vars(tempfile) or (names is vars(shutil) and "rmtree" in frame.f_code.co_name)
 
 
 def _is_pythons(path: Path, packages: bool) -> bool:
