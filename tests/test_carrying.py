@@ -98,7 +98,9 @@ def test_forward_filled_and_tidy_copies_are_told(market):
         ("median", lambda table: np.nanmedian(table, axis=0)),
         ("median", lambda table: pd.DataFrame(table).median()),
         ("lower quartile", lambda table: np.nanpercentile(table, 25, axis=0)),
-        ("highest decile", lambda table: pd.DataFrame(table).quantile(0.9)),
+        ("90 % quantile", lambda table: pd.DataFrame(table).quantile(0.9)),
+        ("1 % quantile", lambda table: np.nanquantile(table, 0.01, axis=0)),
+        ("95 % quantile", lambda table: np.nanquantile(table, 0.95, axis=0)),
         ("interquartile range", lambda table: np.subtract(*np.nanpercentile(table, (75, 25), axis=0))),
     ],
 )
@@ -119,6 +121,8 @@ def test_statistics_over_all_rows_are_told(late, name, statistic):
         ("largest", np.nanmax),
         ("least", np.nanmin),
         ("median", np.nanmedian),
+        ("99.5 % quantile", lambda table: np.nanquantile(table, 0.995)),
+        ("mean", lambda table: torch.tensor(table).float().nanmean().item()),
     ],
 )
 def test_statistics_over_all_names_and_rows_are_told(late, name, statistic, kind):

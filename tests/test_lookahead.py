@@ -206,7 +206,10 @@ def test_the_verdict_says_what_was_not_checked(market):
     assert "data of later days in a form of one's own, such as predictions made elsewhere" in str(verdict)
     assert "files and clocks that native code or another thread reads" in str(verdict)
     assert "files of the system and of packages, as under /etc and /proc" in str(verdict)
-    assert "statistics of derived series, such as a scaler fitted on features of one's own" in str(verdict)
+    assert (
+        "other statistics over all rows, such as covariances, yearly means or a scaler fitted on features of one's own"
+        in str(verdict)
+    )
     features = audit_features(market, "return_5", days=2)
     assert "not checked: days that were not sampled" in str(features)
     assert not any("account" in limit or "rows before" in limit for limit in features.unchecked)

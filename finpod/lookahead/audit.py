@@ -51,7 +51,9 @@ INSTEAD = "; pass what it needs, such as market.tickers, instead"
 """The way out for a strategy that holds a market."""
 OTHER_DAYS = "days that were not sampled"
 ELSEWHERE = "data of later days in a form of one's own, such as predictions made elsewhere, signs or whole numbers"
-DERIVED = "statistics of derived series, such as a scaler fitted on features of one's own"
+DERIVED = (
+    "other statistics over all rows, such as covariances, yearly means or a scaler fitted on features of one's own"
+)
 UNSEEN = "files and clocks that native code or another thread reads"
 SYSTEMS = "files of the system and of packages, as under /etc and /proc"
 BESIDES = (ELSEWHERE, DERIVED, UNSEEN, SYSTEMS)

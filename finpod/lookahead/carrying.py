@@ -89,7 +89,7 @@ class Copies:
         with np.errstate(over="ignore"):
             found = (
                 self._by_dates(value, day)
-                or self._by_shape(array, known)
+                or (None if isinstance(value, torch.nn.Parameter) else self._by_shape(array, known))
                 or self._by_value(array.astype(np.float32), known)
                 or dated
                 or self._by_single(array, known)
@@ -172,11 +172,11 @@ class Copies:
         with np.errstate(over="ignore"):
             numbers = array.astype(np.float32)
         for number in numbers[np.isfinite(numbers) & (numbers != 0)]:
-            if not _is_round(number) and (found := self._pooled.get(float(number))):
-                table, name = found
-                _, until = table.over(known + 1)
-                seen = any((other.single[: known + 1] == number).any() for other in self._tables)
-                if not seen and np.float32(until.get(name, np.nan)) != number:
+            near = [found for found in self._pooled if not _is_round(number) and _is_nearly(number, found[-1])]
+            if near and any((table.single[: known + 1] == number).any() for table in self._tables):
+                continue
+            for table, name, _ in near:
+                if not _is_nearly(number, table.over(known + 1)[1].get(name, np.nan)):
                     whose = "" if table.values.shape[1] == 1 else "all names' "
                     return f"the {name} of {whose}{table.name} over all rows, up to {self._market.dates[-1]!s:.10}"
         return None
@@ -187,14 +187,14 @@ class Copies:
         return tuple(table.over() for table in self._tables)
 
     @cached_property
-    def _pooled(self) -> dict[float, tuple[Table, str]]:
-        """Statistics over all names, as float32, with what they are of."""
-        return {
-            float(np.float32(number)): (table, name)
+    def _pooled(self) -> list[tuple[Table, str, float]]:
+        """Statistics over all names, with what they are of."""
+        return [
+            (table, name, number)
             for table, (_, together) in zip(self._tables, self._statistics, strict=True)
             if table.name != "volume"  # in whole numbers
             for name, number in together.items()
-        }
+        ]
 
     @cached_property
     def _tables(self) -> tuple[Table, ...]:
@@ -235,6 +235,11 @@ def _tells(array: Array | None) -> bool:
 
 def _statistic(table: Table, name: str, rows: int) -> Array:
     return table.over(rows)[0][name]
+
+
+def _is_nearly(number: Any, other: float) -> bool:
+    """Whether it is the other one, but for what adding up in single precision loses."""
+    return bool(abs(number - other) <= 1e-6 * abs(other))
 
 
 def _is_round(values: Any) -> Any:

@@ -28,8 +28,8 @@ from finpod.strategy import FeatureTable, MarketView, Strategy
 
 MOST_OBJECTS, DEEPEST = 20_000, 12
 """Where the search ends."""
-SMALL = 100_000
-"""Entries of an array up to which its values are put back."""
+SMALL = 10_000_000
+"""Entries of an array, tensor or table up to which its values are put back."""
 ATOMS = (str, bytes, Number, np.generic, BuiltinFunctionType, CodeType, np.dtype, type(None), type(Ellipsis))
 LEAVES = (MarketData, MarketView, FeatureTable, torch.Tensor)
 METHODS = (FunctionType, staticmethod, classmethod, property)
@@ -256,13 +256,19 @@ def _undo(value: Any, homes: tuple[str, ...], logs: bool) -> Iterator[Callable[[
     elif isinstance(value, np.ndarray):
         if value.flags.writeable and value.size <= SMALL:
             yield partial(np.copyto, value, value.copy())
+    elif isinstance(value, torch.Tensor):
+        if value.numel() <= SMALL:
+            yield partial(_put_tensor, value, value.detach().clone())
+    elif hasattr(value, "_update_inplace"):  # what pandas itself calls where a table is changed in place
+        if value.size <= SMALL:
+            yield partial(value._update_inplace, value.copy())
     elif isinstance(value, dict):
         yield partial(_put_names, value, dict(value), whole=True)
     elif isinstance(value, (list, deque)):
         yield partial(_put_list, value, list(value), logs)
     elif isinstance(value, set):
         yield partial(_put_set, value, copy.copy(value))
-    if hasattr(value, "__dict__") and not isinstance(value, (*LEAVES, type, ModuleType)):
+    if hasattr(value, "__dict__") and not isinstance(value, (*LEAVES, type, ModuleType)) and not _is_of_pandas(value):
         yield partial(_put_names, vars(value), dict(vars(value)), whole=True)
 
 
@@ -277,6 +283,11 @@ def _put_names(names: dict[Any, Any], before: dict[Any, Any], *, whole: bool = F
                 names.pop(name, None)
             elif names.get(name, _MISSING) is not value:
                 names[name] = value
+
+
+@torch.no_grad()
+def _put_tensor(tensor: torch.Tensor, before: torch.Tensor) -> None:
+    tensor.copy_(before)
 
 
 def _put_attributes(kind: type, before: dict[str, Any]) -> None:
@@ -307,6 +318,10 @@ def _put_list(entries: Any, before: list[Any], logs: bool) -> None:
 def _is_plain(entry: Any) -> bool:
     """Whether it is a number or text, or a tuple of them."""
     return isinstance(entry, ATOMS) or (isinstance(entry, tuple) and all(isinstance(part, ATOMS) for part in entry))
+
+
+def _is_of_pandas(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "pandas"
 
 
 def _put_set(entries: set[Any], before: set[Any]) -> None:

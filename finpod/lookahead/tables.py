@@ -8,7 +8,10 @@ import numpy as np
 
 from finpod.market.data import Array, MarketData
 
-QUANTILES = {"lowest decile": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "highest decile": 0.9}
+QUANTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75} | {
+    f"{100 * share:g} % quantile": share for share in (0.005, 0.01, 0.025, 0.05, 0.1, 0.9, 0.95, 0.975, 0.99, 0.995)
+}
+"""What scalers scale by, and where values are commonly clipped."""
 WITH_QUANTILES = {"close", "open", "return", "logarithmic return"}
 """Of what tables quantiles are looked for, for they cost a sort."""
 

@@ -86,7 +86,8 @@ class MarketData:
             table = getattr(self, name)
             if table is None:
                 continue
-            table = np.asarray(table, dtype=bool if name == "member" else np.float64)
+            # In one order of memory, for numpy adds up a table of the other in another, and that changes last bits.
+            table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             if table.shape != (days, names):
                 raise DataError(f"{name} has shape {table.shape}, not the {(days, names)} of dates and tickers")
             self._set(name, table)
