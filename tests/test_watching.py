@@ -165,6 +165,28 @@ def test_the_environment_is_seen(monkeypatch, what, read):
     assert seen(read)[0] == f"reads the environment{what}"
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: os.environ.copy(),
+        lambda: dict(os.environ),
+        lambda: list(os.environ.items()),
+        lambda: {name: os.environ[name] for name in os.environ},
+    ],
+)
+def test_the_whole_environment_is_one_sight_without_names(read):
+    assert seen(read) == ["reads the environment"]
+
+
+def test_a_loop_over_the_environment_is_one_sight():
+    def loop():
+        for name in os.environ:
+            value = os.environ[name]
+        return value
+
+    assert seen(loop) == ["reads the environment"]
+
+
 def test_the_environment_of_packages_and_the_library_is_their_own_business():
     assert seen(lambda: (Path.home(), os.path.expanduser("~"), {"__getitem__": 1}["__getitem__"])) == []  # noqa: PTH111
 
@@ -370,6 +392,23 @@ def test_a_sight_says_where(files):
         Reader().decide()
     line = Reader.decide.__code__.co_firstlineno + 1
     assert [sight.where for sight in watch.sights] == [f"Reader.decide (test_watching.py, line {line})"]
+
+
+def test_a_place_that_reads_many_files_is_one_sight(tmp_path):
+    names = [tmp_path / f"{i}.csv" for i in range(9)]
+    for name in names:
+        name.write_text("1")
+
+    def loop():
+        for name in names:
+            name.stat(), name.read_text()
+        names[1].read_text(), names[2].read_text()
+
+    assert seen(loop) == [
+        f"asks for the file {names[0]}",
+        f"reads the file {names[0]}",
+        f"reads the file {names[1]}",
+    ]
 
 
 def test_it_sees_nothing_before_and_after(files):

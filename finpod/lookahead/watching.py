@@ -113,13 +113,14 @@ class Watch:
 
     def __init__(self, homes: Sequence[str] = ()) -> None:
         self.homes = tuple(homes)
-        self._sights: dict[Sight, None] = {}
+        self._sights: dict[Sight, Sight] = {}
+        self._whole: set[CodeType] = set()
         self._named: set[CodeType] = set()
 
     @property
     def sights(self) -> list[Sight]:
-        """What was seen so far."""
-        return list(self._sights)
+        """What was seen so far: of the files read, or variables, at one place in the code, the first."""
+        return list(self._sights.values())
 
     def __enter__(self) -> Watch:
         _install()
@@ -142,14 +143,14 @@ class Watch:
         if frame is None or (packages and event in PROCESSES) or _is_of_temporary_files(caller):
             return
         if deed := _deed(event, args, packages):
-            self._add(deed, frame)
+            self._add(*deed, frame)
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
         """What the profile function hears of."""
         if event == "c_call":
             name = getattr(arg, "__name__", "")
             if name in _CLOCK_NAMES and self._is_users(frame) and (clock := _clock(arg, name, frame)):
-                self._add(f"reads the clock ({clock})", frame)
+                self._add(f"reads the clock ({clock})", "", frame)
             elif name in ASKING and getattr(arg, "__module__", "") == os.stat.__module__:
                 self._asked(frame, name)
         elif event == "call":
@@ -158,23 +159,31 @@ class Watch:
                 deed = NATIVE.get((frame.f_globals.get("__name__", ""), code.co_qualname))
                 user = self._user(frame)[0] if deed else None
                 if deed and user:
-                    self._add(deed, user)
+                    self._add(deed, "", user)
             elif code.co_name.startswith(("read_", "scan_")) and frame.f_globals.get("__name__", "").startswith(
                 "polars."
             ):
                 if user := self._user(frame)[0]:
-                    self._add(f"reads a file (polars.{code.co_name})", user)
+                    self._add(f"reads a file (polars.{code.co_name})", "", user)
             elif code.co_name in _ENVIRON_NAMES and code in ENVIRON:
-                user, _ = self._caller(frame, _OF_ENVIRON)
-                variable = frame.f_locals.get("key")
-                if user:
-                    self._add(f"reads the environment{f' variable {variable}' if variable else ''}", user)
+                self._environment(frame)
             elif self._is_users(frame) and (clock := _clock_in(code)):
-                self._add(f"reads the clock ({clock})", frame)
+                self._add(f"reads the clock ({clock})", "", frame)
         elif event == "return" and frame.f_code not in self._named and self._is_users(frame):
             self._named.add(frame.f_code)  # when it returns, what it imports is there
             for deed in _named_in(frame):
-                self._add(deed, frame, frame.f_code.co_firstlineno)
+                self._add(deed, "", frame, frame.f_code.co_firstlineno)
+
+    def _environment(self, frame: FrameType) -> None:
+        """Tells of a variable that is read, or of all: what goes through all of them is not told of each."""
+        user, _ = self._caller(frame, _OF_ENVIRON)
+        if user is None or user.f_code in self._whole:
+            return
+        if frame.f_code.co_name == "__iter__":
+            self._whole.add(user.f_code)
+            self._add("reads the environment", "", user)
+        else:
+            self._add("reads the environment", f"variable {frame.f_locals['key']}", user)
 
     def _is_users(self, frame: FrameType) -> bool:
         return whose(frame.f_code.co_filename, self.homes) == "user"
@@ -197,12 +206,11 @@ class Watch:
         user, between = self._caller(frame, ASKERS)
         if user is None or BY_THE_WAY & {inner.f_code.co_name for inner in between}:
             return
-        if not between:
-            self._add(f"asks for a file (os.{name})", user)
-            return
         path = next((value for value in map(_first_argument, reversed(between)) if value is not None), None)
-        if path is None or not _is_pythons(path, packages=False):
-            self._add(f"asks for {f'the file {path}' if path else f'a file (os.{name})'}", user)
+        if path is None:
+            self._add(f"asks for a file (os.{name})", "", user)
+        elif not _is_pythons(path, packages=False):
+            self._add("asks for the file", path, user)
 
     def _caller(self, frame: FrameType | None, modules: set[str]) -> tuple[FrameType | None, list[FrameType]]:
         """The frame of the user's code that is behind a frame, and those between, if they are all of some modules."""
@@ -216,11 +224,13 @@ class Watch:
             frame = frame.f_back
         return None, between
 
-    def _add(self, what: str, frame: FrameType, line: int | None = None) -> None:
+    def _add(self, deed: str, subject: object, frame: FrameType, line: int | None = None) -> None:
+        """Keeps the first subject of a deed at a place: what a loop reads by many names is one sight."""
         code = frame.f_code
         name = code.co_qualname.rpartition("<locals>.")[2]
         file = os.path.basename(code.co_filename)  # noqa: PTH119  # not every file name of a code object is a path
-        self._sights[Sight(what, f"{name} ({file}, line {line or frame.f_lineno})")] = None
+        where = f"{name} ({file}, line {line or frame.f_lineno})"
+        self._sights.setdefault(Sight(deed, where), Sight(f"{deed} {subject}".rstrip(), where))
 
 
 def homes_of(strategy: Strategy) -> tuple[str, ...]:
@@ -271,12 +281,12 @@ def _is_in(path: Path, folders: Sequence[Path]) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)
 
 
-def _deed(event: str, args: tuple[Any, ...], packages: bool) -> str | None:
-    """An audit event in words; None for what is nobody's business."""
+def _deed(event: str, args: tuple[Any, ...], packages: bool) -> tuple[str, str] | None:
+    """An audit event in words, and what it is about; None for what is nobody's business."""
     if event in NETWORK:
-        return "reaches for the network"
+        return "reaches for the network", ""
     if event in PROCESSES:
-        return "starts a process"
+        return "starts a process", ""
     subject = args[0] if args else None
     if isinstance(subject, int):  # a file that is open already
         return None
@@ -285,11 +295,11 @@ def _deed(event: str, args: tuple[Any, ...], packages: bool) -> str | None:
         return None
     path = Path(name)
     if event in LISTING:
-        return None if _is_pythons(path, packages) else f"lists the folder {path}"
+        return None if _is_pythons(path, packages) else ("lists the folder", str(path))
     flags = args[2] if event == "open" and isinstance(args[2], int) else os.O_RDONLY
     makes = flags & MAKING == MAKING or flags & TEMPORARY == TEMPORARY
     writes = makes or flags & os.O_WRONLY or (flags & os.O_RDWR and flags & os.O_TRUNC)
-    return None if writes or _is_pythons(path, packages) else f"reads the file {path}"
+    return None if writes or _is_pythons(path, packages) else ("reads the file", str(path))
 
 
 def _is_of_temporary_files(frame: FrameType) -> bool:
