@@ -31,6 +31,7 @@ def files(tmp_path_factory):
     frame.to_parquet(folder / "x.parquet")
     np.save(folder / "x.npy", frame.to_numpy())
     torch.save(torch.ones(2), folder / "x.pt")
+    (folder / "link").symlink_to(folder / "x.csv")
     return folder
 
 
@@ -129,10 +130,16 @@ def test_a_file_that_is_asked_for_is_named(files, ask):
         ("stat", lambda path: os.stat(path)),  # noqa: PTH116
         ("lstat", lambda path: os.lstat(path)),
         ("access", lambda path: os.access(path, os.R_OK)),
+        ("readlink", lambda path: os.readlink(path.with_name("link"))),  # noqa: PTH115
     ],
 )
 def test_the_system_that_is_asked_for_a_file_is_named(files, name, ask):
     assert seen(lambda: ask(files / "x.csv")) == [f"asks for a file (os.{name})"]
+
+
+def test_a_link_that_is_read_is_named(files):
+    assert seen(lambda: (files / "link").readlink()) == [f"asks for the file {files / 'link'}"]
+    assert seen(lambda: (files / "link").resolve()) == []
 
 
 def test_what_packages_and_the_library_ask_for_is_left_alone(files):
@@ -157,6 +164,8 @@ def test_what_packages_and_the_library_ask_for_is_left_alone(files):
         (" variable MINE", lambda: os.environ.get("MINE")),
         (" variable MINE", lambda: os.getenv("MINE")),
         (" variable MINE", lambda: "MINE" in os.environ),
+        (" variable MINE", lambda: os.environ.setdefault("MINE", "1")),
+        (" variable MINE", lambda: os.path.expandvars("$MINE/x.csv")),
         ("", lambda: list(os.environ)),
     ],
 )
@@ -185,6 +194,17 @@ def test_a_loop_over_the_environment_is_one_sight():
         return value
 
     assert seen(loop) == ["reads the environment"]
+
+
+def test_a_variable_that_is_set_is_not_read(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def sets():
+        os.environ.setdefault("OMP_NUM_THREADS", "2")
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os.environ.update(OMP_NUM_THREADS="1")
+
+    assert seen(sets) == []
 
 
 def test_the_environment_of_packages_and_the_library_is_their_own_business():

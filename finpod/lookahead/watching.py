@@ -73,15 +73,15 @@ UNTOLD = {
 }
 """Native functions whose calls Python does not tell of either: a function of the user's that names one is taken to call it."""
 
-ASKING = {"stat", "lstat", "access"}
-"""Functions of the system that tell whether a file is there, how old and how large it is."""
+ASKING = {"stat", "lstat", "access", "readlink"}
+"""Functions of the system that tell whether a file is there, how old and how large it is, and what it links to."""
 ASKERS = {"os", "os.path", "posixpath", "ntpath", "genericpath", "pathlib", "pathlib._local", "pathlib._abc"}
 """Modules whose functions ask for a file in the name of who calls them."""
 BY_THE_WAY = {"realpath", "resolve", "mkdir", "makedirs", "touch", "glob", "rglob", "walk"}
 """Functions that ask for files to follow links, to write, or for a listing that is told anyway."""
 ENVIRON = {getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__")}
 _ENVIRON_NAMES = {"__getitem__", "__iter__"}
-_OF_ENVIRON = {"os", "collections.abc"}
+_OF_ENVIRON = {"os", "collections.abc", "posixpath", "ntpath"}
 
 CLOCKS = {"time", "time_ns", "clock_gettime", "clock_gettime_ns"}
 CLOCKS_WITHOUT = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
@@ -175,9 +175,15 @@ class Watch:
                 self._add(deed, "", frame, frame.f_code.co_firstlineno)
 
     def _environment(self, frame: FrameType) -> None:
-        """Tells of a variable that is read, or of all: what goes through all of them is not told of each."""
-        user, _ = self._caller(frame, _OF_ENVIRON)
-        if user is None or user.f_code in self._whole:
+        """Tells of a variable that is read, or of all: what goes through all of them is not told of each.
+
+        A home folder is no variable, and a default that is set, and not asked back, is written.
+        """
+        user, between = self._caller(frame, _OF_ENVIRON)
+        names = {inner.f_code.co_name for inner in between}
+        if user is None or user.f_code in self._whole or "expanduser" in names:
+            return
+        if "setdefault" in names and _is_dropped(user):
             return
         if frame.f_code.co_name == "__iter__":
             self._whole.add(user.f_code)
@@ -343,6 +349,12 @@ def _arguments(frame: FrameType) -> int | None:
         if at.offset == frame.f_lasti:
             return at.arg if at.opname == "CALL" else None
     return None
+
+
+def _is_dropped(frame: FrameType) -> bool:
+    """Whether a frame makes nothing of what the call that it is making gives back."""
+    after = (at for at in dis.get_instructions(frame.f_code) if at.offset > frame.f_lasti)
+    return next((at.opname == "POP_TOP" for at in after), False)
 
 
 @lru_cache(maxsize=4096)
