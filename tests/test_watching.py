@@ -142,6 +142,22 @@ def test_a_link_that_is_read_is_named(files):
     assert seen(lambda: (files / "link").resolve()) == []
 
 
+@pytest.mark.parametrize("ask", [os.path.exists, os.path.isdir, os.path.isfile, Path.exists, Path.is_dir])
+@pytest.mark.parametrize("name", [".", "none", "n" * 999])
+def test_a_folder_for_output_is_not_asked_for(files, ask, name):
+    def act():
+        try:
+            ask(files / name)
+        except OSError:
+            assert len(name) == 999  # pathlib's own answer to a name that is too long
+
+    assert seen(act) == []
+
+
+def test_how_old_a_folder_is_is_named(files):
+    assert seen(lambda: os.path.getmtime(files)) == [f"asks for the file {files}"]  # noqa: PTH204
+
+
 def test_what_packages_and_the_library_ask_for_is_left_alone(files):
     def innocent():
         import linecache

@@ -79,6 +79,8 @@ ASKERS = {"os", "os.path", "posixpath", "ntpath", "genericpath", "pathlib", "pat
 """Modules whose functions ask for a file in the name of who calls them."""
 BY_THE_WAY = {"realpath", "resolve", "mkdir", "makedirs", "touch", "glob", "rglob", "walk"}
 """Functions that ask for files to follow links, to write, or for a listing that is told anyway."""
+WHETHER_THERE = {"exists", "lexists", "isdir", "isfile", "is_dir", "is_file"}
+"""Functions whose answer says nothing of a market where it is of a folder, or of nothing, as before output is written."""
 ENVIRON = {getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__")}
 _ENVIRON_NAMES = {"__getitem__", "__iter__"}
 _OF_ENVIRON = {"os", "collections.abc", "posixpath", "ntpath"}
@@ -215,7 +217,7 @@ class Watch:
         path = next((value for value in map(_first_argument, reversed(between)) if value is not None), None)
         if path is None:
             self._add(f"asks for a file (os.{name})", "", user)
-        elif not _is_pythons(path, packages=False):
+        elif not (between[-1].f_code.co_name in WHETHER_THERE and _is_no_file(path)) and not _is_pythons(path, False):
             self._add("asks for the file", path, user)
 
     def _caller(self, frame: FrameType | None, modules: set[str]) -> tuple[FrameType | None, list[FrameType]]:
@@ -321,6 +323,14 @@ def _is_pythons(path: Path, packages: bool) -> bool:
     if PACKAGE_FOLDERS & parts or _is_in(path, (*LIBRARY, *PACKAGES, FINPOD)):
         return not PRICES & set(path.suffixes)
     return path.suffix in CODE or _is_in(path, SYSTEM) or (packages and bool(CACHES & parts))
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether nothing is there, or a folder."""
+    try:
+        return not path.exists() or path.is_dir()
+    except (OSError, ValueError):  # it cannot be asked for, as where a name is too long
+        return True
 
 
 def _first_argument(frame: FrameType) -> Path | None:
