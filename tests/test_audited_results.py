@@ -123,7 +123,10 @@ def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
     assert "LOOKS AHEAD" not in str(result)
 
 
-def test_a_strategy_that_asks_for_a_file_can_look_ahead(market):
+def test_a_strategy_that_asks_for_a_file_can_look_ahead(market, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("prices.csv").write_text("1")
+
     class Asks(Strategy):
         every = 5
 

@@ -119,7 +119,8 @@ class Examination:
         homes: tuple[str, ...] = (),
         seed: int = 0,
     ) -> None:
-        self.root, self.results, self.market, self.copies, self.homes = root, results, market, copies, homes
+        self.root, self.results, self.market, self.copies = root, results, market, copies
+        self._watch = Watch(homes)
         self.kept, self.seed = kept, seed
         self.changes: dict[tuple[int, str], list[Change]] = {(i, k): [] for i in range(len(results)) for k in KINDS}
         """For each result, by its number, and each kind of market without a future: what became of every row."""
@@ -197,11 +198,11 @@ class Examination:
             decider.beyond = False
         given = []
         for row in stage.rows:
-            with Watch(self.homes) as watch:
+            with self._watch:
                 found = [
                     self._on(result, stage.market, table, row - stage.offset, stage.offset) for result in self.results
                 ]
-            for sight in watch.sights:
+            for sight in self._watch.sights:
                 self.sights.setdefault(sight, row)
             for root in [decider.decided for decider in deciders] or [self.root]:
                 for path, what in self.copies.held_by(root, row):
