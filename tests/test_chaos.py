@@ -84,14 +84,12 @@ class Nodes:
         self.cluster.remove_node(node, allow_graceful=False)
 
     def workers(self):
-        """Processes that work, or wait for work, on any node."""
+        """Processes that work on any node."""
         found = []
         for one in family(list(self.raylets.values())).values():
-            try:
-                if one.cmdline()[:1] and one.cmdline()[0].startswith(("ray::finpod-pod", "ray::IDLE")):
+            with suppress(psutil.Error):
+                if one.cmdline()[:1] and one.cmdline()[0].startswith("ray::finpod-pod"):
                     found.append(one)
-            except psutil.Error:
-                continue
         return found
 
 
@@ -317,7 +315,7 @@ def test_a_process_that_is_stopped_is_missed_and_its_piece_done_elsewhere(nodes,
     stopped = []
 
     def stop():
-        busy = [one for one in nodes.workers() if one.cmdline()[0].startswith("ray::finpod-pod")]
+        busy = nodes.workers()
         nodes.look()
         stopped.append(busy[0])
         busy[0].send_signal(signal.SIGSTOP)
