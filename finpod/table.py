@@ -40,7 +40,7 @@ class Row(NamedTuple):
     """Whether the figure is scaled up to a year, and so means little for a short history."""
 
 
-ROWS = (
+COMMON = (
     Row("total_return", "Total return", "percent"),
     Row("cagr", "CAGR", "percent", yearly=True),
     Row("volatility", "Volatility", "percent", yearly=True),
@@ -50,6 +50,10 @@ ROWS = (
     Row("calmar", "Calmar", "ratio", yearly=True),
     Row("excess", "Excess over benchmark", "percent"),
     Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
+)
+"""What a result and a comparison begin with."""
+ROWS = (
+    *COMMON,
     Row("beta", "Beta", "ratio"),
     Row("alpha", "Alpha", "percent", yearly=True),
     Row("information_ratio", "Information ratio", "ratio", yearly=True),

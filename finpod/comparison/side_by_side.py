@@ -7,7 +7,7 @@ import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from finpod.table import TURNOVER, Row, count, figure, ratio
+from finpod.table import COMMON, TURNOVER, Row, count, figure, ratio
 
 if TYPE_CHECKING:
     from finpod.bootstrap import Interval
@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from finpod.comparison.runs import Comparison
 
 ROWS = (
-    Row("total_return", "Total return", "percent"),
-    Row("cagr", "CAGR", "percent", yearly=True),
-    Row("volatility", "Volatility", "percent", yearly=True),
-    Row("sharpe", "Sharpe", "ratio", yearly=True),
-    Row("sortino", "Sortino", "ratio", yearly=True),
-    Row("max_drawdown", "Max drawdown", "percent"),
-    Row("calmar", "Calmar", "ratio", yearly=True),
-    Row("excess", "Excess over benchmark", "percent"),
-    Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
+    *COMMON,
     Row("information_ratio", "Information ratio over equal weight", "ratio", yearly=True),
     Row("turnover", "Turnover", "times"),
     Row("yearly_turnover", "Turnover a year", "times", yearly=True),
