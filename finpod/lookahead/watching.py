@@ -8,22 +8,19 @@ is watched in other threads.
 
 from __future__ import annotations
 
-import dis
 import os
 import shutil
 import sys
 import sysconfig
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
-from datetime import date
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
+from finpod.lookahead.bytecode import CLOCK_NAMES, clock_in, clock_of, is_dropped, named_in
 from finpod.strategy import Strategy
 
 Owner = Literal["user", "package", "library", "import"]
@@ -63,16 +60,6 @@ NATIVE = {
 }
 """Functions that hand a file or an address to native code, of which Python does not tell."""
 _NATIVE_NAMES = {name.rpartition(".")[2] for _, name in NATIVE}
-UNTOLD = {
-    ("pyarrow._csv", "read_csv"): "reads a file (pyarrow.csv.read_csv)",
-    ("pyarrow._csv", "open_csv"): "reads a file (pyarrow.csv.open_csv)",
-    ("pyarrow._json", "read_json"): "reads a file (pyarrow.json.read_json)",
-    ("pyarrow._json", "open_json"): "reads a file (pyarrow.json.open_json)",
-    ("pyarrow.lib", "memory_map"): "reads a file (pyarrow.memory_map)",
-    ("pyarrow.lib", "OSFile"): "reads a file (pyarrow.OSFile)",
-}
-"""Native functions whose calls Python does not tell of either: a function of the user's that names one is taken to call it."""
-
 ASKING = {"stat", "lstat", "access", "readlink"}
 """Functions of the system that tell whether a file is there, how old and how large it is, and what it links to."""
 ASKERS = {"os", "os.path", "posixpath", "ntpath", "genericpath", "pathlib", "pathlib._local", "pathlib._abc"}
@@ -84,15 +71,6 @@ WHETHER_THERE = {"exists", "lexists", "isdir", "isfile", "is_dir", "is_file"}
 ENVIRON = {getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__")}
 _ENVIRON_NAMES = {"__getitem__", "__iter__"}
 _OF_ENVIRON = {"os", "collections.abc", "posixpath", "ntpath"}
-
-CLOCKS = {"time", "time_ns", "clock_gettime", "clock_gettime_ns"}
-CLOCKS_WITHOUT = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
-"""Functions of `time` that read the clock when they are given no more than so many arguments."""
-CLOCKS_OF_DATES = {"now", "utcnow", "today"}
-CLOCKS_BY_WORD = {"datetime64", "Timestamp", "to_datetime"}
-"""What reads the clock when it is given 'now' or 'today'."""
-ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
-_CLOCK_NAMES = CLOCKS | set(CLOCKS_WITHOUT) | CLOCKS_OF_DATES
 
 
 class Sight(NamedTuple):
@@ -151,7 +129,7 @@ class Watch:
         """What the profile function hears of."""
         if event == "c_call":
             name = getattr(arg, "__name__", "")
-            if name in _CLOCK_NAMES and self._is_users(frame) and (clock := _clock(arg, name, frame)):
+            if name in CLOCK_NAMES and self._is_users(frame) and (clock := clock_of(arg, name, frame)):
                 self._add(f"reads the clock ({clock})", "", frame)
             elif name in ASKING and getattr(arg, "__module__", "") == os.stat.__module__:
                 self._asked(frame, name)
@@ -169,11 +147,11 @@ class Watch:
                     self._add(f"reads a file (polars.{code.co_name})", "", user)
             elif code.co_name in _ENVIRON_NAMES and code in ENVIRON:
                 self._environment(frame)
-            elif self._is_users(frame) and (clock := _clock_in(code)):
+            elif self._is_users(frame) and (clock := clock_in(code)):
                 self._add(f"reads the clock ({clock})", "", frame)
         elif event == "return" and frame.f_code not in self._named and self._is_users(frame):
             self._named.add(frame.f_code)  # when it returns, what it imports is there
-            for deed in _named_in(frame):
+            for deed in named_in(frame):
                 self._add(deed, "", frame, frame.f_code.co_firstlineno)
 
     def _environment(self, frame: FrameType) -> None:
@@ -185,7 +163,7 @@ class Watch:
         names = {inner.f_code.co_name for inner in between}
         if user is None or user.f_code in self._whole or "expanduser" in names:
             return
-        if "setdefault" in names and _is_dropped(user):
+        if "setdefault" in names and is_dropped(user):
             return
         if frame.f_code.co_name == "__iter__":
             self._whole.add(user.f_code)
@@ -337,83 +315,3 @@ def _first_argument(frame: FrameType) -> Path | None:
     """The path that a function was given first; None for anything else."""
     value = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
     return Path(os.fsdecode(value)) if isinstance(value, (str, bytes, os.PathLike)) else None
-
-
-def _clock(function: Any, name: str, frame: FrameType) -> str | None:
-    """The clock that a builtin function reads, given how it is called."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, ModuleType):
-        if owner is not time or name in CLOCKS_OF_DATES:
-            return None
-        given = _arguments(frame)
-        asks = name in CLOCKS or (given is not None and given <= CLOCKS_WITHOUT[name])
-        return f"time.{name}" if asks else None
-    if isinstance(owner, type) and issubclass(owner, date) and name in CLOCKS_OF_DATES:
-        return f"{owner.__name__}.{name}"
-    return None
-
-
-def _arguments(frame: FrameType) -> int | None:
-    """Number of arguments of the call that a frame is making; None where it is not written down."""
-    for at in dis.get_instructions(frame.f_code):
-        if at.offset == frame.f_lasti:
-            return at.arg if at.opname == "CALL" else None
-    return None
-
-
-def _is_dropped(frame: FrameType) -> bool:
-    """Whether a frame makes nothing of what the call that it is making gives back."""
-    after = (at for at in dis.get_instructions(frame.f_code) if at.offset > frame.f_lasti)
-    return next((at.opname == "POP_TOP" for at in after), False)
-
-
-@lru_cache(maxsize=4096)
-def _clock_in(code: CodeType) -> str | None:
-    """A clock of pandas' or numpy's that the text of a function reads."""
-    steps = [step for step in dis.get_instructions(code) if step.opname != "PUSH_NULL"]
-    for one, following in pairwise(steps):
-        if one.argval == "Timestamp" and following.opname in ATTRIBUTE and following.argval in CLOCKS_OF_DATES:
-            return f"Timestamp.{following.argval}"
-        if one.argval in CLOCKS_BY_WORD and following.opname == "LOAD_CONST" and following.argval in ("now", "today"):
-            return f"{one.argval}('{following.argval}')"
-    return None
-
-
-def _named_in(frame: FrameType) -> list[str]:
-    """What a function that returns does by clocks and readers of native code, going by what its names stand for."""
-    steps = [step for step in dis.get_instructions(frame.f_code) if step.opname not in {"PUSH_NULL", "PRECALL"}]
-    found = []
-    for i, step in enumerate(steps):
-        if not step.opname.startswith("LOAD_") or step.opname in ATTRIBUTE or not isinstance(step.argval, str):
-            continue
-        value, owner, end = _value_of(step, frame), None, i + 1
-        while end < len(steps) and steps[end].opname in ATTRIBUTE and isinstance(value, (ModuleType, type)):
-            owner, value = value, _attribute(value, steps[end].argval)
-            end += 1
-        given = steps[end].argval if end < len(steps) and steps[end].opname == "LOAD_CONST" else None
-        found.append(_deed_of(value, owner, given))
-    return [deed for deed in dict.fromkeys(found) if deed]
-
-
-def _value_of(step: dis.Instruction, frame: FrameType) -> Any:
-    if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
-        return frame.f_globals.get(step.argval)
-    return frame.f_locals.get(step.argval) if step.opname != "LOAD_CONST" else None
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """That of a module or class, without waking a module that loads its parts when asked."""
-    return vars(owner).get(name) if isinstance(owner, ModuleType) else getattr(owner, name, None)
-
-
-def _deed_of(value: Any, owner: Any, given: Any) -> str | None:
-    name = getattr(value, "__name__", None)
-    if not isinstance(name, str):
-        return None
-    bound = getattr(value, "__self__", owner)
-    if isinstance(bound, type) and bound.__module__.startswith("pandas") and issubclass(bound, date):
-        return f"reads the clock ({bound.__name__}.{name})" if name in CLOCKS_OF_DATES else None
-    module = getattr(value, "__module__", None) or ""
-    if name in CLOCKS_BY_WORD and given in ("now", "today") and module.partition(".")[0] in {"pandas", "numpy"}:
-        return f"reads the clock ({name}('{given}'))"
-    return UNTOLD.get((module, name))
