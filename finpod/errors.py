@@ -2,7 +2,7 @@
 
 FinpodError             one line: the value that is wrong and the way out; the command line exits with 2
 ├── InputError          an argument, a date, a path or an option that cannot be used (also a ValueError)
-├── DataError           a price file, a frame or a snapshot that cannot be used
+├── DataError           a price file, a frame or a snapshot that cannot be used (also a ValueError)
 ├── StrategyError       a strategy that cannot be loaded, or that decided something impossible
 └── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
 """
@@ -16,7 +16,7 @@ class InputError(FinpodError, ValueError):
     """An argument, a date, a path or an option that cannot be used."""
 
 
-class DataError(FinpodError):
+class DataError(FinpodError, ValueError):
     """A price file, a frame or a snapshot that cannot be used."""
 
 

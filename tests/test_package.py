@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import finpod
+from finpod import errors
 
 PACKAGE = Path(finpod.__file__).parent
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
@@ -208,3 +209,19 @@ def test_the_tree_in_the_readme_names_every_module():
     for name in named:
         if name.endswith(".py"):
             assert any(PACKAGE.rglob(name)), name
+
+
+@pytest.mark.parametrize(
+    ("error", "is_value_error"),
+    [
+        ("FinpodError", False),
+        ("InputError", True),
+        ("DataError", True),
+        ("StrategyError", False),
+        ("CheckpointError", False),
+    ],
+)
+def test_errors_of_input_and_data_are_value_errors(error, is_value_error):
+    kind = getattr(errors, error)
+    assert issubclass(kind, errors.FinpodError)
+    assert issubclass(kind, ValueError) is is_value_error

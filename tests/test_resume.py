@@ -547,7 +547,11 @@ def test_nothing_of_a_users_own_is_removed_from_the_place_of_a_run(market, tmp_p
     assert load_ensemble(tmp_path / "tiny").trials == TRIALS
 
 
-def test_what_a_run_was_asked_with_is_kept_beside_it(market, tmp_path):
+def _unreachable(self, name):
+    raise InputError("cannot read s3://runs")
+
+
+def test_what_a_run_was_asked_with_is_kept_beside_it(market, tmp_path, monkeypatch):
     place = interrupted(market, tmp_path / "tiny", asked={"agents": 3, "out": tmp_path / "tiny"})
     assert asked_of(str(tmp_path / "tiny"), None) == {"agents": 3, "out": str(tmp_path / "tiny")}
     interrupted(market, tmp_path / "tiny", after=5, resume=True, asked={"agents": 9})
@@ -556,6 +560,9 @@ def test_what_a_run_was_asked_with_is_kept_beside_it(market, tmp_path):
     assert asked_of(str(tmp_path / "fork"), None)["out"] == "fork"
     (place / ASKED).unlink()
     assert "does not hold what it was asked with" in refusal(asked_of, str(place), None)
+    monkeypatch.setattr(LocalStore, "read", _unreachable)
+    assert refusal(asked_of, str(place), None) == "cannot read s3://runs"
+    monkeypatch.undo()
     run(market, tmp_path / "tiny", resume=True)
 
 

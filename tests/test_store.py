@@ -144,6 +144,7 @@ def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault):
     with pytest.raises(DataError, match="format 99" if fault == "other format" else "damaged") as caught:
         load_snapshot(folder)
     assert "\n" not in str(caught.value)
+    assert ("is damaged" in str(caught.value)) == (fault != "other format")
 
 
 def test_a_folder_without_a_snapshot(tmp_path):

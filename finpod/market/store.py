@@ -75,7 +75,7 @@ def _holds(target: Path, content: dict[str, Any]) -> bool:
         there = json.loads((target / MANIFEST).read_text())
         same = json.loads(to_json({**content, "created": there["created"]})) == there
         return same and _load(target).content_hash == content["hash"]
-    except (OSError, ValueError, KeyError, TypeError, DataError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -125,6 +125,8 @@ def _load(source: Path) -> MarketData:
                 f"{source} has snapshot format {content['format']}, this finpod reads {FORMAT}; make it again"
             )
         market = _assemble(content, pq.read_table(source / BARS))
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import it again") from error

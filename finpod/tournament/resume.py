@@ -184,6 +184,8 @@ def asked_of(run: str, storage: str | None) -> dict[str, Any]:
         )
     try:
         return dict(json.loads(place.read(ASKED)))
+    except InputError:  # the store cannot be reached
+        raise
     except (FileNotFoundError, ValueError) as error:
         raise InputError(f"{place.where} does not hold what it was asked with; give all options again") from error
 
