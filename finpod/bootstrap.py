@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from finpod.errors import InputError
 from finpod.measures import DUST
+from finpod.seeds import require_seed
 
 Array = NDArray[Any]
 
@@ -67,6 +68,7 @@ def intervals(
         raise InputError(
             f"level {level}, resamples {resamples}, block {block}: the level lies between 0 and 1, the others are 1 or more"
         )
+    require_seed(seed)
     own = _checked(returns, len(returns))
     bases = {f"minus {name}": _checked(other, len(own)) for name, other in others.items()}
     lengths = {STRATEGY: block or block_length(own)}

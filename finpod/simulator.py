@@ -14,6 +14,7 @@ import numpy as np
 from finpod.errors import InputError
 from finpod.market.clean import package_versions
 from finpod.market.data import Array, MarketData
+from finpod.seeds import require_seed
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts
 
 LOOKBACK = 5
@@ -65,12 +66,12 @@ def simulate_market(*, names: int = 20, days: int = 2500, signal: float = 0.1, s
     `signal` is the correlation of the five-day past return (z-scored across names) with the next day's idiosyncratic
     return; 0 plants none. Raises InputError for arguments out of range.
     """
-    if names < 2 or days < 2 or not -1 <= signal <= 1 or seed < 0:
+    if names < 2 or days < 2 or not -1 <= signal <= 1:
         raise InputError(
-            f"names {names}, days {days}, signal {signal}, seed {seed}: a simulated market needs two names and "
-            "two days or more, a signal within [-1, 1] and a seed of zero or more"
+            f"names {names}, days {days}, signal {signal}: a simulated market needs two names and two days or more, and a "
+            "signal within [-1, 1]"
         )
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(require_seed(seed))
     returns = _returns(random, names, days, signal)
     start = random.lognormal(4.0, 0.5, names)
     close = start * np.cumprod(1 + returns, axis=0)
@@ -101,7 +102,7 @@ def shuffled(market: MarketData, *, seed: int) -> MarketData:
     """
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):
         raise InputError("a market with missing bars cannot be shuffled; select names and dates without any")
-    order = np.concatenate([[0], 1 + np.random.default_rng(seed).permutation(len(market.dates) - 1)])
+    order = np.concatenate([[0], 1 + np.random.default_rng(require_seed(seed)).permutation(len(market.dates) - 1)])
     close, benchmark_close = _reordered(market.close, order), _reordered(market.benchmark_close, order)
     moved: dict[str, Any] = {
         name: None if (table := getattr(market, name)) is None else close * (table / market.close)[order]

@@ -214,7 +214,7 @@ def test_a14_ruin_ends_no_fan():
 
 def test_a_fan_needs_a_portfolio(market):
     path, window, _ = run(EqualWeight(), market.rows(0, 5), count=1)
-    with pytest.raises(InputError, match="a fan of 0 portfolios shows nothing"):
+    with pytest.raises(InputError, match="count is 0; it must be a whole number from 1 on"):
         fan(path, window, Terms(), count=0)
 
 

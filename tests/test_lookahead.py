@@ -422,8 +422,8 @@ def test_the_days_are_sampled_from_the_window_and_have_a_day_after(market):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"days": 0}, "an audit needs at least one day"),
-        ({"seed": -1}, "a seed of zero or more"),
+        ({"days": 0}, "days is 0"),
+        ({"seed": -1}, "seed is -1"),
         ({"start": "2031-01-01"}, "lies outside the data"),
     ],
 )

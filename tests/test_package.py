@@ -18,7 +18,7 @@ PACKAGE = Path(finpod.__file__).parent
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 
 LAYERS = [
-    ["errors", "atomic", "devices", "jsonable", "storage", "measures", "bootstrap", "significance"],
+    ["errors", "atomic", "devices", "jsonable", "seeds", "storage", "measures", "bootstrap", "significance"],
     ["market"],
     [
         "strategy",

@@ -19,6 +19,7 @@ from torch import Tensor
 from finpod.errors import CheckpointError, InputError
 from finpod.market.ledger import Costs
 from finpod.market.tape import Account, Tape
+from finpod.seeds import require_seed, torch_seed
 
 ACTIONS = ("tilt", "softmax", "shares")
 REWARDS = ("log", "value")
@@ -162,7 +163,7 @@ class MarketEnv:
         self._shape = (config.groups, config.num_envs // config.groups)
         self._any_delisted = tape.delisted.any(-1).cpu()
         tape.impact_for(config.costs)  # measured, or refused, before the first step
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(torch_seed(require_seed(seed)))
         self._bad = torch.full((3,), -1, dtype=torch.int64, device=self.device)
         self._clock = 0
         if compile:
@@ -171,9 +172,12 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes on random days; a seed makes the days repeatable, also those of later episodes."""
+        """Begin all episodes on random days. A seed makes these days and those of later episodes repeatable.
+
+        Raises InputError, and changes nothing, for a seed that is not a whole number from 0 to 2**64 - 1.
+        """
         if seed is not None:
-            self._generator.manual_seed(seed)
+            self._generator.manual_seed(torch_seed(require_seed(seed)))
         self._days = self._draw(self.config.groups)
         self._decisions = torch.zeros_like(self._days)
         self._rows = self._on_device(self._days)

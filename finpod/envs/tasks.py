@@ -34,8 +34,9 @@ def make_env(
     """The environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment on tensors.
 
     "stocks" trades `market` from `start` to `end`; `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64; `features`, `costs` and `fill` are those of training and backtest. Raises
-    InputError for an unknown task or setting, a missing market, and a device that is not there.
+    action="softmax" or start_groups=64; `features`, `costs` and `fill` are those of training and backtest. `seed` is a
+    whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, another seed, and
+    a device that is not there.
     """
     if task not in TASKS:
         raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}")

@@ -18,6 +18,7 @@ from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import Features, build_panel
 from finpod.market.scaling import CLIP, Scaling
 from finpod.market.tape import build_tape
+from finpod.seeds import require_seed
 
 REACH = 3.0
 """Largest z of the dense environment's tilt and softmax actions, whose space is [-1, 1]: tanh 3 = 0.995."""
@@ -78,8 +79,11 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin all episodes; `options` is not used. A seed makes all start days to come repeatable."""
-        super().reset(seed=seed)
+        """Begin all episodes; `options` is not used. A seed makes all later start days repeatable.
+
+        Raises InputError for a seed that is not a whole number from 0 to 2**64 - 1.
+        """
+        super().reset(seed=None if seed is None else require_seed(seed))
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
         return _as_dict(self.market_env.reset(seed)), {}
 
@@ -143,8 +147,8 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         self.observation_space = spaces.Box(*np.concatenate([ends, held], axis=1), dtype=np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode; a seed makes this and all later start days repeatable."""
-        super().reset(seed=seed)
+        """Begin an episode. A seed makes this and all later start days repeatable; see `TradingEnv.reset`."""
+        super().reset(seed=None if seed is None else require_seed(seed))
         obs, _ = self.many.reset(seed=seed)
         return self._dense(obs), {}
 

@@ -13,6 +13,7 @@ from finpod.errors import InputError
 from finpod.market.data import Array
 from finpod.market.ledger import value
 from finpod.market.tape import Account
+from finpod.seeds import require_seed
 from finpod.simulation import Path, Terms, Window, simulate
 
 COUNT = 200
@@ -60,8 +61,9 @@ def fan(path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: i
     account's share invested. Where less than the return to its own weights would take is to be traded, it goes a part of
     the way. What a fill makes of the trade is made good by the next ones. Raises InputError for a count below one.
     """
+    require_seed(seed)
     if count < 1:
-        raise InputError(f"a fan of {count} portfolios shows nothing; ask for at least one")
+        raise InputError(f"count is {count}; it must be a whole number from 1 on")
     if window.market.bars_per_session > 1:
         return _none("it is for daily bars, and these are intraday")
     habits = habits_of(path, window)

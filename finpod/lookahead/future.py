@@ -12,6 +12,7 @@ from finpod.errors import InputError
 from finpod.market.data import Array, MarketData
 from finpod.market.ledger import Costs
 from finpod.market.tape import Account, build_tape
+from finpod.seeds import require_seed
 from finpod.simulation import Terms, simulate
 from finpod.strategy import equal_parts
 
@@ -25,8 +26,9 @@ def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int,
     Half of them, where there are such, lie just before the first bar of a name, a bar after a gap, a change of membership
     or a missing bar: there the future shows. Raises InputError if there is none to sample.
     """
-    if days < 1 or seed < 0:
-        raise InputError(f"days is {days} and seed {seed}; an audit needs at least one day and a seed of zero or more")
+    require_seed(seed)
+    if days < 1:
+        raise InputError(f"days is {days}; it must be a whole number from 1 on")
     rows = auditable_rows(market, first, last)
     rows = rows if among is None else np.intersect1d(rows, among)
     if not len(rows):

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 from finpod.errors import InputError
+from finpod.seeds import require_seed
 from finpod.tournament.leaderboard import ALIKE, BOARD, Leaderboard
 from finpod.tournament.search import Search
 
@@ -116,8 +117,7 @@ class Plan:
             require_count("checkpoint_steps", self.checkpoint_steps)
         if self.keep > BOARD:
             raise InputError(f"keep is {self.keep}; no more than {BOARD} agents are kept")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}; it must be 0 or more")
+        require_seed(self.seed)
         for name, choices in (("mode", MODES), ("choice", CHOICES)):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")

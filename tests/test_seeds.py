@@ -1,0 +1,123 @@
+"""Seeds: every function that takes one uses all of it, and refuses the same seeds in one line."""
+
+import numpy as np
+import pytest
+import torch
+
+import finpod
+from finpod import InputError, simulate_market
+from finpod.bootstrap import intervals
+from finpod.decisions import decisions_of
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.trading import DenseTradingEnv, TradingEnv
+from finpod.evidence.fan import fan
+from finpod.market.tape import build_tape
+from finpod.seeds import require_seed, torch_seed
+from finpod.simulation import Terms, Window, simulate
+from finpod.simulator import shuffled
+from finpod.strategy import EqualWeight
+from finpod.tournament.plan import Plan
+
+MARKET = simulate_market(names=4, days=400, seed=1)
+DAYS = ("2010-01-04", "2010-06-30"), ("2010-07-01", "2010-12-31")
+RESETS = ("reset", "single environment")
+"""Functions for which None means to go on with the present stream."""
+REFUSED = [-1, -3, 2**64, 2**70, 7.0, "7", True, None, np.int64(-1)]
+
+
+def draw_fan(seed):
+    window = Window(market=MARKET, tape=build_tape(MARKET, "close"), first=1, last=20)
+    terms = Terms(fill="close")
+    path = simulate(window.tape, 1, 20, decisions_of(EqualWeight(), "equal-weight", window), terms)
+    return fan(path, window, terms, count=2, seed=seed).equity
+
+
+def first_days(seed):
+    return finpod.make_env("stocks", market=MARKET, num_envs=8, seed=seed).market_env.observe().row.tolist()
+
+
+def days_after_reset(seed):
+    env = finpod.make_env("stocks", market=MARKET, num_envs=8)
+    return env.reset(seed=seed)[0]["row"].tolist()
+
+
+def day_of_one(seed):
+    """Start days of 8 episodes of the single environment."""
+    env = DenseTradingEnv(MARKET, config=TradingConfig(horizon=1))
+    days = []
+    for number in range(8):
+        env.reset(seed=None if number else seed)
+        days.append(env.many.market_env.observe().row.item())
+    return days
+
+
+DRAWS = {
+    "make_env": first_days,
+    "reset": days_after_reset,
+    "single environment": day_of_one,
+    "simulate_market": lambda seed: simulate_market(names=3, days=30, seed=seed).close.tolist(),
+    "shuffled": lambda seed: shuffled(MARKET, seed=seed).close.tolist(),
+    "bootstrap": lambda seed: intervals(np.linspace(-0.01, 0.02, 50), {}, resamples=20, seed=seed),
+    "random portfolios": lambda seed: draw_fan(seed).to_numpy().tolist(),
+    "audit": lambda seed: finpod.audit(EqualWeight(), MARKET, days=3, seed=seed).days,
+}
+"""What each function draws from a seed."""
+
+CHECKED = {
+    **DRAWS,
+    "market environment": lambda seed: MarketEnv(build_tape(MARKET), 0, 50, TradingConfig(num_envs=2), seed),
+    "vector environment": lambda seed: TradingEnv(MARKET, config=TradingConfig(num_envs=2), seed=seed),
+    "dense environment": lambda seed: DenseTradingEnv(MARKET, seed=seed),
+    "plan": lambda seed: Plan(seed=seed),
+    "train": lambda seed: finpod.train(market=MARKET, train=DAYS[0], validation=DAYS[1], out="x", seed=seed),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_g16_the_whole_seed_counts(draw):
+    draws = [draw(seed) for seed in (7, 7 + 2**32, 7 + 2**63, 2**64 - 1)]
+    assert all(draws[i] != draws[k] for i in range(4) for k in range(i))
+    assert draw(7 + 2**32) == draws[1]
+    assert draw(np.int64(7)) == draws[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [(name, seed) for name in CHECKED for seed in REFUSED if seed is not None or name not in RESETS]
+)
+def test_g16_other_seeds_are_refused_in_one_line(name, seed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^seed is .*; it must be a whole number from 0 to 2\*\*64 - 1") as refused:
+        CHECKED[name](seed)
+    assert str(seed) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_g16_a_refused_reset_changes_nothing():
+    env = finpod.make_env("stocks", market=MARKET, num_envs=4, hold=1)
+    env.reset(seed=3)
+    env.step(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))
+    before = env.market_env.state_dict()
+    with pytest.raises(InputError):
+        env.reset(seed=2**64)
+    assert all(np.array_equal(before[name], value) for name, value in env.market_env.state_dict().items())
+
+
+def test_g16_the_last_of_several_seeds_is_checked_before_training(tmp_path):
+    with pytest.raises(InputError, match=f"seed is {2**64}"):
+        finpod.train(market=MARKET, train=DAYS[0], validation=DAYS[1], out=tmp_path / "x", seed=2**64 - 1, seeds=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_of_32_bits_stay_for_torch():
+    assert [torch_seed(seed) for seed in (0, 7, 2**32 - 1)] == [0, 7, 2**32 - 1]
+    hashed = {torch_seed(7 + 2**shift) for shift in range(32, 64)}
+    assert len(hashed | {7}) == 33
+    assert all(0 <= seed < 2**32 for seed in hashed)
+
+
+def test_a_seed_is_an_int_of_python():
+    assert type(require_seed(np.uint64(2**64 - 1))) is int
+    assert require_seed(np.uint64(2**64 - 1)) == 2**64 - 1
+    with pytest.raises(InputError, match="seed of the audit is -1"):
+        require_seed(-1, "seed of the audit")
