@@ -1,4 +1,4 @@
-"""Which device tensors live on."""
+"""What this process may compute on: a GPU or the CPU, and how many cores."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """'auto' is the GPU where there is one, else the CPU; 'cpu', 'cuda' and 'cuda:1' are meant as they stand.
+    """The torch device of a name. 'auto' is the GPU if there is one, else the CPU; others are 'cpu', 'cuda' and 'cuda:1'.
 
-    Raises InputError for an unknown name, and for a GPU that is not there.
+    Raises InputError for an unknown name, and for a GPU that does not exist.
     """
     import torch
 
@@ -27,3 +27,13 @@ def pick_device(name: str = "auto") -> torch.device:
             f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu"
         )
     return torch.device(name)
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use, at least 1.
+
+    This is the smallest of the cores of the machine, the affinity of the process and the quota of its container, rounded up.
+    """
+    from joblib import cpu_count
+
+    return int(cpu_count())

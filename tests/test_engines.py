@@ -508,6 +508,36 @@ def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp
     assert noise == ""
 
 
+PINNED = """
+import json, os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from finpod.workers.ray_engine import RayEngine
+from made_tournaments import Piece, nap
+
+engine = RayEngine(nap, None, timeout=60)
+engine.start("a", Piece(1, 2, 0.5))
+engine.start("b", Piece(2, 2, 0.5))
+ended = []
+while len(ended) < 2:
+    ended += engine.wait(0.1)
+places = sorted((one.place.started, one.place.ended) for one in ended)
+print(json.dumps({"slots": engine.slots(), "where": engine.describe(), "places": places}))
+engine.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_g17_pods_on_ray_are_as_many_as_the_cores_that_the_process_may_use():
+    pytest.importorskip("ray")
+    with process(PINNED, RAY_ADDRESS="") as child:
+        printed, noise = child.communicate(timeout=120)
+    assert child.returncode == 0, noise
+    found = json.loads(printed)
+    assert (found["slots"], found["where"]) == (1, "Ray, 1 node, room for 1 pod")
+    (_, first_ended), (second_started, _) = found["places"]
+    assert second_started >= first_ended
+
+
 @pytest.mark.slow
 def test_a_start_that_fails_half_way_leaves_no_process(tmp_path):
     pytest.importorskip("ray")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from finpod.devices import usable_cores
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _circumstances(config: TradingConfig, device: torch.device, names: int) -> d
         "task": f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}, "
         f"{config.groups} start groups",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "hardware": f"{_processor()}, {os.cpu_count()} cores",
+        "hardware": f"{_processor()}, {usable_cores()} cores",
         "threads": str(torch.get_num_threads()),
         "versions": f"finpod {finpod.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }

@@ -31,6 +31,7 @@ from finpod.bench.pods import (
     nodes_that_fit,
     simulated_nodes,
 )
+from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.storage import LocalStore, Store
 from finpod.workers.engine import Engine, InlineEngine
@@ -291,7 +292,7 @@ def _circumstances() -> dict[str, str]:
     except ImportError:
         versions = ""
     return {
-        "hardware": f"{_processor()}, {os.cpu_count()} cores",
+        "hardware": f"{_processor()}, {usable_cores()} cores",
         "versions": f"finpod {finpod.__version__}, torch {torch.__version__}{versions}, Python {platform.python_version()}",
     }
 

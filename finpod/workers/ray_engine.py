@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from finpod.devices import usable_cores
 from finpod.errors import FinpodError, InputError
 from finpod.workers.engine import Done, Lost, Place, Work, first_line, timed
 
@@ -92,8 +93,11 @@ class RayEngine:
                 raise
 
     def _begin(self, address: str | None) -> None:
-        """Connect, or start Ray here: 'local', for without it Ray would join whatever cluster it finds on this machine."""
-        local = {} if address else {"include_dashboard": False}
+        """Connect to a cluster, or start Ray here with the cores that this process may use; Ray would count all of them.
+
+        The address 'local' keeps Ray from joining another cluster that it finds on this machine.
+        """
+        local = {} if address else {"include_dashboard": False, "num_cpus": usable_cores()}
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if address:
@@ -196,7 +200,11 @@ class RayEngine:
     def describe(self) -> str:
         """Nodes and slots."""
         nodes, slots = len(self._alive()), self.slots()
-        room = f"room for {slots} pods" if slots else f"no room yet for a pod of {self._cpus:g} CPUs"
+        room = (
+            f"room for {slots} pod{'' if slots == 1 else 's'}"
+            if slots
+            else f"no room yet for a pod of {self._cpus:g} CPUs"
+        )
         return f"Ray, {nodes} node{'' if nodes == 1 else 's'}, {room}"
 
     def close(self) -> None:
