@@ -7,12 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finpod.backtester import backtest
-    from finpod.comparison.runs import compare
+    from finpod.api import audit, backtest, compare
     from finpod.envs.tasks import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
-    from finpod.lookahead.audit import audit
     from finpod.market.data import MarketData
     from finpod.market.ledger import Costs
     from finpod.market.sources import fetch_market, load_market, sample_market
@@ -37,9 +35,9 @@ _HOME = {
     "MarketView": "strategy",
     "Strategy": "strategy",
     "StrategyError": "errors",
-    "audit": "lookahead.audit",
-    "backtest": "backtester",
-    "compare": "comparison.runs",
+    "audit": "api",
+    "backtest": "api",
+    "compare": "api",
     "fetch_market": "market.sources",
     "load_market": "market.sources",
     "load_result": "saved",

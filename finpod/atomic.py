@@ -18,6 +18,9 @@ OWN = {
 }
 """What marks a folder as an output of finpod: what that is called, and the names of what else such a folder may hold."""
 
+BACKTESTS = Path("backtests")
+"""Where runs are kept, relative to the current folder."""
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import overload
+from typing import TypedDict, Unpack, overload
 
 import numpy as np
 import pandas as pd
@@ -28,43 +28,29 @@ Progress = Callable[[str, float], None]
 __all__ = ["Path", "Terms", "backtest", "clean_weights", "equal_weight_equity", "simulate"]
 
 
+class Options(TypedDict, total=False):
+    """The keyword arguments of `backtest`."""
+
+    start: DateLike | None
+    end: DateLike | None
+    costs: Costs | None
+    fill: str | None
+    cash: float
+    whole_shares: bool
+    risk_free: float
+    delisting_return: float
+    allow_in_sample: bool
+    name: str | None
+    examine: bool | None
+    fast: bool
+    progress: Progress | None
+
+
+@overload
+def backtest(strategy: Strategy, market: MarketData, **options: Unpack[Options]) -> BacktestResult: ...
 @overload
 def backtest(
-    strategy: Strategy,
-    market: MarketData,
-    *,
-    start: DateLike | None = ...,
-    end: DateLike | None = ...,
-    costs: Costs | None = ...,
-    fill: str | None = ...,
-    cash: float = ...,
-    whole_shares: bool = ...,
-    risk_free: float = ...,
-    delisting_return: float = ...,
-    allow_in_sample: bool = ...,
-    name: str | None = ...,
-    examine: bool | None = ...,
-    fast: bool = ...,
-    progress: Progress | None = ...,
-) -> BacktestResult: ...
-@overload
-def backtest(
-    strategy: Array | pd.DataFrame,
-    market: MarketData,
-    *,
-    start: DateLike | None = ...,
-    end: DateLike | None = ...,
-    costs: Costs | None = ...,
-    fill: str | None = ...,
-    cash: float = ...,
-    whole_shares: bool = ...,
-    risk_free: float = ...,
-    delisting_return: float = ...,
-    allow_in_sample: bool = ...,
-    name: str | None = ...,
-    examine: bool | None = ...,
-    fast: bool = ...,
-    progress: Progress | None = ...,
+    strategy: Array | pd.DataFrame, market: MarketData, **options: Unpack[Options]
 ) -> BacktestResult | Backtests: ...
 def backtest(
     strategy: Strategy | Array | pd.DataFrame,
@@ -85,6 +71,8 @@ def backtest(
     progress: Progress | None = None,
 ) -> BacktestResult | Backtests:
     """Run a strategy, or ready weights, over the sessions of [start, end] and return a `BacktestResult`.
+
+    `finpod.backtest` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
 
     V_0 is the cash at the close of the first session. With fill='open' a decision sees all rows up to a close and is
     filled at the next open; with 'close', at the next close (the default where the data have no opens). Cash earns

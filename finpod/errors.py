@@ -7,6 +7,9 @@ FinpodError             one line: the value that is wrong and the way out; the c
 └── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
 """
 
+import difflib
+from collections.abc import Iterable, Mapping
+
 
 class FinpodError(Exception):
     """Base of everything finpod raises on purpose; its text is one line fit for a user."""
@@ -26,3 +29,13 @@ class StrategyError(FinpodError):
 
 class CheckpointError(FinpodError):
     """A trained folder that is foreign, damaged or does not fit the market it is used on."""
+
+
+def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
+    """Return "did you mean X?" for the choice that is spelled most like the word, or `otherwise` if none is close.
+
+    A mapping goes from a spelling to the X that it stands for.
+    """
+    spellings = choices if isinstance(choices, Mapping) else {choice: choice for choice in choices}
+    closest = difflib.get_close_matches(word, list(spellings), n=1)
+    return f"did you mean {spellings[closest[0]]}?" if closest else otherwise

@@ -1,18 +1,19 @@
-"""`load_strategy`: a built-in name, a Python file or a trained folder, taken alike."""
+"""`load_strategy`: a strategy from its name, a Python file or a trained folder."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from types import ModuleType
 
-from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
 from finpod.evidence.baselines import BASELINES
 from finpod.market.data import Array, MarketData
 from finpod.strategy import BUILT_IN, Strategy
@@ -23,17 +24,27 @@ ENSEMBLE = "ensemble.json"
 """What marks a folder as a trained one."""
 WALK_FORWARD = "walkforward.json"
 """What marks one that holds a trained folder for each segment of a walk-forward."""
+StrategyLike = Strategy | str | PathLike[str]
+"""What is taken as a strategy: a Strategy, the name of a built-in one, a .py file or a trained folder."""
+STRATEGIES = Path("strategies")
+"""Where strategies are kept, relative to the current folder; it is searched for a name like an unknown one."""
+_KINDS = f"a .py file, a trained folder or one of {', '.join(KNOWN)}"
 
 
-def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
-    """A strategy by built-in name, from `file.py` (or `file.py:ClassName` if it defines several), or a trained folder.
+def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
+    """Return the strategy of a built-in name, of `file.py` (`file.py:ClassName` if it defines several) or a trained folder.
 
-    `features` are the user's own feature functions among those a trained folder was trained on.
+    A Strategy is returned unchanged. `features` are the user's own feature functions that a trained folder was trained on.
+    A file is run as a module of its own: it may import installed packages, but not the files beside it. Its class must
+    be callable without arguments.
 
-    The file is run as a module of its own: it may import installed packages, not the files beside it. Its class must
-    need no arguments. Raises InputError for what does not exist, StrategyError, in one line with file and line, for a
-    file that does not hold a usable Strategy, and CheckpointError for a damaged or foreign folder.
+    Raises InputError for what does not exist, StrategyError, naming file and line, for a file without a usable Strategy,
+    and CheckpointError for a damaged or foreign folder.
     """
+    if isinstance(spec, Strategy):
+        return spec
+    if not isinstance(spec, (str, PathLike)):
+        raise InputError(f"{spec!r:.60} is not a strategy; give an instance of a Strategy, {_KINDS}")
     text = str(spec)
     if text in KNOWN:
         return KNOWN[text]()
@@ -43,15 +54,28 @@ def load_strategy(spec: str | Path, features: Sequence[Callable[[MarketData], Ar
     path = Path(file)
     if path.is_dir():
         return _trained(path, features)
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise InputError(f"there is no strategy file {path}; check the path")
+    if path.suffix == ".py" and path.is_file():
         return _instance(_chosen(_module(path), path, wanted), path)
     if path.exists():
-        raise StrategyError(f"{path} is no strategy; give a .py file, a trained folder or one of {', '.join(KNOWN)}")
-    close = difflib.get_close_matches(text, KNOWN, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"give a .py file, a trained folder or one of {', '.join(KNOWN)}"
-    raise InputError(f"there is no strategy {text!r}; {hint}")
+        raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
+    is_file = path.suffix == ".py"
+    subject, fix = (f"strategy file {path}", "check the path") if is_file else (f"strategy {text!r}", f"give {_KINDS}")
+    raise InputError(f"there is no {subject}; {did_you_mean(str(path), _spellings(path), fix)}")
+
+
+def _spellings(path: Path) -> dict[str, str]:
+    """Spelling -> strategy: built-in names, and the files and trained folders beside `path` and in strategies/."""
+    entries: list[Path] = []
+    for folder in dict.fromkeys((path.parent, STRATEGIES)):
+        with suppress(OSError):  # a folder that is missing or cannot be read has nothing to suggest
+            entries += [entry for entry in sorted(folder.iterdir()) if _is_strategy(entry)]
+    short = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
+    is_bare = path.name == str(path)
+    return (short if is_bare else {}) | {str(entry): str(entry) for entry in entries} | {name: name for name in KNOWN}
+
+
+def _is_strategy(path: Path) -> bool:
+    return path.suffix == ".py" or any((path / marker).is_file() for marker in (ENSEMBLE, WALK_FORWARD))
 
 
 def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) -> Strategy:
@@ -140,8 +164,7 @@ def _chosen(module: ModuleType, path: Path, wanted: str) -> type[Strategy]:
     if wanted in kinds:
         return kinds[wanted]
     if wanted:
-        close = difflib.get_close_matches(wanted, kinds, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it defines {', '.join(kinds) or 'none'}"
+        hint = did_you_mean(wanted, kinds.keys(), f"it defines {', '.join(kinds) or 'none'}")
         raise StrategyError(f"{path} defines no Strategy {wanted}; {hint}")
     if not kinds:
         raise StrategyError(f"{path} defines no Strategy; write a class that subclasses finpod.Strategy")

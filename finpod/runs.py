@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finpod.atomic import parents_of, require_free, require_free_file, write_bytes
+from finpod.atomic import BACKTESTS, parents_of, require_free, require_free_file, write_bytes
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
-BACKTESTS, REPORTS = Path("backtests"), Path("reports")
-"""Where runs and reports go, relative to the current folder."""
+REPORTS = Path("reports")
+"""Where reports go, relative to the current folder."""
 LONGEST = 200
 """Bytes of a name; file systems take 255, and a temporary name is longer than the name."""
 

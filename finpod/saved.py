@@ -1,37 +1,52 @@
-"""`load_result`: a saved backtest, read back and checked against itself."""
+"""`load_result`: a saved backtest, found by its folder or name, read back and checked against itself."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from finpod.errors import InputError
+from finpod.atomic import BACKTESTS
+from finpod.errors import InputError, did_you_mean
 from finpod.market.ledger import Costs
 from finpod.result import AGENT, BASELINE, FORMAT, PLAIN, SUMMED, SUMS, VARIANT, BacktestResult, checksums
 
 
-def load_result(folder: str | Path) -> BacktestResult:
+def run_folder(run: str | PathLike[str]) -> Path:
+    """The folder of a run: the path itself, or backtests/NAME for a bare name that is no path here or is a run there."""
+    path, kept = Path(run), BACKTESTS / run
+    return kept if path.name == str(run) and (kept.exists() or not path.exists()) else path
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """What runs are called: their folders, with as much of the path as tells those of equal names apart."""
+    short = [folder.resolve().name for folder in folders]
+    return [str(folder) if short.count(name) > 1 else name for folder, name in zip(folders, short, strict=True)]
+
+
+def load_result(run: str | PathLike[str]) -> BacktestResult:
     """Read back what `BacktestResult.save` wrote, and check that nothing in it was changed or is missing.
 
-    The curves and trades must be those of result.json, and every file must hash to what `SUMS` says. Raises InputError for
-    a folder that holds no result, one of another format, or a damaged one, and says what is wrong.
+    `run` is its folder, or its name under backtests/. The curves and trades must be those of result.json, and every file
+    must hash to what `SUMS` says. Raises InputError for a folder that holds no result, one of another format, or a damaged
+    one, and says what is wrong.
     """
-    source = Path(folder)
+    source = run_folder(run)
     try:
         content = json.loads((source / "result.json").read_text())
         found = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{source} holds no backtest result ({_reason(error)}); give a folder under backtests/"
-        ) from error
+        runs = [path.parent.name for path in sorted(BACKTESTS.glob("*/result.json")) if path.parent != source]
+        fix = did_you_mean(source.name, runs, f"give a run: its folder, or its name under {BACKTESTS}/")
+        raise InputError(f"{source} holds no backtest result ({_reason(error)}); {fix}") from error
     if found != FORMAT:
         raise InputError(f"{source} has result format {found}, this finpod reads {FORMAT}; run it again")
     try:

@@ -43,6 +43,7 @@ LAYERS = [
     ["workers"],
     ["tournament"],
     ["loading", "walkforward", "report"],
+    ["api"],
     ["runs", "bench", "cli", "demo", "deploy"],
 ]
 """The module map of the README: a module may import from its own layer and from those before it."""

@@ -29,8 +29,9 @@ def compare(
     """Set saved runs side by side on their common days; write one page and print the table."""
     import finpod
     from finpod.comparison.runs import compare as compared
+    from finpod.saved import names_of, run_folder
 
-    places = [_run(folder) for folder in folders]
+    places = [run_folder(folder) for folder in folders]
     whole = [place.resolve() for place in places]
     if twice := next((place for place in whole if whole.count(place) > 1), None):
         raise InputError(f"{runs.name_of(twice)} is given twice; give each run once")
@@ -40,7 +41,7 @@ def compare(
         if target is not None:
             require_free_file(target, overwrite)
         report("comparing", 0.3)
-        found = compared(results, names=_names(places))
+        found = compared(results, names=names_of(places))
         report("drawing", 0.8)
         if target is not None:
             found.report(target, overwrite=overwrite, title="" if name == "compare" else name)
@@ -60,8 +61,9 @@ def export(
     import finpod
     from finpod.export import MARKER, how_to_read
     from finpod.export import export as exported
+    from finpod.saved import run_folder
 
-    place = _run(folder)
+    place = run_folder(folder)
     target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"
     require_free(target, overwrite, MARKER)
     with console.progress("writing"):
@@ -73,15 +75,3 @@ def export(
     console.show_facts({str(target / file): how_to_read(file) for file in files})
     for note in notes:
         print(f"note: {note}")
-
-
-def _run(text: str) -> Path:
-    """A run as a folder: a bare word means the one of that name under backtests/, if it is there."""
-    path, kept = Path(text), runs.BACKTESTS / text
-    return kept if path.name == text and (kept.exists() or not path.exists()) else path
-
-
-def _names(places: list[Path]) -> list[str]:
-    """What to call runs whose strategies have the same name: their folders, with as much of the path as tells them apart."""
-    short = [runs.name_of(place) for place in places]
-    return [str(place) if short.count(name) > 1 else name for place, name in zip(places, short, strict=True)]

@@ -92,19 +92,21 @@ def backtest(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A run: backtests/NAME.")],
+    folder: Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")],
     out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the HTML report of a saved run again, in the place of an earlier one."""
     import finpod
+    from finpod.saved import run_folder
 
-    target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(folder))}.html"
+    place = run_folder(folder)
+    target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(place))}.html"
     with console.progress("drawing", log=True) as progress:
-        result = finpod.load_result(folder)
+        result = finpod.load_result(place)
         if target.is_file() and not (overwrite or runs.is_report_of(result, target)):
-            raise InputError(f"{target} exists already and is no report of {folder}; name another file with --out")
+            raise InputError(f"{target} exists already and is no report of {place}; name another file with --out")
         require_free_file(target, overwrite=True)
         progress("drawing", 0.1)
         written = result.report(target)

@@ -182,6 +182,7 @@ class Comparison:
 def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = None) -> Comparison:
     """Set runs side by side on the sessions that all of them have; every curve starts anew at the first of these.
 
+    `finpod.compare` also takes the folders of saved runs, or their names under backtests/, as `load_result` does.
     Runs go by the names of their strategies; where two have the same, by `names`, such as those of their folders, then
     by number. Metrics, turnover and costs are those of the common window. Intraday runs are compared session by session.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from finpod.devices import pick_device
-from finpod.errors import InputError
+from finpod.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from finpod.envs.trading import TradingEnv
@@ -86,8 +85,7 @@ def _stocks(
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+    return did_you_mean(str(name), list(known), f"choose from {', '.join(known)}")
 
 
 TASKS: dict[str, Callable[..., TradingEnv]] = {"stocks": _stocks}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finpod.errors import FinpodError
+from finpod.errors import FinpodError, InputError
 from finpod.lookahead.carrying import Copies
 from finpod.lookahead.examination import (
     AFTER,
@@ -130,6 +130,8 @@ def audit(
 ) -> Audit:
     """Check decisions on `days` sampled sessions of [start, end], and the `features` a strategy declares, a name or a list.
 
+    `finpod.audit` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
+
     For each day the decisions on the whole market are compared with those on the market cut off after the day (equal to
     1e-5 in every weight) and on the market with all later rows replaced by noise: prices, volumes, the benchmark, which
     bars are missing, membership and last bars (equal to the last bit). The strategy is run once to learn when it decides:
@@ -147,9 +149,11 @@ def audit(
     Half of the days lie, where there are such, before listings, gaps and changes of membership. Features are computed once
     for the whole market and once for each market without its future, two a day, over its whole history: a noise copy of
     one day has noise in the past of every later day, so that days cannot share one, and a feature may reach far back.
-    `progress` is called with what is being done and the share that is done. Raises InputError for a window with nothing
-    after it and StrategyError where the strategy itself fails or cannot be copied.
+    `progress` is called with what is being done and the share that is done. Raises InputError for what is not a market, and
+    for a window with nothing after it; StrategyError where the strategy itself fails or cannot be copied.
     """
+    if not isinstance(market, MarketData):
+        raise InputError(f"market is {market!r:.60}; give what load_market(...) or sample_market() returns")
     market = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = market.window(start, end)
     rows, progress = sample_rows(market, days, seed, first, last), progress or silent

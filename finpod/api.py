@@ -1,0 +1,68 @@
+"""The public `backtest`, `audit` and `compare`.
+
+They load strategies and runs that are given by name, file or folder, and pass everything else on.
+"""
+
+from __future__ import annotations
+
+from functools import WRAPPER_ASSIGNMENTS, wraps
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+from finpod import backtester
+from finpod.comparison import runs as comparison
+from finpod.loading import StrategyLike, load_strategy
+from finpod.lookahead import audit as lookahead
+from finpod.lookahead.audit import Audit
+from finpod.saved import load_result, names_of, run_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from finpod.batch import Backtests
+    from finpod.lookahead.examination import Progress
+    from finpod.market.data import Array, DateLike, MarketData
+    from finpod.result import BacktestResult
+
+_COPIED = tuple(name for name in WRAPPER_ASSIGNMENTS if name not in ("__module__", "__annotations__"))
+"""What the functions here take over from those that they call; `inspect.signature` follows to these by itself."""
+
+
+class AuditOptions(TypedDict, total=False):
+    """The keyword arguments of `audit`."""
+
+    days: int
+    seed: int
+    start: DateLike | None
+    end: DateLike | None
+    progress: Progress | None
+
+
+@overload
+def backtest(strategy: StrategyLike, market: MarketData, **options: Unpack[backtester.Options]) -> BacktestResult: ...
+@overload
+def backtest(
+    strategy: Array | pd.DataFrame, market: MarketData, **options: Unpack[backtester.Options]
+) -> BacktestResult | Backtests: ...
+@wraps(backtester.backtest, assigned=_COPIED)
+def backtest(strategy: Any, market: MarketData, **options: Any) -> Any:
+    loaded = load_strategy(strategy) if isinstance(strategy, (str, PathLike)) else strategy
+    return backtester.backtest(loaded, market, **options)
+
+
+@wraps(lookahead.audit, assigned=_COPIED)
+def audit(strategy: StrategyLike, market: MarketData, **options: Unpack[AuditOptions]) -> Audit:
+    return lookahead.audit(load_strategy(strategy), market, **options)
+
+
+@wraps(comparison.compare, assigned=_COPIED)
+def compare(
+    results: Sequence[BacktestResult | str | PathLike[str]], *, names: Sequence[str] | None = None
+) -> comparison.Comparison:
+    places = [run_folder(run) for run in results if isinstance(run, (str, PathLike))]
+    if names is None and len(places) == len(results):
+        names = names_of(places)
+    loaded = [load_result(run) if isinstance(run, (str, PathLike)) else run for run in results]
+    return comparison.compare(loaded, names=names)

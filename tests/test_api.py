@@ -1,0 +1,137 @@
+"""The public face takes a name, a file or a folder wherever it takes a Strategy or a run, as the command line does."""
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_agents import tiny_train
+from made_markets import random_market
+from made_results import make_result
+
+import finpod
+from finpod import backtester
+from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.loading import KNOWN
+
+MINE = """
+import finpod
+
+class First(finpod.Strategy):
+    def decide(self, view):
+        return {view.tickers[0]: 1.0}
+
+class Second(finpod.Strategy):
+    def decide(self, view):
+        return {view.tickers[1]: 1.0}
+"""
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(days=330, gaps=0)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if name not in ("hierarchical-risk-parity",)])
+def test_g22_backtest_takes_the_name_of_a_strategy(market, name):
+    start = market.dates[300]
+    result = finpod.backtest(name, market, start=start)
+    assert result.strategy == name
+    assert result.to_json() == finpod.backtest(finpod.load_strategy(name), market, start=start).to_json()
+
+
+@pytest.mark.parametrize("path", [str, Path])
+def test_g22_backtest_and_audit_take_a_file(work, market, path):
+    start = market.dates[300]
+    result = finpod.backtest(path("strategies/mine.py:Second"), market, start=start, costs=finpod.Costs(fee_bps=0))
+    assert result.weights.iloc[-1, 1] == pytest.approx(1.0)
+    verdict = finpod.audit(path("strategies/mine.py:Second"), market, days=2, start=start)
+    assert verdict.passed
+    assert verdict.subject == "strategy Second"
+
+
+def test_g22_backtest_and_audit_take_a_trained_folder(work, market):
+    ensemble = tiny_train(market, work / "strategies" / "first")
+    options = {"start": market.dates[200], "end": market.dates[220], "examine": False}
+    by_folder = finpod.backtest("strategies/first", market, **options)
+    assert by_folder.trained_until == ensemble.trained_until
+    np.testing.assert_array_equal(by_folder.equity, finpod.backtest(ensemble, market, **options).equity)
+    assert finpod.audit(work / "strategies" / "first", market, days=2, start=market.dates[200]).passed
+
+
+def test_g22_compare_and_load_result_take_names_and_folders(work):
+    for seed, name in enumerate(("one", "two")):
+        make_result(days=60, seed=seed).save(work / "backtests" / name)
+    one, two = (finpod.load_result(work / "backtests" / name) for name in ("one", "two"))
+    assert finpod.load_result("one").to_json() == one.to_json()
+    expected = finpod.compare([one, two], names=["one", "two"]).to_json()
+    assert finpod.compare(["one", Path("backtests/two")]).to_json() == expected
+    assert finpod.compare([one, "two"], names=["one", "two"]).to_json() == expected
+    with pytest.raises(InputError, match=r"backtests/onee holds no backtest result .*; did you mean one\?"):
+        finpod.compare(["onee", two])
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("momentun", InputError, "there is no strategy 'momentun'; did you mean momentum?"),
+        ("mine", InputError, "there is no strategy 'mine'; did you mean strategies/mine.py?"),
+        ("mine.py", InputError, "there is no strategy file mine.py; did you mean strategies/mine.py?"),
+        ("strategies/mein.py", InputError, "there is no strategy file strategies/mein.py; did you mean strategies/mine"),
+        ("strategies/mine", InputError, "there is no strategy 'strategies/mine'; did you mean strategies/mine.py?"),
+        ("strategies", StrategyError, "strategies is not a trained folder"),
+        ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),
+        (3, InputError, "3 is not a strategy; give an instance of a Strategy"),
+        (backtester.Strategy, InputError, "<class 'finpod.strategy.Strategy'> is not a strategy; give an instance"),
+        (None, InputError, "None is not a strategy"),
+    ],
+)
+def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message):
+    (work / "notes.txt").write_text("x")
+    calls = [lambda: finpod.load_strategy(spec), lambda: finpod.audit(spec, market)]
+    if isinstance(spec, (str, Path)):
+        calls.append(lambda: finpod.backtest(spec, market))
+    for call in calls:
+        with pytest.raises(error) as raised:
+            call()
+        assert str(raised.value).startswith(message)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [None, "sample", 3])
+def test_what_is_no_market_is_one_line(wrong):
+    for call in (finpod.backtest, finpod.audit):
+        with pytest.raises(InputError, match="market is .*; give what load_market"):
+            call("momentum", wrong)
+
+
+def test_a_strategy_is_loaded_as_itself():
+    strategy = KNOWN["momentum"]()
+    assert finpod.load_strategy(strategy) is strategy
+
+
+def test_what_stands_in_the_way_of_a_suggestion_is_ignored(work):
+    (work / "strategies").rename(work / "old")
+    (work / "strategies").write_text("a file")
+    with pytest.raises(FinpodError, match="there is no strategy 'mine'; give a"):
+        finpod.load_strategy("mine")
+
+
+def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
+    weights = np.full(market.shape, 0.2)
+    weights[~market.member] = 0
+    result = finpod.backtest(weights, market, start=market.dates[300], name="fifths")
+    assert result.strategy == "fifths"
+    assert inspect.signature(finpod.backtest) == inspect.signature(backtester.backtest)
+    assert "trained folder" in finpod.backtest.__doc__
+    for wrong in ([1.0], KNOWN["momentum"]):
+        with pytest.raises(InputError, match="ready weights have shape|neither a Strategy nor"):
+            finpod.backtest(wrong, market)
