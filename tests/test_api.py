@@ -85,7 +85,11 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
         ("momentun", InputError, "there is no strategy 'momentun'; did you mean momentum?"),
         ("mine", InputError, "there is no strategy 'mine'; did you mean strategies/mine.py?"),
         ("mine.py", InputError, "there is no strategy file mine.py; did you mean strategies/mine.py?"),
-        ("strategies/mein.py", InputError, "there is no strategy file strategies/mein.py; did you mean strategies/mine"),
+        (
+            "strategies/mein.py",
+            InputError,
+            "there is no strategy file strategies/mein.py; did you mean strategies/mine",
+        ),
         ("strategies/mine", InputError, "there is no strategy 'strategies/mine'; did you mean strategies/mine.py?"),
         ("strategies", StrategyError, "strategies is not a trained folder"),
         ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),
@@ -109,7 +113,7 @@ def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message)
 @pytest.mark.parametrize("wrong", [None, "sample", 3])
 def test_what_is_no_market_is_one_line(wrong):
     for call in (finpod.backtest, finpod.audit):
-        with pytest.raises(InputError, match="market is .*; give what load_market"):
+        with pytest.raises(InputError, match=r"market is .*; give what load_market"):
             call("momentum", wrong)
 
 
@@ -133,5 +137,5 @@ def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
     assert inspect.signature(finpod.backtest) == inspect.signature(backtester.backtest)
     assert "trained folder" in finpod.backtest.__doc__
     for wrong in ([1.0], KNOWN["momentum"]):
-        with pytest.raises(InputError, match="ready weights have shape|neither a Strategy nor"):
+        with pytest.raises(InputError, match=r"ready weights have shape|neither a Strategy nor"):
             finpod.backtest(wrong, market)

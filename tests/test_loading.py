@@ -148,7 +148,9 @@ def test_a_loaded_strategy_can_be_copied_and_pickled(write):
 
 
 def test_other_files_and_folders_are_refused(write, tmp_path):
-    with pytest.raises(StrategyError, match=r"notes.txt is not a strategy; give a .py file, a trained folder or one of"):
+    with pytest.raises(
+        StrategyError, match=r"notes.txt is not a strategy; give a .py file, a trained folder or one of"
+    ):
         load_strategy(write("hello", "notes.txt"))
     with pytest.raises(StrategyError, match=r"is not a trained folder \(no ensemble.json\); train into it"):
         load_strategy(tmp_path)
