@@ -345,7 +345,7 @@ def test_a_close_only_market_leaves_out_by_name():
     assert left_out == ("log_dollar_volume_63", "amihud_63", "intraday_return_21", "volume_shock_5")
     assert set(kept) | set(left_out) == set(SETS["default"])
     assert resolve(market, "published")[1] == ("cci_30", "dx_30")
-    panel = build_panel(market, fit=(0, 280))
+    panel = build_panel(market, fit=(252, 280))
     assert (panel.names, panel.left_out) == (kept, left_out)
     assert panel.features.shape == (DAYS, NAMES, len(kept))
     with pytest.raises(InputError, match="amihud_63"):
@@ -457,13 +457,13 @@ def test_a_damaged_scaling_is_refused(damage):
 
 def test_a_panel_is_finite_and_on_its_device(market):
     gaps = np.random.default_rng(3).random((DAYS, NAMES)) < [0, 0, 0, 0.05, 0.05, 0.05]
-    panel = build_panel(with_gaps(market, gaps), EVERYTHING, fit=(0, 280), device="cpu")
+    panel = build_panel(with_gaps(market, gaps), EVERYTHING, fit=(252, 280), device="cpu")
     assert panel.features.dtype == torch.float32
     assert panel.features.device == torch.device("cpu")
     assert panel.features.isfinite().all()
     assert (panel.features[..., 0].abs() <= 3).all()
     assert (panel.features.abs() <= 5).all()
-    assert panel.names == (*SETS["default"], *SETS["published"])
+    assert set(panel.names) | panel.dropped.keys() == {*SETS["default"], *SETS["published"]}
     np.testing.assert_array_equal(panel.tradable, ~gaps)
     np.testing.assert_array_equal(panel.member, market.member)
     assert panel.features[270:].ne(0).any(dim=1).any(dim=0).all(), "every feature tells something"

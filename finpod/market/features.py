@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -43,6 +43,9 @@ Features = Feature | Sequence[Feature] | None
 
 FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
 """Every built-in feature by name."""
+MOST_UNDEFINED = 0.5
+"""Largest share of the training rows on which a feature may be undefined. An undefined feature is observed as 0, its
+average, so that a feature that is almost never defined in training has values in use that no agent has seen."""
 SETS: dict[str, tuple[str, ...]] = {"default": tuple(SCALE_FREE), "published": tuple(PUBLISHED)}
 """Named sets of features."""
 
@@ -63,6 +66,11 @@ class Panel:
     """Features asked for that the data cannot give."""
     scaling: Scaling
     """How they were scaled; belongs to the agent trained on them."""
+    undefined: Mapping[str, float] = field(default_factory=dict)
+    """Feature -> share of the members' bars on the training rows without a value, where it is above 0. Empty if the
+    scaling is that of a trained agent."""
+    dropped: Mapping[str, float] = field(default_factory=dict)
+    """The same for the features that were dropped because the share is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
@@ -121,12 +129,14 @@ def build_panel(
     fit: tuple[int, int] | None = None,
     device: str | torch.device = "cpu",
 ) -> Panel:
-    """Compute, scale and check the features of `market`.
+    """Return the features of `market`, computed, scaled and checked.
 
-    `fit` are the training rows (first, stop) that a new scaling is fitted on; a given `scaling`, of a trained agent, is
-    used as it is, and names the features where `features` is None. Raises InputError when there is neither, or when no
-    feature has a value on the training rows; CheckpointError when the features are not those of the scaling;
-    DataError, naming ticker, date and feature, for an infinite value.
+    `fit` are the training rows (first, stop) on which a new scaling is fitted. Features that are undefined on more than
+    half of the members' bars of these rows are dropped: see `Panel.dropped`. A given `scaling`, that of a trained agent,
+    is used as it is, and names the features where `features` is None.
+
+    Raises InputError when there is neither, or when no feature has enough values on the training rows; CheckpointError
+    when the features are not those of the scaling; DataError, naming ticker, date and feature, for an infinite value.
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES]:
@@ -141,17 +151,38 @@ def build_panel(
     raw = compute(market, kept, device)
     _require_finite(raw, market, names)
     member = torch.tensor(np.array(market.member), device=raw.device)
-    if scaling is None:
-        if fit is None:
-            raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
-        scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(map(_kind_of, kept)))
-        if not any(scaling.sd):
-            raise InputError(
-                f"no feature tells names or days apart on the training rows {fit[0]}:{fit[1]}; "
-                f"{names[0]} and the others may need earlier sessions to warm up"
-            )
     tradable = torch.tensor(np.array(market.has_bar), device=raw.device)
-    return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
+    if scaling is not None:
+        return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
+    if fit is None:
+        raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
+    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(map(_kind_of, kept)))
+    undefined = _undefined(raw, member & tradable, *fit, names)
+    dropped = {name: share for name, share in undefined.items() if share > MOST_UNDEFINED}
+    columns = [column for column, name in enumerate(names) if name not in dropped]
+    if not columns:
+        name, share = min(dropped.items(), key=lambda item: item[1])
+        raise InputError(
+            f"{name} is undefined on {share:.1%} of the training rows, and no other feature on fewer; at most half may be: "
+            "load earlier sessions for the features to warm up, or start the training window later"
+        )
+    scaling = scaling.select(columns)
+    if not any(scaling.sd):
+        raise InputError(
+            f"no feature tells names or days apart on the training rows {fit[0]}:{fit[1]}; "
+            f"{scaling.names[0]} and the others are constant there"
+        )
+    undefined = {name: share for name, share in undefined.items() if name not in dropped}
+    observed = scaling.apply(raw[..., columns] if dropped else raw, member)
+    return Panel(observed, tradable, member, scaling.names, left_out, scaling, undefined, dropped)
+
+
+def _undefined(raw: Tensor, listed: Tensor, first: int, stop: int, names: Sequence[str]) -> dict[str, float]:
+    """Feature -> share of the bars `listed` [T, N] on the rows [first, stop) without a value in `raw` [T, N, F], if > 0."""
+    listed = listed[first:stop]
+    count = (raw[first:stop].isnan() & listed.unsqueeze(-1)).sum((0, 1))
+    shares = (count / listed.sum().clamp(min=1)).tolist()
+    return {name: share for name, share in zip(names, shares, strict=True) if share > 0}
 
 
 def _expand(features: Features) -> list[Feature]:

@@ -48,6 +48,10 @@ class Scaling:
         mean, sd = torch.stack([torch.stack(pair) for pair in figures], dim=1).tolist()
         return cls(tuple(names), tuple(kinds), tuple(mean), tuple(sd))
 
+    def select(self, columns: Sequence[int]) -> Scaling:
+        """Return the scaling of some of the features, by their columns."""
+        return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
+
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
         """[T, N, F] float32 observations from raw [T, N, F], NaN where undefined, and member [T, N]; finite throughout.
 

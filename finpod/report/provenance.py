@@ -23,7 +23,13 @@ _HEADS = {"seed": "Agent seed"}
 """Columns of those lists: an agent's own seed is not that of its tournament."""
 _LONG_SERIES = 8
 """Figures by name, such as one a year, that are more than this stand on one line."""
-_LABELS = {"survivorship": "Names chosen with hindsight (survivorship)", "versions": "Made with"}
+_LABELS = {
+    "survivorship": "Names chosen with hindsight (survivorship)",
+    "versions": "Made with",
+    "left_out": "Features that the data cannot give",
+    "dropped": "Features dropped, undefined on this share of the training rows",
+    "undefined": "Features undefined on this share of the training rows",
+}
 """What keys are called whose own words would not do."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from finpod.atomic import refuse_existing, write_text
+from finpod.market.features import MOST_UNDEFINED
 from finpod.report.provenance import Table
 from finpod.table import percent, ratio
 from finpod.tournament.history import History, Trial
@@ -250,10 +251,17 @@ def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
             [seeds, *_pairs({name: value for name, value in history.logs[-1].plan.items() if name != "seed"})],
         ),
         ("Task", [*own, *_pairs(task)]),
+        ("Features by the share of training rows on which they are undefined", _shares(header.get("undefined", {}))),
         ("Learner of the first agent", _pairs(header.get("config", {}))),
         ("Versions", _pairs(header.get("versions", {}))),
     ]
     return [(title, rows) for title, rows in groups if rows]
+
+
+def _shares(undefined: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Features with the share of training rows without a value, the largest first, and whether they were dropped."""
+    falling = sorted(undefined.items(), key=lambda item: -item[1])
+    return [(name, f"{share:.1%}" + ", dropped" * (share > MOST_UNDEFINED)) for name, share in falling]
 
 
 def _pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -17,7 +17,6 @@ from finpod.envs.market import TradingConfig
 from finpod.errors import InputError
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, build_panel
-from finpod.market.scaling import Scaling
 from finpod.market.tape import Tape, build_tape
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Arena:
         if names is None or tuple(names) == panel.names:
             return panel
         columns = [panel.names.index(name) for name in panel.names if name in names]
-        scaling = Scaling.from_dict({key: [v[i] for i in columns] for key, v in panel.scaling.to_dict().items()})
+        scaling = panel.scaling.select(columns)
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def trading_of(self, settings: Settings) -> TradingConfig:
@@ -85,6 +84,8 @@ class Arena:
             "task": "stocks",
             "features": list(panel.names),
             "left_out": list(panel.left_out),
+            "dropped": dict(panel.dropped),
+            "undefined": dict(panel.undefined),
             "scaling": panel.scaling.to_dict(),
             "tickers": list(self.market.tickers),
             "trading": asdict(self.trading),

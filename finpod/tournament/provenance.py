@@ -14,6 +14,9 @@ from finpod.tournament.arena import Arena
 from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.plan import Plan
 
+TASK = ("features", "left_out", "dropped", "undefined", "trading", "fill", "training_data_hash")
+"""Entries of the task that an ensemble shows."""
+
 
 def provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]], device: str) -> dict[str, Any]:
     """Task, plan, members and the whole board of each run as plain values; `device` is that of the pods."""
@@ -28,7 +31,7 @@ def provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]], 
             name: getattr(plan, name) for name in ("agents", "rounds", "keep", "steps", "mode", "choice", "alike")
         },
         "score": "Sharpe ratio on the validation window, net of costs",
-        **{name: task[name] for name in ("features", "left_out", "trading", "fill", "training_data_hash")},
+        **{name: task[name] for name in TASK},
         "members": [_line(entry) for _, _, chosen in runs for entry in chosen],
         "board": [_line(entry) for _, board, _ in runs for entry in board.ranked()],
         "failed": sum(

@@ -26,7 +26,8 @@ ASKED = "asked.json"
 """What the run was asked with, on the command line."""
 SUFFIX = ".unfinished"
 """Of the folder beside the output, in which log and checkpoints lie until the end."""
-FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.")
+FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
+        "undefined.")  # fmt: skip
 """Settings that may change from one driver to the next, for no agent depends on them."""
 FIXED = ("task.", "format")
 """Settings that may never change, for the scores would not compare."""
@@ -44,6 +45,7 @@ def header(arena: Arena, plan: Plan, config: PPOConfig) -> dict[str, Any]:
         "config": asdict(config),
         LEVELS: [plan.goal(level, arena.trading.num_envs * config.num_steps) for level in range(plan.rounds)],
         "task": {name: task[name] for name in names} | {"threads": arena.threads},
+        "undefined": task["dropped"] | task["undefined"],
         "data_title": task["data_title"],
         "versions": versions(),
     }

@@ -7,6 +7,7 @@ at equal experience. Where the slices run, in this process or on Ray, changes no
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.errors import FinpodError, InputError
 from finpod.market.data import Array, DateLike, MarketData
-from finpod.market.features import Features
+from finpod.market.features import Features, Panel
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
 from finpod.measures import metrics
@@ -40,6 +41,8 @@ from finpod.tournament.search import Generator, Search
 from finpod.workers.engine import Engine, InlineEngine
 
 Progress = Callable[[str, float], None]
+SPARSE = 0.25
+"""Share of training rows without a value from which a feature is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,9 @@ def train(
     plans = [replace(first, seed=seed + s) for s in range(seeds)]
     require_place(target, storage, resume=resume, fork=fork, overwrite=overwrite)
     say("features", 0.0)
-    _ = arena.panel
+    remarks = feature_remarks(arena.panel)
+    if arena.panel.dropped and progress is None and watch is None:
+        warnings.warn(remarks[0], stacklevel=2)
     with (
         closing(open_engine(arena, where)) as engine,  # whatever can fail has, before an earlier run is cleared away
         unfinished(
@@ -141,7 +146,7 @@ def train(
         ) as place,
     ):
         note_asked(place, asked)
-        runs = _run_all(arena, plans, config or PPOConfig(), engine, place, say, watch, fork is not None)
+        runs = _run_all(arena, plans, config or PPOConfig(), engine, place, say, watch, fork is not None, remarks)
         ensemble = _ensemble(arena, runs, target, features, "cuda" if where.gpus else here)
         ensemble.provenance = {
             **ensemble.provenance,
@@ -164,13 +169,14 @@ def _run_all(
     say: Progress,
     watch: Watch | None,
     forked: bool,
+    said_first: Sequence[str],
 ) -> list[Run]:
-    """One tournament a seed, one after the other on the same engine."""
+    """One tournament a seed, one after the other on the same engine; watchers of the first are told `said_first`."""
     base, runs = equal_weight_returns(arena), []
     for s, plan in enumerate(plans):
         store = open_store(f"{place.where}/seed-{plan.seed}")
         told = _part(say, plan, s, len(plans))
-        remarks: list[str] = []
+        remarks = [] if s else [*said_first]
         journal = open_journal(store, header(arena, plan, config), remarks.append, forked)
         driver = tournament(arena, plan, config, told, store, journal, engine, watch, remarks)
         runs.append((plan, driver.board, driver.choose(base)))
@@ -217,6 +223,21 @@ def tournament(
         )
     progress("choosing", 1.0)
     return driver
+
+
+def feature_remarks(panel: Panel) -> list[str]:
+    """Return a sentence that names the features dropped, and one that names those undefined on more than a quarter of the
+    training rows; none if there are no such features."""
+    remarks = []
+    if panel.dropped:
+        remarks.append(f"features dropped, undefined on most training rows: {_shares(panel.dropped)}")
+    if sparse := {name: share for name, share in panel.undefined.items() if share > SPARSE}:
+        remarks.append(f"features undefined on many training rows, where they count as average: {_shares(sparse)}")
+    return remarks
+
+
+def _shares(undefined: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.1%}" for name, share in undefined.items())
 
 
 def _doing(generation: int, trial: int, plan: Plan) -> str:

@@ -36,7 +36,7 @@ FORMAT = "finpod walk-forward 1"
 MANIFEST = "walkforward.json"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill")
-"""What all agents of a walk-forward say of themselves alike."""
+"""Entries of an ensemble's provenance that a walk-forward shows once; features are left out where segments differ."""
 
 
 class WalkForward(Strategy):
@@ -119,15 +119,21 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
                 "chosen": ", ".join(str(one.get("agent")) for one in chosen) or agent.name,
                 "trials": agent.trials,
                 "validation_score": float(np.mean(scores)) if scores else math.nan,
+                **({"dropped": ", ".join(dropped)} if (dropped := agent.provenance.get("dropped")) else {}),
             }
         )
     shared = agents[0].provenance
     windows = {name: settings[name] for name in ("expanding", "purge", "embargo") if name in settings}
     return {
-        **{name: shared[name] for name in (*SHARED, "versions") if name in shared},
+        **{name: shared[name] for name in (*SHARED, "versions") if name in shared and _alike(agents, name)},
         "segments": lines,
         "walk_forward": {"segments": len(segments), **windows},
     }
+
+
+def _alike(agents: Sequence[Strategy], name: str) -> bool:
+    """Whether an entry is the same for all agents; only features can differ, since each segment drops its own."""
+    return name != "features" or all(agent.provenance.get(name) == agents[0].provenance.get(name) for agent in agents)
 
 
 def with_segments(result: BacktestResult, strategy: WalkForward, market: MarketData) -> BacktestResult:

@@ -1,0 +1,246 @@
+"""Features that are undefined on most training rows are dropped and named; learning from a single step; minibatch sizes."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from made_agents import CONFIG, TRAIN, tiny_train
+from made_markets import make_market, random_market
+from test_ppo import bandit, experience, rollout_of, weights_of
+
+import finpod
+from finpod.cli import main
+from finpod.errors import InputError
+from finpod.market.features import FEATURES, SETS, build_panel
+from finpod.market.store import save_snapshot
+from finpod.report.provenance import provenance
+from finpod.report.training import render_training_report
+from finpod.rl.ppo import PPOConfig
+from finpod.tournament.history import read_history
+from finpod.walkforward import load_walkforward, walk_forward
+
+DAYS = 420
+AVAILABLE = tuple(name for name in SETS["default"] if not FEATURES[name].tables)
+"""Features that need closes alone."""
+LONG = {name for name in AVAILABLE if FEATURES[name].warm_up > 200}
+
+
+@pytest.fixture(scope="module")
+def market():
+    return replace(random_market(DAYS, 5, gaps=0, seed=2), open=None, member=np.ones((DAYS, 5), dtype=bool))
+
+
+@pytest.fixture(scope="module")
+def trained(market, tmp_path_factory):
+    """Default features, trained on the first year of the data and validated on the next half-year."""
+    days = market.dates
+    with pytest.warns(UserWarning, match=r"momentum_12_1 99\.6%"):
+        return tiny_train(market, tmp_path_factory.mktemp("runs") / "first-year", features=None, agents=2, rounds=1,
+                          train=(days[0], days[252]), validation=(days[253], days[380]))  # fmt: skip
+
+
+def late(first, market=None):
+    """A feature that is the close from row `first` on and NaN before."""
+
+    def late_close(market):
+        return np.where(np.arange(len(market.dates))[:, None] < first, math.nan, market.close)
+
+    return late_close
+
+
+def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_named(trained):
+    for member in trained.members:
+        assert not LONG & set(member.task_spec["features"])
+    dropped, undefined = (trained.provenance[name] for name in ("dropped", "undefined"))
+    assert dropped.keys() == LONG
+    assert dropped["momentum_12_1"] == pytest.approx(252 / 253)
+    assert dropped["high_252_distance"] == pytest.approx(251 / 253)
+    assert undefined["return_63"] == pytest.approx(63 / 253)
+    assert set(trained.provenance["features"]) == set(AVAILABLE) - LONG
+
+
+def test_g13_what_agents_see_is_as_often_defined_in_training_as_in_validation(market):
+    panel = build_panel(market, fit=(0, 253))
+    training, validation = panel.features[:253], panel.features[253:380]
+    for column, name in enumerate(panel.names):
+        zero = [float((rows[..., column] == 0).float().mean()) for rows in (training, validation)]
+        assert zero[0] <= 0.5, name
+        assert zero[1] <= 0.05, name
+
+
+def test_g13_reports_say_which(market, trained, tmp_path):
+    result = finpod.backtest(trained, market, start=market.dates[381])
+    rows = {label: text for title, rows in provenance(result) if title == "Agent" for label, text in rows}
+    dropped = {
+        label.rpartition(": ")[2].lower(): text for label, text in rows.items() if label.startswith("Features dropped")
+    }
+    assert dropped.keys() == {name.replace("_", " ") for name in LONG}
+    assert dropped["momentum 12 1"] == "0.99605"
+
+
+def test_g13_the_log_and_the_training_report_say_which(market, tmp_path):
+    with pytest.warns(UserWarning, match="late_close"):
+        tiny_train(market, tmp_path / "late", features=["return_5", late(80)])
+    header = read_history(tmp_path / "late").logs[0].header
+    assert header["undefined"] == {"late_close": pytest.approx((80 - TRAIN[0]) / (TRAIN[1] - TRAIN[0] + 1))}
+    page = render_training_report(read_history(tmp_path / "late"))
+    assert "98.2%, dropped" in page
+
+
+def test_g13_the_command_line_says_which(market, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(market, tmp_path / "data" / "short")
+    day = [f"{date!s:.10}" for date in market.dates]
+    windows = f"--train {day[0]}:{day[252]} --validation {day[253]}:{day[380]}"
+    with pytest.raises(SystemExit) as ended:
+        main(f"train stocks --market short {windows} --out strategies/short --agents 1 --rounds 1 --keep 1 "
+             "--steps 8192 --features return_5,return_63,momentum_12_1 --device cpu --json".split())  # fmt: skip
+    printed = capsys.readouterr()
+    assert ended.value.code == 0
+    assert "momentum_12_1 99.6%" in printed.err
+    assert json.loads(printed.out)["dropped"] == {"momentum_12_1": pytest.approx(252 / 253)}
+    assert [path.name for path in Path("strategies").iterdir()] == ["short"]
+
+
+def test_g13_progress_and_watch_are_told_instead_of_a_warning(market, tmp_path):
+    told, remarks = [], []
+    plain = {"features": ["return_5", late(80)], "agents": 1, "rounds": 1, "keep": 1}
+    tiny_train(market, tmp_path / "progress", progress=lambda doing, share: told.append(doing), **plain)
+    assert any("late_close 98.2%" in doing for doing in told)
+    tiny_train(market, tmp_path / "watch", watch=lambda status: remarks.append(status.remark), **plain)
+    assert sum("late_close 98.2%" in remark for remark in remarks) == 1
+
+
+@pytest.mark.parametrize(("first", "kept"), [(0, True), (27, True), (28, True), (29, False), (56, False)])
+def test_g13_at_least_half_of_the_training_rows_must_have_a_value(market, first, kept):
+    """28 of the rows 25 to 80 are half of them."""
+    panel = build_panel(market, ["return_5", late(25 + first)], fit=(25, 81))
+    share = first / 56
+    assert panel.names == (("return_5", "late_close") if kept else ("return_5",))
+    assert panel.dropped == ({} if kept else {"late_close": pytest.approx(share)})
+    assert panel.undefined == ({"late_close": pytest.approx(share)} if kept and first else {})
+
+
+def test_g13_only_bars_of_members_count():
+    """A name that lists late, or is no member, takes no feature away from those that are there."""
+    close = np.random.default_rng(1).uniform(10, 20, (60, 4))
+    close[:55, 3] = np.nan
+    member = np.ones((60, 4), dtype=bool)
+    member[:, 2] = False
+
+    def own(market):
+        return np.where(np.arange(4) == 2, math.nan, market.close)
+
+    panel = build_panel(make_market(close, member=member), ["return_5", own], fit=(10, 60))
+    assert panel.dropped == {}
+    assert panel.undefined == {"return_5": pytest.approx(5 / 105)}
+
+
+def test_g13_values_are_those_of_a_panel_that_never_asked_for_what_is_dropped(market):
+    asked = build_panel(market, fit=(0, 253))
+    plain = build_panel(market, asked.names, fit=(0, 253))
+    assert torch.equal(asked.features, plain.features)
+    assert asked.scaling == plain.scaling
+    whole = build_panel(market, fit=(253, 300))
+    assert whole.dropped == whole.undefined == {}
+    assert whole.names == AVAILABLE
+
+
+def test_g13_a_training_window_without_any_feature_is_refused(market, tmp_path):
+    with pytest.raises(InputError, match=r"beta_252 is undefined on 100\.0% of the training rows") as raised:
+        tiny_train(market, tmp_path / "none", features=["beta_252", late(400)])
+    assert "\n" not in str(raised.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_g13_an_environment_drops_them_too_and_a_trained_scaling_never(market):
+    env = finpod.make_env("stocks", market=market, num_envs=2, end=market.dates[252])
+    assert set(env.panel.dropped) == LONG
+    assert env.panel.features.shape[-1] == len(env.panel.names) == len(AVAILABLE) - len(LONG)
+    scaling = build_panel(market, fit=(253, 400)).scaling
+    assert build_panel(market.rows(0, 260), scaling=scaling).names == AVAILABLE
+
+
+def test_g13_segments_of_a_walk_forward_tell_what_each_dropped(tmp_path):
+    market = replace(random_market(260, 5, gaps=0, seed=5), member=np.ones((260, 5), dtype=bool))
+    features = ["return_5", late(90)]
+    result = walk_forward(
+        market=market, start=market.dates[130], out=tmp_path / "wf", train=60, validation=30, test=60, hold=2, num_envs=8,
+        start_groups=4, horizon=5, features=features, config=CONFIG, agents=1, rounds=1, keep=1, steps=1,
+        progress=lambda doing, share: None,
+    )  # fmt: skip
+    lines = result.agent["segments"]
+    assert [line.get("dropped", "") for line in lines] == ["late_close", "", ""]
+    assert "features" not in load_walkforward(tmp_path / "wf", [features[1]]).provenance
+
+
+# --- a single number, and minibatches ----------------------------------------------------------------------------------
+
+
+def test_g14_one_account_and_one_step_learn(market, tmp_path):
+    config = PPOConfig(num_steps=1, num_minibatches=1)
+    ensemble = tiny_train(market, tmp_path / "one", num_envs=1, start_groups=1, config=config, agents=1, keep=1,
+                          rounds=1, steps=40)  # fmt: skip
+    weights = ensemble.members[0].weights
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+    assert weights["out.weight"].abs().max() > 0, "the policy has moved from where it began"
+    assert weights["day.weight"].abs().max() > 0
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize("center_days", [True, False])
+def test_g14_advantages_are_finite_whatever_their_number(shape, center_days):
+    learner = bandit(replace(CONFIG, center_days=center_days))
+    advantage = torch.randn(shape) + 3
+    scaled = learner.standardise(advantage)
+    assert scaled.isfinite().all()
+    if advantage.numel() == 1:
+        assert torch.equal(scaled, advantage)
+    else:
+        assert scaled.std() == pytest.approx(1.0, abs=1e-4)
+        assert scaled.mean() == pytest.approx(0.0, abs=1e-5)
+    assert learner.standardise(torch.full(shape, 2.0)).isfinite().all()
+
+
+def test_g14_an_update_on_one_number_follows_its_sign():
+    moved = []
+    for sign in (1.0, -1.0):
+        learner = bandit(replace(CONFIG, gamma=0.0, num_minibatches=1, update_epochs=1, vf_coef=0.0), groups=1)
+        torch.manual_seed(3)
+        data = experience(learner, accounts=1, steps=1)
+        data["advantage"] = torch.full_like(data["advantage"], sign)
+        before = weights_of(learner.policy)
+        learner.update(rollout_of(data, learner))
+        moved.append(weights_of(learner.policy) - before)
+    assert all(move.isfinite().all() and move.norm() > 0 for move in moved)
+    assert float(moved[0] @ moved[1]) < 0
+
+
+@given(groups=st.integers(1, 40), minibatches=st.integers(1, 12))
+def test_g15_every_pass_takes_as_many_steps_as_asked_for(groups, minibatches):
+    learner = bandit(replace(CONFIG, update_epochs=2, num_minibatches=minibatches), groups=groups, trained=False)
+    sizes, loss = [], learner.loss
+    learner.loss = lambda row, **part: sizes.append(row.shape[1]) or loss(row, **part)
+    learner.update(rollout_of(experience(learner, accounts=1, steps=1), learner))
+    steps = min(groups, minibatches)
+    assert len(sizes) == 2 * steps
+    for one_pass in (sizes[:steps], sizes[steps:]):
+        assert sum(one_pass) == groups
+        assert max(one_pass) - min(one_pass) <= 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "minibatches", "sizes"), [(5, 4, [2, 1, 1, 1]), (16, 5, [4, 3, 3, 3, 3]), (8, 4, [2] * 4)]
+)
+def test_g15_examples(groups, minibatches, sizes, monkeypatch):
+    learner = bandit(replace(CONFIG, update_epochs=1, num_minibatches=minibatches), groups=groups)
+    seen, loss = [], learner.loss
+    monkeypatch.setattr(learner, "loss", lambda row, **part: seen.append(row.shape[1]) or loss(row, **part))
+    learner.update(rollout_of(experience(learner), learner))
+    assert seen == sizes
