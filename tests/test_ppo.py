@@ -204,7 +204,7 @@ def test_minibatches_are_whole_groups_and_cover_the_rollout_once_an_epoch(monkey
     monkeypatch.setattr(learner, "loss", lambda row, **part: seen.append((row, part["state"])) or loss(row, **part))
     data = experience(learner)
     learner.update(rollout_of(data, learner))
-    assert [row.shape[1] for row, _ in seen] == [3, 3, 1, 3, 3, 1]
+    assert [row.shape[1] for row, _ in seen] == [3, 2, 2, 3, 2, 2]
     for epoch in (seen[:3], seen[3:]):
         states = torch.cat([state for _, state in epoch], dim=1)
         order = states[0, :, 0, 0].argsort()

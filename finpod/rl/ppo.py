@@ -38,7 +38,8 @@ class PPOConfig:
     update_epochs: int = 4
     """Passes over a rollout."""
     num_minibatches: int = 4
-    """Minibatches a pass; each holds whole groups of accounts."""
+    """Minibatches, and so optimiser steps, of a pass over the rollout; at most one a group of accounts. Each holds whole
+    groups, and their sizes differ by at most one group."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
@@ -134,7 +135,7 @@ class PPO:
         log: list[dict[str, Tensor]] = []
         for _ in range(config.update_epochs):
             order = torch.randperm(groups, generator=self.generator, device=self.generator.device).to(target.device)
-            for chosen in order.chunk(min(config.num_minibatches, groups)):
+            for chosen in order.tensor_split(min(config.num_minibatches, groups)):
                 part = {name: value[:, chosen] for name, value in batch.items()}
                 loss, terms = self.loss(**part, ent_coef=ent_coef)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -148,7 +149,13 @@ class PPO:
         return {name: torch.stack([terms[name].detach() for terms in log]).mean() for name in log[0]}
 
     def standardise(self, advantage: Tensor) -> Tensor:
-        """Advantages [H, G, M] about the mean of their day (if asked, and where a day has several accounts), unit spread."""
+        """Return advantages [H, G, M] with mean 0 and standard deviation 1.
+
+        With `center_days` the mean is that of the accounts of a day, where a day has several. A single advantage has
+        neither mean nor spread to be measured by and is returned as it is.
+        """
+        if advantage.numel() == 1:
+            return advantage
         if self.config.center_days and advantage.shape[-1] > 1:
             advantage = advantage - advantage.mean(-1, keepdim=True)
         else:
