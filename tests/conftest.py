@@ -1,12 +1,14 @@
 """Fixtures shared by all tests, and the closing count of what was skipped for want of the shared data."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+GOLDEN = Path(__file__).parent / "golden"
 NO_SHARED = "shared data absent: set FINPOD_SHARED to the folder that holds data/"
 
 
@@ -17,6 +19,22 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(NO_SHARED)
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="write the files in tests/golden anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], str]:
+    """A function (file name, text of this run) -> text of the file in tests/golden; `--golden` writes the text first."""
+
+    def expected(name: str, text: str) -> str:
+        if request.config.getoption("--golden"):
+            (GOLDEN / name).write_text(text)
+        return (GOLDEN / name).read_text()
+
+    return expected
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
