@@ -1,0 +1,68 @@
+"""An ensemble, an unfinished run and a result that commit 4182994 wrote are still read (`made_saved.py`)."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from made_agents import STEPS_AN_UPDATE, tiny_train
+from made_saved import SAVED, VALIDATED, saved_market
+from typer.testing import CliRunner
+
+import finpod
+from finpod.cli import app
+from finpod.tournament.history import read_history
+from finpod.tournament.plan import Plan, Search
+from finpod.tournament.replay import verify_log
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(SAVED, tmp_path / "saved")
+
+
+def test_a_trained_folder_loads_and_decides():
+    ensemble = finpod.load_strategy(SAVED / "ensemble")
+    market = saved_market()
+    result = finpod.backtest(ensemble, market, start=market.dates[VALIDATED], examine=False)
+    assert len(ensemble.alone) == 2
+    assert ensemble.trials == 4
+    assert result.equity.iloc[0] == 1e6
+    assert (result.trades["kind"] == "fill").sum() > 10
+    before = finpod.load_result(SAVED / "result")
+    np.testing.assert_allclose(result.equity.to_numpy(), before.equity.to_numpy(), rtol=1e-6)
+
+
+def test_an_unfinished_run_is_resumed_to_its_end(saved):
+    history = read_history(saved / "run.unfinished")
+    begun = [(trial.number, trial.state, trial.score) for trial in history.trials]
+    assert [state for _, state, _ in begun] == ["ended", "ended", "open", "open"]
+    plan = Plan(checkpoint_steps=STEPS_AN_UPDATE, search=Search(structure=False))
+    ensemble = tiny_train(saved_market(), saved / "run", seed=7, plan=plan, resume=True)
+    assert ensemble.trials == 4
+    assert not (saved / "run.unfinished").exists()
+    ended = [(trial.number, trial.state, trial.score) for trial in read_history(saved / "run").trials]
+    assert ended[:2] == begun[:2]
+    assert [state for _, state, _ in ended] == ["ended"] * 4
+    log = (saved / "run" / "log-7.jsonl").read_bytes()
+    assert log.startswith((SAVED / "run.unfinished" / "seed-7" / "log.jsonl").read_bytes())
+
+
+def test_the_log_of_a_finished_run_is_verified():
+    board = verify_log(SAVED / "ensemble" / "log-7.jsonl")
+    assert len(board.log) == 4
+    assert all(np.isfinite(entry.score) for entry in board.log)
+
+
+@pytest.mark.parametrize(("name", "count"), [("ensemble", 4), ("run.unfinished", 2)])
+def test_the_leaderboard_reads_a_run(saved, name, count):
+    ended = CliRunner().invoke(app, ["leaderboard", str(saved / name), "--json"])
+    assert ended.exit_code == 0, ended.output
+    assert [trial["state"] for trial in json.loads(ended.stdout)["board"]] == ["ended"] * count
+
+
+def test_a_saved_result_loads():
+    result = finpod.load_result(SAVED / "result")
+    assert result.strategy == "ensemble"
+    assert result.metrics.days == len(result.equity) - 1
