@@ -1,11 +1,10 @@
-"""The public face, what importing costs, and the layers of the house held against the real imports."""
+"""The public names, the cost of importing them, the dependencies, and the tree in the README."""
 
 import ast
 import json
 import subprocess
 import sys
 import tomllib
-from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,39 +15,6 @@ from finpod import errors
 
 PACKAGE = Path(finpod.__file__).parent
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
-
-LAYERS = [
-    ["errors", "atomic", "devices", "jsonable", "seeds", "storage", "measures", "bootstrap", "significance"],
-    ["market"],
-    [
-        "strategy",
-        "decisions",
-        "simulation",
-        "outcome",
-        "result",
-        "saved",
-        "caveats",
-        "table",
-        "backtester",
-        "lookahead",
-        "simulator",
-        "evidence",
-        "relaxation",
-        "batch",
-        "comparison",
-        "export",
-    ],
-    ["envs"],
-    ["rl"],
-    ["workers"],
-    ["tournament"],
-    ["loading", "walkforward", "report"],
-    ["api"],
-    ["runs", "bench", "cli", "demo", "deploy"],
-]
-"""The module map of the README: a module may import from its own layer and from those before it."""
-UPWARD = {("result", "report"), ("comparison", "report")}
-"""The named exceptions: a result and a comparison draw themselves."""
 
 
 def module_name(path):
@@ -64,43 +30,6 @@ def fresh(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def imports(name, *, when_loaded=False):
-    """The finpod modules that a module imports anywhere in its text; or only those it needs while it is being loaded."""
-    found = set()
-    pending = [ast.parse(MODULES[name].read_text())]
-    while pending:
-        node = pending.pop()
-        if when_loaded and (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        ):
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "finpod"}
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name} has a relative import"
-            if node.module and node.module.split(".")[0] == "finpod":
-                found |= {home(node.module, alias.name) for alias in node.names}
-        pending.extend(ast.iter_child_nodes(node))
-    return found - {name}
-
-
-def home(module, name):
-    """The module that `from module import name` reaches: a submodule, the home of a public name, or the module itself."""
-    if f"{module}.{name}" in MODULES:
-        return f"{module}.{name}"
-    if module == "finpod" and name in finpod._HOME:
-        return f"finpod.{finpod._HOME[name]}"
-    return module
-
-
-def layer(module):
-    part = module.split(".")[1]
-    found = [number for number, parts in enumerate(LAYERS) if part in parts]
-    assert found, f"{module} is in no layer: add it to the module map"
-    return found[0]
 
 
 def test_all_is_complete():
@@ -140,21 +69,6 @@ def test_importing_finpod_loads_nothing_heavy():
 def test_the_strategy_module_loads_no_torch():
     loaded = fresh("import json, sys, finpod; finpod.Strategy; finpod.Costs; print(json.dumps(sorted(sys.modules)))")
     assert not HEAVY - {"pandas"} & set(loaded)
-
-
-@pytest.mark.parametrize("name", sorted(set(MODULES) - {"finpod"}))
-def test_modules_import_only_from_their_layer_and_those_below(name):
-    used = imports(name)
-    if layer(name) < len(LAYERS) - 1:
-        assert "finpod" not in used or "__version__" in MODULES[name].read_text(), f"{name} hides imports behind finpod"
-    upward = {other for other in used - {"finpod"} if layer(other) > layer(name)}
-    own = name.split(".")[1]
-    assert {other for other in upward if (own, other.split(".")[1]) not in UPWARD} == set()
-
-
-def test_modules_have_no_cycles():
-    graph = {name: imports(name, when_loaded=True) - {"finpod"} for name in MODULES if name != "finpod"}
-    assert set(TopologicalSorter(graph).static_order()) >= set(graph)
 
 
 def test_every_module_says_what_it_is_for():

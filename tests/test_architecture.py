@@ -1,0 +1,250 @@
+"""The rules of the house: layers, circles, sizes, decisions by prose, options named by the library.
+
+All imports count: at the top of a module, inside functions, and under TYPE_CHECKING. `known.toml` lists today's exceptions.
+A list may only shrink: a test fails for an exception that is not listed, and for a listed one that is no longer there.
+"""
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import finpod
+
+PACKAGE = Path(finpod.__file__).parent
+KNOWN = tomllib.loads((Path(__file__).parent / "known.toml").read_text())
+MODULE_LINES, BODY_LINES = 350, 40
+READS_USERS_FILES = {"market.parsing", "market.files", "market.tidy", "market.readers"}
+"""Modules that may look for words in texts, for the texts are those of users' files."""
+KNOWS_OPTIONS = {"cli", "deploy"}
+"""Packages that may name options of the command line."""
+WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | ast.IfExp | ast.Starred
+"""Expressions that are made of the texts in them."""
+
+LAYERS = """
+errors figures measures periods significance risk_figures files storage | atomic jsonable bootstrap seeds
+market
+features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
+trading | market.ledger market.tape simulation
+strategy weights rules synthetic result | decisions evidence.baselines simulator
+lookahead
+envs
+rl
+tasks | devices envs.tasks envs.trading
+workers
+evidence
+backtesting | backtester outcome relaxation batch saved export table caveats comparison
+tournament
+ensemble | tournament.ensemble tournament.provenance
+walkforward
+loading
+report
+api
+bench
+deploy
+cli | demo runs
+"""
+"""A module imports from its own layer and from those above it. Behind the bar: modules that will move to the layer."""
+PARTS = {
+    part: number for number, line in enumerate(LAYERS.split("\n")) for part in line.replace("|", " ").split() if part
+}
+TASK_BLIND = ("rl", "workers", "tournament")
+"""Packages that serve any task, and therefore import nothing of the packages below."""
+OF_STOCKS = ("market", "features", "trading", "simulation", "backtester", "report", "envs")
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))} | {"": PACKAGE / "__init__.py"}
+
+
+@cache
+def tree(module):
+    return ast.parse(MODULES[module].read_text())
+
+
+def nodes(module, *kinds):
+    return (node for node in ast.walk(tree(module)) if isinstance(node, kinds))
+
+
+@cache
+def imports(module):
+    """The modules of finpod that a module imports anywhere in its text; a public name counts as its home."""
+    targets = set()
+    for node in nodes(module, ast.Import, ast.ImportFrom):
+        if isinstance(node, ast.Import):
+            targets |= {alias.name for alias in node.names}
+            continue
+        assert node.level == 0, f"{module} has a relative import"
+        for alias in node.names:
+            home = finpod._HOME.get(alias.name) if node.module == "finpod" else None
+            inner = f"{node.module}.{alias.name}".removeprefix("finpod.")
+            targets.add(f"finpod.{home}" if home else f"finpod.{inner}" if inner in MODULES else node.module)
+    return {name.removeprefix("finpod.") for name in targets if name.startswith("finpod.")} - {module}
+
+
+def edges():
+    return [(module, target) for module in MODULES if module for target in sorted(imports(module))]
+
+
+def layer(module):
+    prefixes = [module.rsplit(".", cut)[0] for cut in range(module.count(".") + 1)]
+    place = next((PARTS[prefix] for prefix in prefixes if prefix in PARTS), None)
+    assert place is not None, f"{module} is in no layer: add it to LAYERS"
+    return place
+
+
+def check(name, actual):
+    """Compare exceptions with the list of that name in known.toml."""
+    known, actual = Counter(KNOWN[name]), Counter(actual)
+    new, gone = sorted((actual - known).elements()), sorted((known - actual).elements())
+    assert not new, f"against the rules of tests/test_architecture.py ({name}): {new}"
+    assert not gone, f"no longer there, so take it off the list {name!r} in tests/known.toml: {gone}"
+
+
+@pytest.mark.parametrize("name", [name for name, known in KNOWN.items() if isinstance(known, list)])
+def test_the_lists_are_sorted(name):
+    assert KNOWN[name] == sorted(KNOWN[name])
+
+
+def test_imports_go_to_the_own_layer_or_a_lower_one():
+    check("upward", [f"{module} -> {target}" for module, target in edges() if layer(target) > layer(module)])
+
+
+def test_only_the_top_layers_import_the_package_as_a_whole():
+    """Whoever writes `import finpod` hides which modules are used."""
+    whole = [a for a in MODULES for node in nodes(a, ast.Import) if "finpod" in {alias.name for alias in node.names}]
+    check("hidden", {module for module in whole if layer(module) < PARTS["bench"]})
+
+
+def test_what_serves_any_task_knows_nothing_of_stocks():
+    def part_of(module, packages):
+        return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+    check("knows_stocks", [f"{a} -> {b}" for a, b in edges() if part_of(a, TASK_BLIND) and part_of(b, OF_STOCKS)])
+
+
+def test_imports_form_no_circle_but_for_the_known_ones():
+    check("circles", [" ".join(circle) for circle in circles(edges())])
+
+
+def circles(graph):
+    """Modules that reach each other, by their names in order; each of a circle belongs to one of these sets."""
+    targets = {}
+    for module, target in graph:
+        targets.setdefault(module, set()).add(target)
+    reached = {module: set() for module in targets}
+    for module, reach in reached.items():
+        pending = [module]
+        while pending:
+            following = targets.get(pending.pop(), set()) - reach
+            reach |= following
+            pending += following
+    return {
+        tuple(sorted(other for other in reach if module in reached.get(other, ())))
+        for module, reach in reached.items()
+        if module in reach
+    }
+
+
+def test_circles_are_found_whatever_leads_into_them():
+    graph = [("a", "b"), ("b", "c"), ("c", "b"), ("c", "d"), ("d", "e"), ("f", "g"), ("g", "h"), ("h", "f")]
+    assert circles(graph) == {("b", "c"), ("f", "g", "h")}
+
+
+def test_modules_are_short():
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    check_sizes("module_lines", {module: count for module, count in lines.items() if count > MODULE_LINES})
+
+
+def test_functions_are_short():
+    long = {}
+    for module in MODULES:
+        for function in nodes(module, ast.FunctionDef, ast.AsyncFunctionDef):
+            body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+            count = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            if count > BODY_LINES:
+                long[f"{module}.{function.name}"] = count
+    check_sizes("body_lines", long)
+
+
+def check_sizes(name, sizes):
+    """Compare what is too long with the table of that name in known.toml, which says how long each may be at most."""
+    check_names = {"new": sorted(sizes.keys() - KNOWN[name].keys()), "gone": sorted(KNOWN[name].keys() - sizes.keys())}
+    assert check_names == {"new": [], "gone": []}, f"{name}: split what is new; take what is gone off tests/known.toml"
+    assert {where: size for where, size in sizes.items() if size > KNOWN[name][where]} == {}, f"{name}: has grown"
+
+
+def literals(node, module, depth=4):
+    """Texts in an expression, of dictionaries the keys: written there, or behind names of constants and of loops over them."""
+    if isinstance(node, ast.Constant):
+        yield from [node.value] if isinstance(node.value, str) else []
+    elif isinstance(node, ast.Name):
+        for value, home in bound(node.id, module) if depth else []:
+            yield from literals(value, home, depth - 1)
+    elif isinstance(node, WHOLE):
+        for part in node.keys if isinstance(node, ast.Dict) else ast.iter_child_nodes(node):
+            yield from literals(part, module, depth)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("items", "keys"):
+        yield from literals(node.func.value, module, depth)
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("tuple", "set", "frozenset"):
+        for part in node.args:
+            yield from literals(part, module, depth)
+
+
+@cache
+def bound(name, module):
+    """What a name is bound to in a module, by assignments of constants and loops, each with the module of its names."""
+    values = []
+    for node in nodes(module, ast.Assign, ast.AnnAssign, ast.For, ast.comprehension):
+        value = node.iter if isinstance(node, ast.For | ast.comprehension) else node.value
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            first = target.elts[0] if isinstance(target, ast.Tuple) else target
+            if isinstance(first, ast.Name) and first.id == name and not isinstance(value, ast.JoinedStr | ast.IfExp):
+                values.append((value, module))
+    for node in nodes(module, ast.ImportFrom):
+        home = (node.module or "").removeprefix("finpod.")
+        if home in MODULES and home != module:
+            values += [pair for alias in node.names if alias.name == name for pair in bound(name, home)]
+    return values
+
+
+def prose_tests(module):
+    """Texts with a space that a module looks for in other texts: startswith, endswith, `in` and regular expressions."""
+    for node in nodes(module, ast.Compare, ast.Call):
+        parts = []
+        if isinstance(node, ast.Compare):
+            for operator, text, whole in zip(node.ops, [node.left, *node.comparators], node.comparators, strict=False):
+                parts += [text, whole] if isinstance(operator, ast.In | ast.NotIn) else []
+        elif isinstance(node.func, ast.Attribute):
+            regular = isinstance(node.func.value, ast.Name) and node.func.value.id == "re"
+            parts = node.args if regular or node.func.attr in ("startswith", "endswith") else []
+        for part in parts:
+            yield from {text for text in literals(part, module) if " " in text and re.search("[a-z]", text, re.I)}
+
+
+def test_nothing_is_decided_by_the_wording_of_a_sentence():
+    marks = set(KNOWN["not_our_sentences"])
+    checked = set(MODULES) - READS_USERS_FILES
+    found = {(module, text) for module in checked for text in prose_tests(module)}
+    check("prose_tests", [f"{module}: {text!r}" for module, text in found if text not in marks])
+    check("not_our_sentences", {text for _, text in found if text in marks})
+
+
+def test_the_library_names_no_options_of_the_command_line():
+    options = []
+    for module in MODULES:
+        if module.split(".")[0] in KNOWS_OPTIONS:
+            continue
+        prose = {id(node.value) for node in nodes(module, ast.Expr)}
+        texts = [node.value for node in nodes(module, ast.Constant) if id(node) not in prose]
+        for text in texts:
+            options += [f"{module}: {option}" for option in re.findall(r"(?<!var\()--[a-z][a-z-]*", str(text))]
+    check("options", options)
