@@ -15,9 +15,9 @@ from finpod.market.actions import adjust
 from finpod.market.bad_bars import mask_impossible, mask_volumes
 from finpod.market.data import Array, MarketData
 from finpod.market.history import History, history_of
-from finpod.market.parsing import is_intraday
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import rows_to_drop
+from finpod.market.stamps import is_intraday
 from finpod.market.suspicions import look_for_suspicions
 from finpod.market.universe import Membership, membership_facts
 

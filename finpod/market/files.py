@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from finpod.errors import DataError, InputError
-from finpod.market.parsing import canonical_columns, is_ticker
+from finpod.market.columns import canonical_columns
+from finpod.market.parsing import is_ticker
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16

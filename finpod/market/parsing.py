@@ -1,9 +1,9 @@
-"""What the text of a price file means: names of columns, tickers, dates and numbers; decided by evidence, or refused."""
+"""The meaning of text in price files: tickers and numbers. Decided by all values of a column, or refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,67 +11,47 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import Array
-from finpod.market.sessions import offset_text
 
-_ALIASES = {
-    "adjclose": "adj_close",
-    "adj._close": "adj_close",
-    "adjusted_close": "adj_close",
-    "close/last": "close",
-    "symbol": "ticker",
-    "timestamp": "date",
-    "datetime": "date",
-    "dividends": "dividend",
-    "dividend_amount": "dividend",
-    "stock_splits": "split",
-    "split_coefficient": "split",
-    "splits": "split",
-    "vol.": "volume",
-}
-_UNNAMED = ("", "unnamed:_0", "index")
 _TICKER = re.compile(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}")
-_BLANK = ("", "nan", "null", "n/a", "na", "none", "-", "<na>", "nat")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_FORMS = (
-    r"^(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?=$|[T ])",
-    r"^(?P<one>\d{1,2})[-/.](?P<two>\d{1,2})[-/.](?P<year>\d{4}|\d{2})(?=$|[T ,])",
-    r"^(?P<day>\d{1,2})[- ](?P<word>[A-Za-z]{3})[a-z]*[- ,]+(?P<year>\d{4}|\d{2})(?=$|[T ,])",
-    r"^(?P<word>[A-Za-z]{3})[a-z]*[- ](?P<day>\d{1,2}),? (?P<year>\d{4})(?=$|[T ,])",
-)
-"""Year first, two numbers before the year, and the two with the month in letters."""
-_TIME = r"(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)"
-_OFFSET = r"\d{2}:\d{2}.*?([+-]\d{2}:?\d{2})$"
+_NO_TICKER = ("", "nan", "NaN", "None", "none", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT")
+BLANK = ("", "nan", "null", "n/a", "na", "none", "-", "--", "–", "—", ".", "<na>", "nat", "#n/a", "#n/a n/a", "n.a.")
+"""Words for a missing number, in lower case."""
+_CURRENCY = "$€£¥₹₩₽₺₪"
+_SPACES = "[ \t\u00a0\u2007\u2009\u202f]"
+_SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-INTRADAY = 3
-"""Different stamps a day, on average, from which bars are taken to be intraday."""
-_INTRADAY_READING = "intraday bars, their times as in New York"
+class Tickers(NamedTuple):
+    """A column of tickers."""
+
+    names: pd.Categorical
+    """[rows] in their one spelling (see `one_spelling`), categories sorted."""
+    written: pd.Categorical
+    """[rows] as the file writes them, without spaces around."""
 
 
-class Dates(NamedTuple):
-    """What a column of stamps says."""
+def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
+    """The one spelling of a ticker: "brk.b", "BRK/B" and "BRK-B" are BRK-B; VOD.L, 7203.T and 600000.SS stay.
 
-    days: Array
-    """[rows] datetime64[ns], midnight of the day that each stamp shows on its own clock; with its time, if intraday."""
-    offsets: tuple[str, ...]
-    """Distances to UTC that the stamps carry, sorted; empty where they carry none."""
-    reading: str
-    """How they were read, where that was a decision; empty otherwise."""
+    The letters become capitals and one slash between two words becomes a dash. A dot is a dash where a class of shares
+    follows it: a last A, B or C after letters, which no exchange has as its suffix, or one letter before a suffix (RCI.B.TO).
+    Any other letter after a last dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so the dot
+    stays. `among`, the names of a market, settles the rest: a label that is none of them is the one that differs from
+    it only in the mark (- . _) before its last letter, if there is one.
+    """
+    spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
+    spelled = re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
+    if spelled not in among and re.search(r"[A-Z0-9][-._][A-Z]$", spelled):
+        others = (f"{spelled[:-2]}{mark}{spelled[-1]}" for mark in "-._")
+        return next((other for other in others if other in among), spelled)
+    return spelled
 
 
-def canonical(label: Any) -> str:
-    """The name under which finpod knows a column: "Adj Close", "5. adjusted close" and "Adjclose" are adj_close."""
-    spelled = re.sub(r"^\d+\.\s*", "", str(label).replace("\ufeff", "").strip().strip("*<>").strip().lower())
-    spelled = re.sub(r"[\s_]+", "_", spelled)
-    return _ALIASES.get(spelled, spelled)
-
-
-def canonical_columns(labels: Sequence[Any]) -> list[str]:
-    """The columns' names; a first column without a name holds the dates, where no other does."""
-    names = [canonical(label) for label in labels]
-    if names and names[0] in _UNNAMED and "date" not in names:
-        names[0] = "date"
-    return names
+def one_spelling(labels: Iterable[Any]) -> dict[Any, str]:
+    """Label -> its name in the one spelling (`normal_ticker`). X.V and X_V are X-V where X-V is a name as well."""
+    names = {label: normal_ticker(label) for label in labels}
+    dashed = {name for name in names.values() if name[-2:-1] == "-"}
+    return {label: normal_ticker(name, dashed) for label, name in names.items()}
 
 
 def is_ticker(label: str) -> bool:
@@ -88,113 +68,39 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
             )
 
 
-def parse_tickers(column: pd.Series, name: str) -> pd.Categorical:
-    """[rows] the stripped symbols, categories sorted. Raises DataError for a row without one and for foreign characters."""
-    values = pd.Categorical(column).remove_unused_categories()
-    labels = np.array([*(str(label).strip() for label in values.categories), ""], dtype=object)
-    order, position = np.unique(labels, return_inverse=True)  # the empty label stands first
-    codes = position[values.codes] - 1  # and a missing value has the code -1, which is the last label
-    if (codes < 0).any():
-        raise DataError(f"{name}: row {int(np.argmax(codes < 0)) + 1} has no ticker; every bar must name its ticker")
-    check_tickers(order[1:], name)
-    return pd.Categorical.from_codes(codes, categories=pd.Index(order[1:], dtype=object))
+def parse_tickers(column: pd.Series, name: str) -> Tickers:
+    """The tickers of [rows], as written and in one spelling. Whole numbers are names, too.
 
-
-def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Dates:
-    """The day of each stamp, whatever its unit, spelling or time zone; of intraday bars the stamp itself, in New York.
-
-    Whether 03/04/2024 is in March or April is decided by all values of the column; where none of them is above 12 it must
-    be said with `day_first`. Raises DataError naming the first value that is no date.
+    Raises DataError for a row without a ticker, for foreign characters, and for numbers with a fraction.
     """
-    if isinstance(dates.dtype, pd.DatetimeTZDtype):
-        stamps = pd.DatetimeIndex(dates.dropna().unique())
-        local, utc = (stamps.tz_convert(zone).tz_localize(None).to_numpy() for zone in (stamps.tz, "UTC"))
-        offsets = tuple(sorted(offset_text(distance) for distance in np.unique(local - utc)))
-        if is_intraday(local):
-            return Dates(_new_york(dates), (), _INTRADAY_READING)
-        dates = dates.dt.tz_localize(None)
-    else:
-        offsets = ()
-    reading = ""
-    if dates.dtype.kind == "M":
-        parsed = dates.to_numpy()
-        if is_intraday(parsed):
-            return Dates(parsed.astype("datetime64[ns]"), offsets, _INTRADAY_READING)
-    elif dates.dtype.kind in "iuf":
-        raise DataError(f"{name}: the date {dates.iloc[0]} is a number; write dates as YYYY-MM-DD")
-    else:
-        codes, unique = pd.factorize(dates, use_na_sentinel=False)
-        text = pd.Series(pd.Index(unique).astype(object)).astype(str).str.strip()
-        days, reading = _days(text, name, day_first)
-        signs = text.str.extract(_OFFSET)[0].dropna().unique()
-        offsets = tuple(sorted({f"{sign[:3]}:{sign[-2:]}" for sign in signs}))
-        parsed = days[codes]
-        if len(unique) >= INTRADAY * len(np.unique(days)) and not np.isnat(days).any():
-            return Dates(_stamps(text, days, bool(offsets))[codes], (), _INTRADAY_READING)
-    if np.isnat(parsed).any():
-        wrong = dates.iloc[int(np.argmax(np.isnat(parsed)))]
-        raise DataError(f"{name}: {str(wrong)!r} is not a date; write dates as YYYY-MM-DD")
-    return Dates(parsed.astype("datetime64[D]").astype("datetime64[ns]"), offsets, reading)
+    column = plain(column)
+    if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
+        column = column.astype("Int64")  # identifiers that a missing value turned into floats
+    values = pd.Categorical(column)
+    labels = np.array([*(str(label).strip() for label in values.categories), ""], dtype=object)
+    missing = np.isin(labels, _NO_TICKER)[values.codes]  # a missing value has the code -1, which is the last label
+    if missing.any():
+        raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every bar must name its ticker")
+    order, position = np.unique(labels, return_inverse=True)
+    written = pd.Categorical.from_codes(
+        position[values.codes], pd.Index(order, dtype=object)
+    ).remove_unused_categories()
+    spelling = one_spelling(written.categories)
+    check_tickers((label if not is_ticker(spelled) else spelled for label, spelled in spelling.items()), name)
+    names, position = np.unique(np.array(list(spelling.values()), dtype=object), return_inverse=True)
+    return Tickers(pd.Categorical.from_codes(position[written.codes], pd.Index(names, dtype=object)), written)
 
 
-def _stamps(text: pd.Series, days: Array, aware: bool) -> Array:
-    """[values] the days with the times that stand behind them, a time left out being midnight; in New York."""
-    if aware:
-        return _new_york(pd.to_datetime(text, utc=True, format="ISO8601"))
-    times = text.str.extract(_TIME)[0].fillna("0:00")
-    times = times.where(times.str.count(":") == 2, times + ":00")
-    return days + pd.to_timedelta(times).to_numpy().astype("timedelta64[ns]")
+def plain(column: pd.Series) -> pd.Series:
+    """The column with a dtype of numpy or pandas in place of one of Arrow."""
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return column
+    import pyarrow as pa
 
-
-def is_intraday(stamps: Array) -> bool:
-    """Whether stamps are those of bars within the day: several different ones a day."""
-    stamps = np.unique(stamps[~np.isnat(stamps)])
-    return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
-
-
-def _new_york(stamps: pd.Series) -> Array:
-    return stamps.dt.tz_convert("America/New_York").dt.tz_localize(None).to_numpy().astype("datetime64[ns]")
-
-
-def _days(text: pd.Series, name: str, day_first: bool | None) -> tuple[Array, str]:
-    """[values] days, NaT where there is none, and how they were read."""
-    for form in _FORMS:
-        parts = text.str.extract(form)
-        if parts["year"].iloc[:1].notna().all():  # the form of the first value is that of all
-            break
-    else:
-        return np.full(len(text), "NaT", dtype="datetime64[ns]"), ""
-    reading = ""
-    if "one" in parts:
-        one, two = (pd.to_numeric(parts[part]) for part in ("one", "two"))
-        day_first = _day_first(text, one, two, name, day_first)
-        parts["day"], parts["month"] = (one, two) if day_first else (two, one)
-        reading = f"dates read {'day' if day_first else 'month'} first, such as {text.iloc[0]}"
-    elif "word" in parts:
-        order = dict(zip(_MONTHS, range(1, 13), strict=True))
-        parts["month"] = parts["word"].str.lower().map(order)
-    fields = parts[["year", "month", "day"]].apply(pd.to_numeric)
-    short = parts["year"].str.len() == 2
-    fields["year"] += np.where(short, np.where(fields["year"] < 69, 2000, 1900), 0)
-    return pd.to_datetime(fields, errors="coerce").to_numpy().astype("datetime64[ns]"), reading
-
-
-def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, said: bool | None) -> bool:
-    shows = {True: one > 12, False: two > 12}
-    seen = [choice for choice, where in shows.items() if where.any()]
-    if len(seen) == 2 or (seen and said is not None and seen != [said]):
-        wrong = text[shows[not said if said is not None else False]].iloc[0]
-        other = f"like {text[shows[True]].iloc[0]!r}" if said is None else "as was asked for"
-        raise DataError(
-            f"{name}: {wrong!r} cannot be read {'month' if said is False else 'day'} first {other}; "
-            "write all dates one way, best as YYYY-MM-DD"
-        )
-    if not seen and said is None:
-        raise DataError(
-            f"{name}: {text.iloc[0]!r} and all its other dates may be day first or month first; say which with "
-            "day_first=True or False (--day-first or --month-first)"
-        )
-    return bool(seen[0] if seen else said)
+    values = pa.array(column)
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    return values.to_pandas(date_as_object=False).set_axis(column.index)
 
 
 def is_text(column: pd.Series) -> bool:
@@ -202,24 +108,26 @@ def is_text(column: pd.Series) -> bool:
     return column.dtype.kind not in "iufb"
 
 
-def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], said: str | None, name: str) -> str:
-    """'.' or ',': the decimal mark, by what all columns of text show, or as `said`; `whole` marks columns of whole numbers.
+def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], decimal: str | None, name: str) -> str:
+    """'.' or ',': the decimal mark, by what all columns of text show, or as `decimal` says; `whole` marks whole numbers.
 
-    A mark that stands twice in a number, before the other mark, or in a whole number parts thousands. Raises DataError
+    A mark that occurs twice in a number, before the other mark, or in a whole number separates thousands. Raises DataError
     where it remains open whether 1,234 is a thousand or one, InputError for another mark.
     """
-    if said is not None:
-        if said not in (".", ","):
-            raise InputError(f"decimal is {said!r}; choose '.' or ','")
-        return said
+    if decimal is not None:
+        if decimal not in (".", ","):
+            raise InputError(f"decimal is {decimal!r}; choose '.' or ','")
+        return decimal
     unsure = None
     for column, integers in zip(columns, whole, strict=True):
-        text = column[column.astype(str).str.contains("[.,]", regex=True)].astype(str)
+        text = column[column.map(lambda value: isinstance(value, str))].astype(str)
+        text = text.str.replace(f"[{_CURRENCY} \t\u00a0\u2007\u2009\u202f]", "", regex=True)
+        text = text[text.str.contains(r"\d.*[.,]|[.,]\d", regex=True)]
         if text.empty:
             continue
-        if text.str.contains(r"\..*,|\..*\.|,\d{1,2}$|,\d{4,}$").any():
+        if text.str.contains(r"\..*,|\..*\.|,\d{1,2}$|,\d{4,}$|,\d*[eEKMBT]").any():
             return ","
-        if text.str.contains(r",.*[.,]|\.\d{1,2}$|\.\d{4,}$").any() or integers:
+        if text.str.contains(r",.*[.,]|\.\d{1,2}$|\.\d{4,}$|\.\d*[eEKMBT]").any() or integers:
             return "."
         unsure = unsure or (text.iloc[0] if "," in text.iloc[0] else None)
     if unsure is not None:
@@ -231,21 +139,30 @@ def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], said: str 
 
 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
-    """[rows] float64, NaN where blank; `$`, spaces and thousands marks are read over. Raises DataError for other text."""
+    """[rows] float64, NaN where blank. Raises DataError for text that is no number.
+
+    Currency signs before or after the number, thousands separated by the other mark, a space or an apostrophe, and
+    exponents are read; in volumes 1.5K, 1.5M, 1.5B and 1.5T as well.
+    """
+    column = plain(column)
     if not is_text(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    if (plain := pd.to_numeric(column, errors="coerce")).notna().all() and decimal == ".":
-        return plain.to_numpy(dtype=np.float64)
+    if (numbers := pd.to_numeric(column, errors="coerce")).notna().all() and decimal == ".":
+        return numbers.to_numpy(dtype=np.float64)
     text = column.astype(str).str.strip()
-    blank = column.isna() | text.str.lower().isin(_BLANK)
-    bare = text.str.replace(r"^([-+]?)[$€£¥]\s*", r"\1", regex=True).str.replace(r"[\s\u00a0]", "", regex=True)
+    blank = column.isna() | text.str.lower().isin(BLANK)
+    bare = text.str.replace(_SPACES, " ", regex=True).str.replace("’", "'", regex=False)
+    bare = bare.str.replace(rf"^([-+]?) ?[{_CURRENCY}] ?", r"\1", regex=True)
+    bare = bare.str.replace(rf" ?[{_CURRENCY}]$", "", regex=True)
+    scale: Array | float = 1.0
+    if field == "volume":
+        scale = bare.str[-1:].str.upper().map(_SCALES).fillna(1.0).to_numpy(dtype=np.float64)
+        bare = bare.str.replace(r" ?[KMBTkmbt]$", "", regex=True)
     mark, thousands = (",", ".") if decimal == "," else (".", ",")
-    well_formed = bare.str.fullmatch(
-        rf"[-+]?(\d+|\d{{1,3}}(\{thousands}\d{{3}})+)?(\{mark}\d*)?([eE][-+]?\d+)?|[-+]?inf"
-    )
-    values = pd.to_numeric(
-        bare.str.replace(thousands, "", regex=False).str.replace(mark, ".", regex=False), errors="coerce"
-    )
+    groups = "|".join(rf"\d{{1,3}}([{separator}]\d{{3}})+" for separator in (thousands, " ", "'"))
+    well_formed = bare.str.fullmatch(rf"[-+]?(\d+|{groups})?([{mark}]\d*)?([eE][-+]?\d+)?|[-+]?inf")
+    digits = bare.str.replace(f"[{thousands} ']", "", regex=True).str.replace(mark, ".", regex=False)
+    values = pd.to_numeric(digits, errors="coerce") * scale
     wrong = (~well_formed | values.isna()) & ~blank
     if wrong.any():
         raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is not a number; write it as 1234.56")

@@ -13,6 +13,7 @@ from finpod.errors import InputError
 from finpod.market.clean import NO_BENCHMARK, build_market
 from finpod.market.data import MarketData
 from finpod.market.files import files_of, read_table, ticker_of
+from finpod.market.parsing import normal_ticker
 from finpod.market.sample import sample_market
 from finpod.market.store import MANIFEST, load_snapshot
 from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
@@ -57,6 +58,7 @@ def load_market(
     else:
         name = Path(path).name
         bars = read_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
+    benchmark = None if benchmark is None else normal_ticker(benchmark, bars["ticker"].cat.categories)
     listed = members is not None and not isinstance(members, str) and isinstance(members, Sequence)
     membership = _membership(members, name)
     if listed and membership is not None:
@@ -118,7 +120,8 @@ def _membership(members: Members, name: str) -> Membership | None:
     if isinstance(members, str) and "." not in members and not Path(members).exists():
         return index_members(members)
     if isinstance(members, Sequence) and not isinstance(members, str):
-        return static_members(members, sentence=f"static list of {len(set(members))} names chosen from {name}")
+        count = len({normal_ticker(ticker) for ticker in members})
+        return static_members(members, sentence=f"static list of {count} names chosen from {name}")
     return read_members(members)
 
 
@@ -127,6 +130,7 @@ def _whole(path: str, members: object, benchmark: str | None) -> MarketData:
     if members is not None:
         raise InputError(f"{path} carries its own members; leave members out")
     market = sample_market() if path == SAMPLE else load_snapshot(path)
-    if (benchmark or NO_BENCHMARK) not in ("QQQ", market.benchmark):
+    benchmark = benchmark or NO_BENCHMARK
+    if market.benchmark not in (benchmark, normal_ticker(benchmark)) and benchmark.upper() != "QQQ":
         raise InputError(f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out")
     return market

@@ -9,22 +9,18 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError
+from finpod.market.columns import canonical, canonical_columns
 from finpod.market.data import Array
 from finpod.market.history import ACTIONS
-from finpod.market.parsing import (
-    canonical,
-    canonical_columns,
-    decimal_mark,
-    is_text,
-    parse_dates,
-    parse_numbers,
-    parse_tickers,
-)
+from finpod.market.parsing import Tickers, decimal_mark, is_text, one_spelling, parse_numbers, parse_tickers
 from finpod.market.repairs import PLACES
+from finpod.market.stamps import parse_dates
 
 FIELDS = ("open", "high", "low", "close", "adj_close", "volume")
 """Columns of numbers that a table of bars may have; only `close` is required."""
 _NUMBERS = (*FIELDS, *ACTIONS)
+_LISTED = 5
+"""Spellings that `reading` lists."""
 
 
 def tidy_bars(
@@ -56,17 +52,37 @@ def tidy_bars(
         raise DataError(f"{name} holds no bar; check the dates and the names that were asked for")
     dates = parse_dates(flat["date"], name, day_first)
     mark = mark_of(flat, decimal, name)
-    tidy = pd.DataFrame({"date": dates.days, "ticker": parse_tickers(flat["ticker"], name)})
+    tickers = parse_tickers(flat["ticker"], name)
+    spelled_alike = _spellings(tickers, dates.days, name)
+    tidy = pd.DataFrame({"date": dates.days, "ticker": tickers.names})
     for column in flat.columns[2:]:
         tidy[column] = parse_numbers(flat[column], column, name, mark)
     tidy, repairs = _in_order(tidy, name)
     spelled = "numbers read with a decimal comma" if mark == "," else ""
     tidy.attrs = {
-        "reading": [sentence for sentence in (dates.reading, spelled) if sentence],
+        "reading": [sentence for sentence in (dates.reading, spelled, spelled_alike) if sentence],
         "offsets": list(dates.offsets),
         "repairs": repairs,
     }
     return tidy
+
+
+def _spellings(tickers: Tickers, days: Array, name: str) -> str:
+    """What was respelled, for `reading`. Raises DataError if two spellings of one name have a bar on the same day."""
+    spelling = one_spelling(tickers.written.categories)
+    changed = [f"{label} as {ticker}" for label, ticker in spelling.items() if label != ticker]
+    several = pd.Series(spelling).loc[lambda names: names.duplicated(keep=False)]
+    rows = np.flatnonzero(np.isin(tickers.names.categories, several)[tickers.names.codes])
+    bars = pd.DataFrame({"day": days[rows], "name": tickers.names[rows], "written": tickers.written[rows]})
+    again = bars[bars.drop_duplicates().duplicated(["day", "name"]).reindex(bars.index, fill_value=False)]
+    if len(again):
+        day, ticker, _ = again.iloc[0]
+        labels = " and ".join(several.index[several == ticker])
+        raise DataError(
+            f"{name}: {labels} are one name, {ticker}, and both have a bar on {day:%Y-%m-%d}; keep one of them"
+        )
+    more = f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else ""
+    return f"names in one spelling: {', '.join(changed[:_LISTED])}{more}" if changed else ""
 
 
 def join_bars(parts: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:

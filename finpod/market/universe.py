@@ -12,7 +12,7 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import Array, DateLike, as_date
-from finpod.market.parsing import check_tickers
+from finpod.market.parsing import check_tickers, normal_ticker
 
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
@@ -72,10 +72,13 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> "Membership":
-        """The same spells under the symbols that the prices use, where a renamed listing is found under another one."""
-        held = set(available)
-        found = {old: new for family in RENAMED for old in family if old not in held for new in family if new in held}
-        return replace(self, tickers=np.array([found.get(t, t) for t in self.tickers], dtype=object))
+        """The same spells under the symbols of the prices: spelled as there, and the new symbol of a renamed listing."""
+        symbols = set(available)
+        spelled = [normal_ticker(ticker, symbols) for ticker in self.tickers]
+        renamed = {
+            old: new for names in RENAMED for old in names if old not in symbols for new in names if new in symbols
+        }
+        return replace(self, tickers=np.array([renamed.get(ticker, ticker) for ticker in spelled], dtype=object))
 
     def renamed_to_newest(self) -> "Membership":
         """The same spells under the newest symbol of every renamed listing, as vendors file its whole history."""
@@ -84,8 +87,9 @@ class Membership:
 
 
 def read_members(path: str | PathLike[str]) -> Membership:
-    """Membership from a CSV with the columns ticker, from, to_exclusive, in any case, parted by commas or semicolons.
+    """Membership from a CSV with the columns ticker, from, to_exclusive, in any case, separated by commas or semicolons.
 
+    Tickers may have any spelling (see `finpod.market.parsing.normal_ticker`).
     Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
     """
     source = Path(path)
@@ -138,11 +142,15 @@ def index_members(index: str) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """A list that holds for all time, and therefore carries survivorship. Raises InputError for an empty one."""
+    """Membership for all time, and therefore with survivorship bias, from a list in any spelling (see `normal_ticker`).
+
+    Raises InputError for an empty list.
+    """
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; name at least one, or leave members out to take every name")
-    check_tickers(tickers, "the list of tickers")
-    names = np.array(list(dict.fromkeys(tickers)), dtype=object)
+    spelled = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
+    check_tickers(spelled, "the list of tickers")
+    names = np.array(spelled, dtype=object)
     return Membership(
         tickers=names,
         start=np.full(len(names), _START),
@@ -229,7 +237,8 @@ def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
                 f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; write dates as YYYY-MM-DD"
             )
         days[column] = parsed.to_numpy().astype("datetime64[ns]")
-    check_tickers(table["ticker"].str.strip(), name)
+    tickers = [normal_ticker(label) for label in table["ticker"]]
+    check_tickers(tickers, name)
     stop = np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
     if (backward := stop <= days["from"]).any():
         row = int(np.argmax(backward))
@@ -237,9 +246,7 @@ def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
             f"{name}: the spell of {table['ticker'].iloc[row]} ends on {stop[row]!s:.10}, not after its "
             f"start on {days['from'][row]!s:.10}"
         )
-    return Membership(
-        tickers=table["ticker"].str.strip().to_numpy(dtype=object), start=days["from"], stop=stop, sentence=sentence
-    )
+    return Membership(tickers=np.array(tickers, dtype=object), start=days["from"], stop=stop, sentence=sentence)
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ import pandas as pd
 from finpod.errors import DataError, InputError
 from finpod.market.clean import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
+from finpod.market.parsing import normal_ticker
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import GRACE, NEW_YORK, sessions_of
 from finpod.market.tidy import tidy_bars
@@ -146,8 +147,8 @@ def _membership(universe: str | Sequence[str]) -> Membership:
 
 
 def _symbols(names: Sequence[str]) -> list[str]:
-    """The names in Yahoo's capitals, each once. Raises InputError for what cannot be a symbol (or a file's name)."""
-    symbols = list(dict.fromkeys(name.strip().upper() for name in names))
+    """The names in Yahoo's spelling, each once. Raises InputError for what cannot be a symbol (or a file's name)."""
+    symbols = list(dict.fromkeys(normal_ticker(name) for name in names))
     if wrong := [name for name in symbols if not _SYMBOL.fullmatch(name)]:
         raise InputError(f"{wrong[0]!r} is not a symbol; Yahoo's have letters, digits and . - = ^ only, such as BRK-B")
     return symbols

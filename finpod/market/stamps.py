@@ -1,0 +1,193 @@
+"""Days and times in price files: spellings, units, time zones. Decided by all values of a column, or refused."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from finpod.errors import DataError
+from finpod.market.data import Array
+from finpod.market.parsing import is_text, plain
+from finpod.market.sessions import offset_text
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_FORMS = (
+    r"^(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?=$|[T ])",
+    r"^(?P<one>\d{1,2})[-/.](?P<two>\d{1,2})[-/.](?P<year>\d{4}|\d{2})(?=$|[T ,])",
+    r"^(?P<day>\d{1,2})[- ](?P<word>[A-Za-z]{3})[a-z]*[- ,]+(?P<year>\d{4}|\d{2})(?=$|[T ,])",
+    r"^(?P<word>[A-Za-z]{3})[a-z]*[- ](?P<day>\d{1,2}),? (?P<year>\d{4}|\d{2})(?=$|[T ,])",
+    r"^(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})(?=$|[T ])",
+)
+"""Year first, two numbers before the year, the two with the month in letters, and YYYYMMDD."""
+_TIME = r"(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?) *([AaPp][Mm])?"
+_OFFSET = r"\d{2}:\d{2}.*?([+-]\d{2}:?\d{2})$"
+_EPOCHS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_FIRST_SECOND, _LAST_SECOND = 315_532_800, 4_102_444_800
+"""1980-01-01 and 2100-01-01 in seconds since 1970."""
+
+INTRADAY = 3
+"""Different stamps a day, on average, from which bars are taken to be intraday."""
+_INTRADAY_READING = "intraday bars, their times as in New York"
+
+
+class Dates(NamedTuple):
+    """A column of stamps."""
+
+    days: Array
+    """[rows] datetime64[ns], midnight of the day that each stamp shows on its own clock; with its time, if intraday."""
+    offsets: tuple[str, ...]
+    """Distances to UTC that the stamps carry, sorted; empty where they carry none."""
+    reading: str
+    """How they were read, where that was a decision; empty otherwise."""
+
+
+def holds_dates(column: pd.Series, digits: bool = False) -> bool:
+    """Whether the column holds dates, by its dtype or its first value; `digits` admits YYYYMMDD and seconds since 1970."""
+    if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
+        return True
+    present = column.dropna()
+    if present.empty:
+        return False
+    if column.dtype.kind in "iuf":
+        return digits and _unit(present.iloc[:1].astype(float)) is not None
+    first = str(present.iloc[0]).strip()
+    if digits and first.isdecimal():
+        return _unit(pd.Series([float(first)])) is not None
+    return any(re.match(form, first) for form in _FORMS[:-1]) or (digits and re.match(_FORMS[-1], first) is not None)
+
+
+def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Dates:
+    """The day of each stamp, whatever its unit, spelling or time zone; of intraday bars the stamp itself, in New York.
+
+    Whole numbers are YYYYMMDD, or seconds (or thousandths, ...) since 1970 in UTC. Whether 03/04/2024 is in March or
+    April is decided by all values of the column; where none of them is above 12 it must be said with `day_first`.
+    Raises DataError naming the first value that is no date.
+    """
+    dates = plain(dates)
+    if isinstance(dates.dtype, pd.PeriodDtype):
+        dates = dates.dt.to_timestamp()
+    reading = ""
+    if dates.dtype.kind in "iuf" or _all_digits(dates):
+        dates, reading = _from_numbers(dates, name)
+    if isinstance(dates.dtype, pd.DatetimeTZDtype):
+        stamps = pd.DatetimeIndex(dates.dropna().unique())
+        local, utc = (stamps.tz_convert(zone).tz_localize(None).to_numpy() for zone in (stamps.tz, "UTC"))
+        offsets = tuple(sorted(offset_text(distance) for distance in np.unique(local - utc)))
+        if is_intraday(local):
+            return Dates(_new_york(dates), (), _INTRADAY_READING)
+        dates = dates.dt.tz_localize(None)
+    else:
+        offsets = ()
+    if dates.dtype.kind == "M":
+        parsed = dates.to_numpy()
+        if is_intraday(parsed):
+            return Dates(parsed.astype("datetime64[ns]"), offsets, _INTRADAY_READING)
+    else:
+        codes, unique = pd.factorize(dates, use_na_sentinel=False)
+        text = pd.Series(pd.Index(unique).astype(object)).astype(str).str.strip()
+        days, form = _days(text, name, day_first)
+        reading = form or reading
+        signs = text.str.extract(_OFFSET)[0].dropna().unique()
+        offsets = tuple(sorted({f"{sign[:3]}:{sign[-2:]}" for sign in signs}))
+        parsed = days[codes]
+        if len(unique) >= INTRADAY * len(np.unique(days)) and not np.isnat(days).any():
+            return Dates(_stamps(text, days, bool(offsets))[codes], (), _INTRADAY_READING)
+    if np.isnat(parsed).any():
+        wrong = dates.iloc[int(np.argmax(np.isnat(parsed)))]
+        raise DataError(f"{name}: {str(wrong)!r} is not a date; write dates as YYYY-MM-DD")
+    return Dates(parsed.astype("datetime64[D]").astype("datetime64[ns]"), offsets, reading)
+
+
+def _all_digits(dates: pd.Series) -> bool:
+    """Whether a column of text holds whole numbers only."""
+    if dates.dtype.kind == "M" or len(dates) == 0 or not str(dates.iloc[0]).strip().isdecimal():
+        return False
+    return all(str(value).strip().isdecimal() for value in pd.unique(dates))
+
+
+def _unit(numbers: pd.Series) -> str | None:
+    """The unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None for no unit."""
+    if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
+        return "YYYYMMDD"
+    scales = zip(_EPOCHS, (1, 1e3, 1e6, 1e9), strict=True)
+    return next((u for u, scale in scales if numbers.between(_FIRST_SECOND * scale, _LAST_SECOND * scale).all()), None)
+
+
+def _from_numbers(dates: pd.Series, name: str) -> tuple[pd.Series, str]:
+    """Text as YYYYMMDD, or aware stamps, from numbers; and how they were read."""
+    numbers = pd.to_numeric(dates.astype(str) if is_text(dates) else dates)
+    unit = _unit(numbers)
+    if unit is None:
+        wrong = next((value for value in numbers if _unit(pd.Series([value])) is None), numbers.iloc[0])
+        raise DataError(f"{name}: the date {wrong} is a number; write dates as YYYY-MM-DD")
+    if unit == "YYYYMMDD":
+        return numbers.astype("int64").astype(str), ""
+    return pd.to_datetime(numbers, unit=unit, utc=True), f"dates read as {_EPOCHS[unit]} since 1970, UTC"
+
+
+def _stamps(text: pd.Series, days: Array, aware: bool) -> Array:
+    """[values] the days with the times that follow them, midnight where there is none; in New York."""
+    if aware:
+        return _new_york(pd.to_datetime(text, utc=True, format="ISO8601"))
+    parts = text.str.extract(_TIME)
+    times = parts[0].fillna("0:00")
+    hours = pd.to_timedelta(times.where(times.str.count(":") == 2, times + ":00"))
+    half = parts[1].str.lower()
+    noon = pd.Timedelta("12h")
+    hours = hours.where(half.isna(), hours % noon + noon * (half == "pm").astype(int))
+    return days + hours.to_numpy().astype("timedelta64[ns]")
+
+
+def is_intraday(stamps: Array) -> bool:
+    """Whether stamps are those of bars within the day: several different ones a day."""
+    stamps = np.unique(stamps[~np.isnat(stamps)])
+    return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
+
+
+def _new_york(stamps: pd.Series) -> Array:
+    return stamps.dt.tz_convert("America/New_York").dt.tz_localize(None).to_numpy().astype("datetime64[ns]")
+
+
+def _days(text: pd.Series, name: str, day_first: bool | None) -> tuple[Array, str]:
+    """[values] days, NaT for text that is no date; and how they were read, where that was a decision."""
+    for form in _FORMS:
+        parts = text.str.extract(form)
+        if parts["year"].iloc[:1].notna().all():  # the form of the first value is that of all
+            break
+    else:
+        return np.full(len(text), "NaT", dtype="datetime64[ns]"), ""
+    reading = ""
+    if "one" in parts:
+        one, two = (pd.to_numeric(parts[part]) for part in ("one", "two"))
+        day_first = _day_first(text, one, two, name, day_first)
+        parts["day"], parts["month"] = (one, two) if day_first else (two, one)
+        reading = f"dates read {'day' if day_first else 'month'} first, such as {text.iloc[0]}"
+    elif "word" in parts:
+        order = dict(zip(_MONTHS, range(1, 13), strict=True))
+        parts["month"] = parts["word"].str.lower().map(order)
+    fields = parts[["year", "month", "day"]].apply(pd.to_numeric)
+    short = parts["year"].str.len() == 2
+    fields["year"] += np.where(short, np.where(fields["year"] < 69, 2000, 1900), 0)
+    return pd.to_datetime(fields, errors="coerce").to_numpy().astype("datetime64[ns]"), reading
+
+
+def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_first: bool | None) -> bool:
+    """Whether `one`, not `two`, is the day, by the values above 12 or as `day_first` says. Raises DataError if they differ."""
+    above = {True: one > 12, False: two > 12}
+    shown = [choice for choice, where in above.items() if where.any()]
+    if len(shown) == 2 or (shown and day_first is not None and shown != [day_first]):
+        wrong = text[above[not day_first if day_first is not None else False]].iloc[0]
+        reason = f"like {text[above[True]].iloc[0]!r}" if day_first is None else f"as day_first={day_first} says"
+        raise DataError(
+            f"{name}: {wrong!r} cannot be read {'month' if day_first is False else 'day'} first {reason}; "
+            "write all dates one way, best as YYYY-MM-DD"
+        )
+    if not shown and day_first is None:
+        raise DataError(
+            f"{name}: {text.iloc[0]!r} and all its other dates may be day first or month first; say which with "
+            "day_first=True or False (--day-first or --month-first)"
+        )
+    return bool(shown[0] if shown else day_first)
