@@ -106,10 +106,155 @@ def test_a_crash_is_no_split():
     assert suspicions(market) == {"jumps of the size of a split": [("AAA", "2024-03-12")]}
 
 
+UNDECIDED = "splits that may be in the prices already"
+CONTRADICTING = "splits that contradict each other"
+DAYS = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05", "2024-01-08", "2024-01-09", "2024-01-10"]
+AFTER_FOUR = [400.0, 400, 100, 100, 100]
+"""Closes as traded around a split of 4 on the third day."""
+
+
+def with_splits(close, splits, **columns):
+    """Bars of AAA with splits {position: ratio}."""
+    events = np.zeros(len(close))
+    events[list(splits)] = list(splits.values())
+    return one_name(close, split=events, **columns)
+
+
 def test_a_split_too_small_to_see_is_suspected():
-    market = alone(one_name(closes(), split=np.where(np.arange(11) == 4, 1.05, 1.0)))
+    market = alone(with_splits(closes(), {4: 1.05}))
     assert_array_equal(market.close[:, 0], closes())
-    assert suspicions(market) == {"splits too small to see": [("AAA", "2024-01-08")]}
+    assert suspicions(market) == {UNDECIDED: [("AAA", "2024-01-08")]}
+
+
+def test_g06_a_split_is_read_as_its_sibling_shows():
+    """Down by 8 % on the day of a split of 1.25, in a file whose split of 4 shows prices as traded: up by 15 %."""
+    market = alone(with_splits([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, volume=100.0))
+    assert returns(market)[4] == pytest.approx(92 * 1.25 / 100 - 1, rel=1e-12)
+    assert_allclose(market.close[:, 0], [80, 80, 80, 80, 80, 92, 92], rtol=1e-12)
+    assert_allclose(market.volume[:, 0], [500, 500, 125, 125, 125, 100, 100], rtol=1e-12)
+    assert [place[1] for place in places(market, LACKING)] == [DAYS[2], DAYS[5]]
+    assert market.manifest["suspicions"] == []
+
+
+MOVES = [(1.25, 100, 92, 0.15), (1.2, 120, 115, 0.15), (1.2, 120, 119, 0.19), (2.0, 100, 80, 0.6), (0.5, 20, 26, -0.35)]
+
+
+@pytest.mark.parametrize(("split", "before", "after", "right"), MOVES)
+@pytest.mark.parametrize("sibling", ["before", "after"])
+def test_g06_ambiguous_splits_follow_a_sibling_before_or_after(split, before, after, right, sibling):
+    if sibling == "before":
+        close, splits = np.r_[np.array([4.0, 4, 1, 1, 1]) * before, after, after], {2: 4.0, 5: split}
+    else:
+        close, splits = np.r_[before, before, after, after, after, after / 4, after / 4], {2: split, 5: 4.0}
+    market = alone(with_splits(close, splits))
+    row = 4 if sibling == "before" else 1
+    assert returns(market)[row] == pytest.approx(right, rel=1e-9)
+    assert np.delete(returns(market), row) == pytest.approx(0, abs=1e-12)
+    assert repairs(market) == {LACKING: 2}
+    assert market.manifest["suspicions"] == []
+
+
+@pytest.mark.parametrize(("split", "before", "after", "right"), MOVES)
+def test_g06_ambiguous_splits_stay_where_a_sibling_shows_adjusted_prices(split, before, after, right):
+    """Closes that are adjusted for the split of 4 do not move on its day."""
+    close = np.r_[np.full(5, float(before)), after, after]
+    market = alone(with_splits(close, {2: 4.0, 5: split}))
+    assert_array_equal(market.close[:, 0], close)
+    assert market.manifest["repairs"] == []
+    assert market.manifest["suspicions"] == []
+
+
+@pytest.mark.parametrize(("split", "before", "after"), [m[:3] for m in MOVES if m[1:3] != (120, 119)])
+def test_g06_a_lone_ambiguous_split_is_kept_and_flagged(split, before, after):
+    close = np.r_[np.full(5, float(before)), after, after]
+    market = alone(with_splits(close, {5: split}))
+    assert_array_equal(market.close[:, 0], close)
+    assert market.manifest["repairs"] == []
+    assert suspicions(market) == {UNDECIDED: [("AAA", DAYS[5])]}
+    sentence = market.manifest["suspicions"][0]["sentence"]
+    assert f"split of {split:g}" in sentence
+    assert f"{after / before - 1:+.2%}" in sentence
+    assert f"{after * split / before - 1:+.2%}" in sentence
+
+
+def test_g06_several_ambiguous_splits_decide_nothing_together():
+    close = [100.0, 100, 92, 92, 92, 85, 85]
+    market = alone(with_splits(close, {2: 1.25, 5: 1.2}))
+    assert_array_equal(market.close[:, 0], close)
+    assert suspicions(market) == {UNDECIDED: [("AAA", DAYS[2]), ("AAA", DAYS[5])]}
+
+
+def test_g06_siblings_that_contradict_each_other_are_judged_alone_and_flagged():
+    """A split of 4 that the closes lack, one of 3 that they contain, and one of 1.25 that tells nothing."""
+    close = [400.0, 400, 100, 100, 100, 100, 100, 100, 92]
+    market = alone(with_splits(close, {2: 4.0, 5: 3.0, 8: 1.25}))
+    assert_allclose(market.close[:, 0], [100, 100, 100, 100, 100, 100, 100, 100, 92], rtol=1e-12)
+    assert repairs(market) == {LACKING: 1}
+    assert suspicions(market) == {CONTRADICTING: [("AAA", DAYS[2]), ("AAA", DAYS[5]), ("AAA", "2024-01-12")]}
+
+
+@pytest.mark.parametrize("vendor", ["both", "the first", "none"])
+def test_g06_with_an_adjusted_close_siblings_count_too(vendor):
+    """Closes as traded beside an adjusted close that contains both splits, only the clear one, or none."""
+    close = np.array([*AFTER_FOUR, 92, 92])
+    right = np.array([80.0, 80, 80, 80, 80, 92, 92])
+    adjusted = {"both": right, "the first": np.array([100.0, 100, 100, 100, 100, 92, 92]), "none": close}[vendor]
+    market = alone(with_splits(close, {2: 4.0, 5: 1.25}, adj_close=adjusted))
+    assert_allclose(market.close[:, 0], right, rtol=1e-12)
+    expected = {"both": {}, "the first": {LACKING: 1}, "none": {LACKING: 2}}[vendor]
+    assert repairs(market) == expected
+    assert market.manifest["suspicions"] == []
+
+
+@pytest.mark.parametrize("contained", [True, False])
+def test_g06_the_adjusted_close_decides_on_a_lone_ambiguous_split(contained):
+    close = np.array([100.0, 100, 100, 100, 100, 92, 92])
+    adjusted = np.where(np.arange(7) < 5, close / 1.25, close) if contained else close
+    market = alone(with_splits(close, {5: 1.25}, adj_close=adjusted))
+    assert_array_equal(market.close[:, 0], adjusted)
+    assert market.manifest["repairs"] == []
+    assert market.manifest["suspicions"] == []
+
+
+def test_g06_a_split_on_the_first_bar_is_no_evidence():
+    close = [100.0, 100, 100, 100, 100, 92, 92]
+    market = alone(with_splits(close, {0: 4.0, 5: 1.25}))
+    assert_array_equal(market.close[:, 0], close)
+    assert suspicions(market) == {UNDECIDED: [("AAA", DAYS[5])]}
+
+
+def test_g06_other_names_do_not_count():
+    """The names of a table may come from different vendors."""
+    clear = with_splits([*AFTER_FOUR, 100, 100], {2: 4.0}).assign(ticker="BBB")
+    unclear = with_splits([100.0, 100, 100, 100, 100, 92, 92], {5: 1.25})
+    market = alone(pd.concat([unclear, clear]))
+    assert_array_equal(market.close[:, 0], [100, 100, 100, 100, 100, 92, 92])
+    assert_array_equal(market.close[:, 1], np.full(7, 100.0))
+    assert suspicions(market) == {UNDECIDED: [("AAA", DAYS[5])]}
+
+
+@pytest.mark.parametrize("prices", ["as traded", "adjusted"])
+@pytest.mark.parametrize("seed", range(20))
+def test_g06_random_histories_of_several_splits(prices, seed):
+    """Whatever the days of the splits bring, closes as traded and closes adjusted for all splits are told apart."""
+    random = np.random.default_rng(seed)
+    moves = random.standard_t(4, 300) * 0.015
+    days = np.sort(random.choice(np.arange(5, 295), 5, replace=False))
+    ratios = dict(zip(days.tolist(), [4.0, 1.25, 1.5, 0.1, 1.1], strict=True))
+    moves[[day for day, ratio in ratios.items() if ratio < 2]] += random.normal(0, 0.05)
+    right = 100 * np.exp(np.cumsum(moves) - np.sum(moves))
+    steps = np.zeros(300)
+    steps[days] = np.log(list(ratios.values()))
+    later = np.exp(np.sum(steps) - np.cumsum(steps))
+    market = alone(with_splits(right * later if prices == "as traded" else right, ratios))
+    assert_allclose(market.close[:, 0], right, rtol=1e-9)
+
+
+def test_two_equal_splits_within_a_week_of_prices_as_traded():
+    """The jump of the first is not taken for the second, applied to a part of the history."""
+    market = alone(with_splits([400.0, 200, 200, 160, 160], {1: 2.0, 3: 2.0}))
+    assert_allclose(market.close[:, 0], [100, 100, 100, 160, 160], rtol=1e-12)
+    assert repairs(market) == {LACKING: 2}
 
 
 def traded(dividend, at=5, first=100.0):

@@ -52,6 +52,15 @@ class History:
         before[self.first] = np.nan
         return before
 
+    def log_steps(self, column: Array) -> Array:
+        """[R] log ratio of a positive column to its value at the name's bar before; 0 where one of the two is missing."""
+        return np.nan_to_num(np.log(column / self.previous(column)))
+
+    def sum_after(self, steps: Array) -> Array:
+        """[R] sum of the steps [R] at the later bars of the same name; exactly 0 where there are none."""
+        total = np.cumsum(steps)
+        return total[self.stop - 1] - total
+
     def names(self, rows: Array | slice) -> Array:
         """[n] symbols of the rows, as str objects."""
         return np.array(self.tickers, dtype=object)[self.code[rows]]
