@@ -99,7 +99,7 @@ def test_a_crash_is_no_split():
     assert_array_equal(market.close[:, 0], crash)
     assert market.manifest["repairs"] == []
     assert market.manifest["suspicions"] == []
-    long = np.r_[np.full(50, 100.0), np.full(200, 50.0)]
+    long = np.r_[np.full(50, 100.0), 50 + np.arange(200) % 2 / 100]
     market = alone(one_name(long, split=np.where(np.arange(250) == 200, 2.0, 0.0)))
     assert_array_equal(market.close[:, 0], long)
     assert market.manifest["repairs"] == []

@@ -17,6 +17,7 @@ from finpod.market.data import Array, MarketData
 from finpod.market.history import History, history_of
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import rows_to_drop
+from finpod.market.stale import mask_stale_tails
 from finpod.market.stamps import is_intraday
 from finpod.market.suspicions import look_for_suspicions
 from finpod.market.universe import Membership, membership_facts
@@ -62,17 +63,7 @@ def build_market(
             "(or take that name itself, without a benchmark)"
         )
     ledger = _tidying(bars)
-    dropped = rows_to_drop(bars, calendar, ledger, name, now)
-    dates = np.unique(bars["date"].to_numpy()[~dropped])
-    history = mask_impossible(history_of(bars, dropped), ledger)
-    if not len(history):
-        raise DataError(
-            f"{name} holds no bar that can be used; {ledger.content()['repairs'][0]['kind']}, and so on for all"
-        )
-    notes, listed = adjust(history, ledger, name)
-    if not is_intraday(dates):  # within a day volumes leap by themselves
-        mask_volumes(history, ledger)
-    look_for_suspicions(history, dates, listed, ledger, calendar)
+    history, dates, notes = _clean(bars, calendar, now, name, ledger)
     tables = _pivot(history, dates)
     own = np.array([t == benchmark for t in tickers])
     empty = np.bincount(history.code, minlength=len(tickers)) == 0
@@ -104,6 +95,25 @@ def build_market(
         },
         **tables,
     )
+
+
+def _clean(
+    bars: pd.DataFrame, calendar: str | None, now: datetime | None, name: str, ledger: RepairLedger
+) -> tuple[History, Array, list[str]]:
+    """The bars that can be used, adjusted; the dates [T] of the market; and notes for the reader."""
+    dropped = rows_to_drop(bars, calendar, ledger, name, now)
+    dates = np.unique(bars["date"].to_numpy()[~dropped])
+    history = mask_impossible(history_of(bars, dropped), ledger)
+    if not len(history):
+        raise DataError(
+            f"{name} holds no bar that can be used; {ledger.content()['repairs'][0]['kind']}, and so on for all"
+        )
+    history, dates = mask_stale_tails(history, dates, ledger)
+    notes, listed = adjust(history, ledger, name)
+    if not is_intraday(dates):  # within a day volumes leap by themselves
+        mask_volumes(history, ledger)
+    look_for_suspicions(history, dates, listed, ledger, calendar)
+    return history, dates, notes
 
 
 def package_versions(*more: str) -> dict[str, str]:
