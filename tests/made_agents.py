@@ -7,11 +7,10 @@ import torch
 
 from finpod.envs.market import TradingConfig
 from finpod.market.data import MarketData
-from finpod.market.features import Panel
 from finpod.market.ledger import Costs
-from finpod.market.scaling import Scaling
 from finpod.rl.policy import Code, MarketPolicy
 from finpod.rl.ppo import PPOConfig
+from finpod.rl.task import Table
 from finpod.tournament.arena import Arena
 from finpod.tournament.ensemble import Ensemble
 from finpod.tournament.pod import Pod, Settings
@@ -51,17 +50,16 @@ def tiny_train(market: MarketData, out: Any, **changes: Any) -> Ensemble:
 class Counter(MarketPolicy):
     """Values a state by its row, and notes nothing of the account: data that can be told apart."""
 
-    def encode(self, features: torch.Tensor, among: torch.Tensor) -> Code:
-        code = super().encode(features, among)
-        return code._replace(value=features[..., 0, :1].expand_as(code.value))
+    def encode(self, values: torch.Tensor, among: torch.Tensor) -> Code:
+        code = super().encode(values, among)
+        return code._replace(value=values[..., 0, :1].expand_as(code.value))
 
     def forward(self, code: Code, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, _ = super().forward(code, state)
         return mean, code.value[..., :1].expand(mean.shape[:-1])
 
 
-def row_panel(market: MarketData) -> Panel:
-    """A panel whose one feature is the number of the row."""
-    features = torch.arange(len(market.dates), dtype=torch.float32)[:, None, None].repeat(1, len(market.tickers), 1)
-    tradable, member = (torch.tensor(np.array(table)) for table in (market.has_bar, market.member))
-    return Panel(features, tradable, member, ("row",), (), Scaling(("row",), ("pooled",), (0.0,), (1.0,)))
+def row_table(market: MarketData) -> Table:
+    """A table whose one feature is the number of the row."""
+    values = torch.arange(len(market.dates), dtype=torch.float32)[:, None, None].repeat(1, len(market.tickers), 1)
+    return Table(values, torch.tensor(np.array(market.has_bar & market.member)))

@@ -9,8 +9,8 @@ from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.rollout import collect
 from finpod.rl.snapshot import Snapshot
+from finpod.rl.task import Table
 from finpod.simulator import simulate_market
 from finpod.tournament.arena import Arena
 from finpod.tournament.pod import Settings, train_slice, validate
@@ -51,8 +51,9 @@ def test_step_and_update_do_not_wait_for_the_device(market):
     panel = build_panel(market, fit=(252, 400), device="cuda")
     env = MarketEnv(build_tape(market, device="cuda"), 0, 399, CONFIG)
     policy = MarketPolicy(PolicySpec(features=len(panel.names))).cuda()
-    learner = PPO(policy, panel, CONFIG.groups, PPOConfig(num_steps=4), torch.Generator("cuda").manual_seed(0))
-    rollout = collect(env, policy, panel, 4, learner.generator)
+    table = Table(panel.features, panel.member & panel.tradable)
+    learner = PPO(policy, table, CONFIG.groups, PPOConfig(num_steps=4), torch.Generator("cuda").manual_seed(0))
+    rollout = learner.collect(env)
     learner.update(rollout)  # the first call sets up the optimiser
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -85,7 +85,7 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(arena, donor, anne
 def test_d08_the_loss_uses_the_clip_of_the_copy(arena, donor):
     def gradient(clip, ratio):
         child = Pod(arena, settings(config=replace(CONFIG, clip_coef=clip)), without_accounts(donor))
-        rollout = collect(child.env, child.policy, arena.panel, 4, child.learner.generator)
+        rollout = collect(child.env, child.policy, child.learner.table, 4, child.learner.generator)
         grouped = {
             name: getattr(rollout, name).unflatten(1, (4, -1)) for name in ("state", "action", "log_prob", "value")
         }

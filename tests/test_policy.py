@@ -174,8 +174,9 @@ def test_log_prob_and_entropy_are_those_of_a_normal_distribution():
     ("action", "expected"),
     [("tilt", [1, 1, 0, 1, 1, 1]), ("softmax", [1, 1, 0, 1, 1, 1, 1]), ("shares", [1, 1, 1, 1, 1, 1])],
 )
-def test_the_dimensions_that_act(action, expected):
-    assert made(action).acting(AMONG).int().tolist() == [expected]
+def test_the_dimensions_that_act(action, expected, features):
+    policy = made(action)
+    assert policy.acting(policy.encode(features[0], AMONG)).int().tolist() == [expected]
 
 
 def test_running_statistics_are_numpys():

@@ -8,12 +8,11 @@ from made_agents import CONFIG, make_pod, settings
 from made_markets import random_market
 
 from finpod.errors import InputError
-from finpod.market.features import Panel
-from finpod.market.scaling import Scaling
 from finpod.rl.policy import MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import BOUNDS, PPO, PPOConfig
-from finpod.rl.rollout import Rollout
+from finpod.rl.rollout import Rollout, encode_rows
 from finpod.rl.snapshot import Snapshot
+from finpod.rl.task import Table
 from finpod.tournament.pod import Pod
 
 DAYS, NAMES = 12, 3
@@ -29,13 +28,12 @@ def bandit(config=CONFIG, *, groups=4, trained=True):
     torch.manual_seed(0)
     member = torch.tensor([[True, True, False]]).expand(DAYS, NAMES)
     features = torch.randn(DAYS, NAMES, 2)
-    panel = Panel(features, member, member, ("a", "b"), (), Scaling(("a", "b"), ("cross",) * 2, (0.0,) * 2, (1.0,) * 2))
     policy = MarketPolicy(PolicySpec(features=2, hidden=4), torch.Generator().manual_seed(0))
     if trained:
         with torch.no_grad():
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape) * 0.2)
-    return PPO(policy, panel, groups, config, torch.Generator().manual_seed(1))
+    return PPO(policy, Table(features, member), groups, config, torch.Generator().manual_seed(1))
 
 
 def experience(learner, *, accounts=3, steps=4):
@@ -43,7 +41,7 @@ def experience(learner, *, accounts=3, steps=4):
     row = torch.randint(0, DAYS, (steps, learner.groups))
     state = torch.rand(steps, learner.groups, accounts, NAMES + 1).softmax(-1)
     with torch.no_grad():
-        code = learner.policy.encode(learner.panel.features[row], learner.panel.member[row])
+        code = encode_rows(learner.policy, learner.table, row)
         mean, value = learner.policy(code, state)
         action = mean + learner.policy.log_std.exp() * torch.randn(mean.shape)
         chance = log_prob(action, mean, learner.policy.log_std)
@@ -106,7 +104,7 @@ def test_the_factored_objective_has_the_gradient_of_the_joint_one_at_the_old_pol
 def test_the_gradient_at_the_old_policy_is_that_of_reinforce(factored):
     learner = bandit(replace(CONFIG, factored=factored))
     data = experience(learner)
-    code = learner.policy.encode(learner.panel.features[data["row"]], learner.panel.member[data["row"]])
+    code = encode_rows(learner.policy, learner.table, data["row"])
     mean, _ = learner.policy(code, data["state"])
     chance = (log_prob(data["action"], mean, learner.policy.log_std) * code.among.unsqueeze(-2)).sum(-1)
     reinforce = torch.autograd.grad(-(chance * data["advantage"]).mean(), learner.policy.out.weight)[0]
@@ -220,9 +218,7 @@ def test_centred_days_keep_the_direction_of_the_expected_gradient():
     learner = bandit(groups=groups)
     row, state = torch.zeros(1, groups, dtype=torch.int64), torch.full((1, groups, 2, NAMES + 1), 0.25)
     with torch.no_grad():
-        mean, value = learner.policy(
-            learner.policy.encode(learner.panel.features[row], learner.panel.member[row]), state
-        )
+        mean, value = learner.policy(encode_rows(learner.policy, learner.table, row), state)
         std = learner.policy.log_std.exp()
         deviation = torch.cat([moves, torch.zeros(4, 1)], -1)[pairs].repeat(len(shocks), 1, 1)[None]
         action = mean + std * deviation

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from made_agents import Counter, row_panel
+from made_agents import Counter, row_table
 from made_markets import make_market, random_market
 
 from finpod.envs.market import MarketEnv, TradingConfig
@@ -20,10 +20,10 @@ def market():
 
 
 def made(market, *, kind=Counter, seed=0, fill="open", **trading):
-    """An environment of 12 accounts in 3 groups, a policy that values a state by its row, and the panel."""
+    """An environment of 12 accounts in 3 groups, a policy that values a state by its row, and the table."""
     config = TradingConfig(**{"num_envs": 12, "start_groups": 3, "hold": HOLD, "horizon": 5, **trading})
     env = MarketEnv(build_tape(market, fill), 10, 55, config, seed=seed)
-    return env, kind(PolicySpec(features=1)), row_panel(market)
+    return env, kind(PolicySpec(features=1)), row_table(market)
 
 
 def noise(seed=0):
@@ -31,9 +31,9 @@ def noise(seed=0):
 
 
 def test_a_rollout_is_time_major_and_identifiable(market):
-    env, policy, panel = made(market)
+    env, policy, table = made(market)
     first = env.observe()
-    rollout = collect(env, policy, panel, 7, noise(), version=3)
+    rollout = collect(env, policy, table, 7, noise(), version=3)
     assert rollout.policy_version == 3
     shapes = {name: tuple(getattr(rollout, name).shape) for name in rollout._fields[:-1]}
     plain = dict.fromkeys(("row", "value", "reward", "next_value", "terminated", "truncated"), (7, 12))
@@ -67,8 +67,8 @@ def test_c11_the_bootstrap_is_the_value_of_where_the_step_led_not_of_the_new_beg
 def test_c11_a_counter_environment_of_three_steps():
     one = {"num_envs": 1, "start_groups": None, "hold": 1, "horizon": 3, "random_start": False}
     market = make_market([10.0] * 60, open=[10.0] * 60)
-    env, policy, panel = made(market, **one, costs=Costs(fee_bps=0))
-    rollout = collect(env, policy, panel, 4, noise())
+    env, policy, table = made(market, **one, costs=Costs(fee_bps=0))
+    rollout = collect(env, policy, table, 4, noise())
     first = 10
     assert (rollout.row[:, 0] - first).tolist() == [0, 1, 2, 0]
     assert (rollout.next_value[:, 0] - first).tolist() == [1, 2, 3, 1]
@@ -78,8 +78,8 @@ def test_c11_a_counter_environment_of_three_steps():
 
 
 def test_actions_are_the_policys_and_so_is_their_density(market):
-    env, policy, panel = made(market)
-    rollout = collect(env, policy, panel, 2, noise(5))
+    env, policy, table = made(market)
+    rollout = collect(env, policy, table, 2, noise(5))
     expected = torch.randn(3, 4, 4, generator=noise(5)) * policy.log_std.exp()  # the mean of an untrained policy is 0
     torch.testing.assert_close(rollout.action[0], expected.flatten(0, 1).detach())
     density_of = density(rollout.action, torch.zeros_like(rollout.action), policy.log_std)
@@ -87,24 +87,24 @@ def test_actions_are_the_policys_and_so_is_their_density(market):
 
 
 def test_a_rollout_goes_on_where_the_last_one_stopped(market):
-    env, policy, panel = made(market)
+    env, policy, table = made(market)
     generator = noise()
-    parts = [collect(env, policy, panel, 3, generator) for _ in range(2)]
-    env, policy, panel = made(market)
-    whole = collect(env, policy, panel, 6, noise())
+    parts = [collect(env, policy, table, 3, generator) for _ in range(2)]
+    env, policy, table = made(market)
+    whole = collect(env, policy, table, 6, noise())
     for name in ("row", "state", "action", "reward", "next_value", "truncated"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
 
 
 def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(market, monkeypatch):
-    env, policy, panel = made(market, kind=MarketPolicy)
+    env, policy, table = made(market, kind=MarketPolicy)
     checks, check = [], env.check
     monkeypatch.setattr(env, "check", lambda: (checks.append(1), check()))
-    collect(env, policy, panel, 4, noise())
+    collect(env, policy, table, 4, noise())
     assert len(checks) == 1
     with torch.no_grad():
         policy.out.bias[0] = float("nan")
     with pytest.raises(InputError, match=r"environment 0 at step 4 is not a number \(column 0\)"):
-        collect(env, policy, panel, 4, noise())
+        collect(env, policy, table, 4, noise())
     assert len(checks) == 2
     assert env.equity.isfinite().all()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_agents import CONFIG, TRAIN, tiny_train
 from made_markets import make_market, random_market
@@ -223,6 +223,7 @@ def test_g14_an_update_on_one_number_follows_its_sign():
 
 
 @given(groups=st.integers(1, 40), minibatches=st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
 def test_g15_every_pass_takes_as_many_steps_as_asked_for(groups, minibatches):
     learner = bandit(replace(CONFIG, update_epochs=2, num_minibatches=minibatches), groups=groups, trained=False)
     sizes, loss = [], learner.loss

@@ -121,18 +121,14 @@ def stepping(env: MarketEnv) -> Work:
 
 def acting(env: MarketEnv, panel: Panel) -> Work:
     """An untrained policy acting, as in a rollout."""
-    from finpod.rl.rollout import collect
-
     learner, steps = _learner(env, panel)
-    return Work(lambda: collect(env, learner.policy, panel, steps, learner.generator), steps)
+    return Work(lambda: learner.collect(env), steps)
 
 
 def training(env: MarketEnv, panel: Panel) -> Work:
     """Rollouts and the updates on them."""
-    from finpod.rl.rollout import collect
-
     learner, steps = _learner(env, panel)
-    return Work(lambda: learner.update(collect(env, learner.policy, panel, steps, learner.generator)), steps)
+    return Work(lambda: learner.update(learner.collect(env)), steps)
 
 
 def _learner(env: MarketEnv, panel: Panel) -> tuple[Any, int]:
@@ -141,11 +137,13 @@ def _learner(env: MarketEnv, panel: Panel) -> tuple[Any, int]:
 
     from finpod.rl.policy import MarketPolicy, PolicySpec
     from finpod.rl.ppo import PPO, PPOConfig
+    from finpod.rl.task import Table
 
+    table = Table(panel.features, panel.member & panel.tradable)
     policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(env.device)
     config = PPOConfig()
     generator = torch.Generator(device=env.device).manual_seed(0)
-    return PPO(policy, panel, env.config.groups, config, generator), config.num_steps
+    return PPO(policy, table, env.groups, config, generator), config.num_steps
 
 
 def _environment_lines(

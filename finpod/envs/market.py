@@ -1,9 +1,9 @@
 """`MarketEnv`: reset and step of thousands of accounts in one market, as plain torch.
 
-The market does not react to an account, so all accounts share its tables and an observation is a row of them plus the
-account itself (`Observation`). Accounts come in groups that share their days: G groups of M accounts, E = G * M, account
-e belonging to group e // M. Tensors of accounts are kept as [G, M, ...] so that a table row is read once per group; the
-public methods speak of [E, ...].
+The market does not react to an account, so all accounts share its tables. An observation is a row of them and the state
+of the account, [E, N + 1] float32: the weights held at that row's mark, then the weight of cash. Accounts come in groups
+that share their days: G groups of M accounts, E = G * M, account e belonging to group e // M. Tensors of accounts are
+kept as [G, M, ...] so that a table row is read once per group; the public methods speak of [E, ...].
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from finpod.envs.step import Observation, Step
 from finpod.errors import CheckpointError, InputError
 from finpod.market.ledger import Costs
 from finpod.market.tape import Account, Tape
@@ -88,29 +88,6 @@ class TradingConfig:
         return self.start_groups or self.num_envs
 
 
-class Observation(NamedTuple):
-    """What a policy sees of each account."""
-
-    row: Tensor
-    """[E] int64, the last row of the market tables that may be read."""
-    state: Tensor
-    """[E, N + 1] float32, weights held at that row's mark, then the weight of cash."""
-
-
-class Step(NamedTuple):
-    """One step of all accounts; episodes that ended have begun anew in `obs`."""
-
-    obs: Observation
-    reward: Tensor
-    """[E] float32."""
-    terminated: Tensor
-    """[E] bool: ruin."""
-    truncated: Tensor
-    """[E] bool: horizon or end of data, without ruin."""
-    final_obs: Observation
-    """What the step led to, before any new beginning."""
-
-
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0) -> Tensor:
     """Weights [..., N] float64 out of actions, zero outside `among` [..., N] (members with a bar).
 
@@ -160,6 +137,7 @@ class MarketEnv:
         self.num_envs, self.names = config.num_envs, tape.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = tape.mark.device
+        self.groups, self.differentiable = config.groups, False
         self._shape = (config.groups, config.num_envs // config.groups)
         self._any_delisted = tape.delisted.any(-1).cpu()
         tape.impact_for(config.costs)  # measured, or refused, before the first step
@@ -267,7 +245,7 @@ class MarketEnv:
 
     def _observation(self, state: Tensor) -> Observation:
         row = (self._rows - self.tape.lag).expand(self._shape).reshape(-1)
-        return Observation(row, state.flatten(0, 1))
+        return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
         """Random start days that leave room for a whole episode, or for one step where the window is shorter than that."""

@@ -12,7 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from finpod.envs.market import MarketEnv, Observation, TradingConfig
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.step import Observation
 from finpod.errors import InputError
 from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import Features, build_panel
@@ -163,4 +164,5 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 
 
 def _as_dict(obs: Observation) -> dict[str, Tensor]:
+    assert obs.row is not None, "a market has a table"
     return {"row": obs.row, "state": obs.state}

@@ -1,8 +1,9 @@
-"""`MarketPolicy`: an encoder that reads a day once for all accounts, and a head that reads the account.
+"""Policies: `MarketPolicy` for tasks with a shared table of assets, `DensePolicy` for tasks without a table.
 
-The encoder is equivariant (Zaheer et al. 2017, Deep Sets): every name goes through the same network, which also sees the
-mean over the names of the day, so that the order and the number of names are free and a trained policy fits any market
-with the same features.
+The encoder of `MarketPolicy` reads a row of the table once for all accounts, its head reads the account. The encoder is
+equivariant (Zaheer et al. 2017, Deep Sets): every asset goes through the same network, which also sees the mean over the
+assets of the row. The order and the number of assets are therefore free, and a trained policy fits any market with the
+same features.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,40 @@ class RunningStats(nn.Module):
         return scaled.clamp(-10, 10)
 
 
+class Policy(nn.Module):
+    """A Gaussian policy with independent action dimensions, and a value of each state.
+
+    G groups of M environments each share a row of the task's table. A subclass sets `spec` and `log_std`.
+    """
+
+    spec: Any
+    """A dataclass of the sizes; with the weights, all that is needed to build the policy again."""
+    log_std: nn.Parameter
+    """[] or [A] log of the exploration noise."""
+    acts_on_statistics = False
+    """Whether actions depend on what `observe` has seen. If so it is called after an update, else before: within an update
+    new and old probabilities must be of the same normalisation."""
+
+    def encode(self, values: Tensor, among: Tensor) -> Any:
+        """Return the code of table rows: `values` [..., N, F] float32 and the entries that count, `among` [..., N]."""
+        raise NotImplementedError
+
+    def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean actions [..., M, A] and values [..., M] for a code of rows [...] and states [..., M, S].
+
+        The code is None for a task without a table.
+        """
+        raise NotImplementedError
+
+    def acting(self, code: Any) -> Tensor:
+        """Return which action dimensions have an effect, bool, broadcastable to [..., M, A]."""
+        raise NotImplementedError
+
+    def observe(self, code: Any, state: Tensor) -> None:
+        """Update the statistics of observations, once an update, with the states [..., M, S] of a rollout."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
     """Sizes; with the weights, all that is needed to build the policy again."""
@@ -80,12 +115,14 @@ class Code(NamedTuple):
     """[D, N] bool: names that a decision of the day may hold."""
 
 
-class MarketPolicy(nn.Module):
-    """Gaussian policy over actions z, with mean score + inertia * (what is held, as an action), and a value.
+class MarketPolicy(Policy):
+    """Gaussian policy over actions z with mean score + inertia * (what is held, as an action), and a value.
 
     The output layer is zero at the start, so that an untrained policy is equal weight (tilt), equal parts of all names
     and cash (softmax), or does nothing (shares).
     """
+
+    spec: PolicySpec
 
     def __init__(self, spec: PolicySpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -103,10 +140,10 @@ class MarketPolicy(nn.Module):
         for parameter in (*self.out.parameters(), *self.day.parameters()):
             nn.init.zeros_(parameter)
 
-    def encode(self, features: Tensor, among: Tensor) -> Code:
-        """Read days: features [..., N, F] float32 and the names that may be held [..., N]."""
+    def encode(self, values: Tensor, among: Tensor) -> Code:
+        """Return the code of days: features [..., N, F] float32 and the names that may be held [..., N]."""
         share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
-        hidden = nn.functional.relu(self.names(features))
+        hidden = nn.functional.relu(self.names(values))
         mean = torch.einsum("...nh,...n->...h", hidden, share).unsqueeze(-2)
         hidden = nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
         score, inertia = self.out(hidden).unbind(-1)
@@ -130,8 +167,14 @@ class MarketPolicy(nn.Module):
         liked = (held * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
         return torch.cat([cash, liked, held.square().sum(-1, keepdim=True)], -1)
 
-    def acting(self, among: Tensor) -> Tensor:
-        """[..., 1, A] bool: the dimensions of the action that matter on a day with the names `among` [..., N]."""
+    @torch.no_grad()
+    def observe(self, code: Code, state: Tensor) -> None:
+        """Update the statistics of the account figures; only the value reads them."""
+        self.summary.update(self.summarise(code, state))
+
+    def acting(self, code: Code) -> Tensor:
+        """Return [..., 1, A] bool: the names that may be held on the day, and cash; with 'shares', all names."""
+        among = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
         if self.spec.action == "softmax":
@@ -152,6 +195,61 @@ class MarketPolicy(nn.Module):
         return (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
 
 
+@dataclass(frozen=True, kw_only=True)
+class DenseSpec:
+    """Sizes of a `DensePolicy`."""
+
+    inputs: int
+    """S, numbers of an observation."""
+    actions: int
+    """A, numbers of an action."""
+    hidden: int = 64
+    """Width of the two hidden layers of policy and value."""
+    log_std_init: float = 0.0
+    """Log of the exploration noise at the start."""
+
+
+class DensePolicy(Policy):
+    """Gaussian policy and value as two networks of two tanh layers over the normalised observation.
+
+    The output layer of the policy is small at the start, so that an untrained policy acts near zero.
+    """
+
+    spec: DenseSpec
+    acts_on_statistics = True
+
+    def __init__(self, spec: DenseSpec, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.spec = spec
+        self.statistics = RunningStats(spec.inputs)
+        self.log_std = nn.Parameter(torch.full((spec.actions,), spec.log_std_init))
+        self.mean = _layers(spec.inputs, spec.hidden, spec.actions, 0.01, generator)
+        self.value = _layers(spec.inputs, spec.hidden, 1, 1.0, generator)
+
+    def forward(self, code: None, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean actions [..., M, A] and values [..., M] of states [..., M, S]."""
+        seen = self.statistics(state)
+        return self.mean(seen), self.value(seen).squeeze(-1)
+
+    def acting(self, code: None) -> Tensor:
+        """Return [1, A] bool: all dimensions."""
+        return torch.ones_like(self.log_std, dtype=torch.bool).unsqueeze(0)
+
+    def observe(self, code: None, state: Tensor) -> None:
+        """Update mean and variance of the observations."""
+        self.statistics.update(state)
+
+
+def _layers(inputs: int, hidden: int, outputs: int, gain: float, generator: torch.Generator | None) -> nn.Sequential:
+    """Two tanh layers and a linear one, initialised orthogonally; `gain` is that of the last."""
+    linear = partial(nn.utils.skip_init, nn.Linear)
+    layers = [linear(inputs, hidden), linear(hidden, hidden), linear(hidden, outputs)]
+    for layer, scale in zip(layers, (math.sqrt(2), math.sqrt(2), gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale, generator=generator)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Log density [..., A] of each dimension of a Gaussian with independent dimensions."""
     scaled = (action - mean) / log_std.exp()
@@ -159,5 +257,5 @@ def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 
 
 def entropy(log_std: Tensor) -> Tensor:
-    """Entropy of one dimension of the action; all have the same."""
+    """Entropy of an action dimension, [] or [A] as `log_std`."""
     return log_std + 0.5 * math.log(2 * math.pi * math.e)

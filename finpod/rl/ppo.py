@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017) on compact observations: minibatches are whole groups of accounts, which share their days."""
+"""PPO (Schulman et al. 2017), for tasks with a table that environments share and for tasks without one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, InputError
-from finpod.market.features import Panel
-from finpod.rl.policy import MarketPolicy, entropy, log_prob
+from finpod.rl.policy import Policy, entropy, log_prob
 from finpod.rl.returns import gae
-from finpod.rl.rollout import Rollout, encode_rows
+from finpod.rl.rollout import Rollout, collect, encode_rows, of_groups
+from finpod.rl.task import Environment, Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class PPOConfig:
     """Passes over a rollout."""
     num_minibatches: int = 4
     """Minibatches, and so optimiser steps, of a pass over the rollout; at most one a group of accounts. Each holds whole
-    groups, and their sizes differ by at most one group."""
+    groups (single steps in a task without a table), and their sizes differ by at most one."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
@@ -83,60 +83,52 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class PPO:
-    """The learner: `update(rollout, progress)` changes the policy and tells how it went."""
+    """The learner: `update(rollout, progress)` changes the policy and returns its losses."""
+
+    Config = PPOConfig
+    bounds = BOUNDS
 
     def __init__(
-        self, policy: MarketPolicy, panel: Panel, groups: int, config: PPOConfig, generator: torch.Generator
+        self, policy: Policy, table: Table | None, groups: int, config: PPOConfig, generator: torch.Generator
     ) -> None:
-        self.policy, self.panel, self.groups, self.config = policy, panel, groups, config
+        self.policy, self.table, self.groups, self.config = policy, table, groups, config
         self.generator = generator
         self.updates = 0
-        device = panel.features.device
+        self.device = policy.log_std.device
         # a tensor, so that schedules and the KL brake need no look at the device
-        rate = torch.tensor(config.learning_rate, device=device)
+        rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=rate,
             eps=1e-5,
             weight_decay=config.weight_decay,
             foreach=False,
-            capturable=device.type == "cuda",
+            capturable=self.device.type == "cuda",
         )
 
+    def collect(self, env: Environment) -> Rollout:
+        """Return the rollout that the next update learns from."""
+        return collect(env, self.policy, self.table, self.config.num_steps, self.generator, self.updates)
+
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """One update on a rollout; `progress` in [0, 1] drives the schedules. Returns losses as tensors, not yet read."""
-        config, groups = self.config, self.groups
+        """Update the policy on a rollout. `progress` in [0, 1] drives the schedules. Returns losses as unread tensors.
+
+        Minibatches are whole groups, each with all its steps, where groups share rows of a table; else single steps of
+        single environments.
+        """
+        config = self.config
         left = 1 - progress
         rate = config.learning_rate * (left if config.anneal_lr else 1.0)
         ent_coef = config.ent_coef * (left if config.anneal_ent else 1.0)
-        advantage = gae(
-            rollout.reward,
-            rollout.value,
-            rollout.next_value,
-            rollout.terminated,
-            rollout.truncated,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-        )
-        target = (advantage + rollout.value).unflatten(1, (groups, -1))
-        advantage = self.standardise(advantage.unflatten(1, (groups, -1)))
-        batch = {
-            "row": rollout.row.unflatten(1, (groups, -1))[:, :, 0],
-            "state": rollout.state.unflatten(1, (groups, -1)),
-            "action": rollout.action.unflatten(1, (groups, -1)),
-            "old_log_prob": rollout.log_prob.unflatten(1, (groups, -1)),
-            "advantage": advantage,
-            "target": target,
-        }
-        with torch.no_grad():
-            code = encode_rows(self.policy, self.panel, batch["row"])
-            self.policy.summary.update(self.policy.summarise(code, batch["state"]))
-        moving = torch.ones((), device=target.device)
+        batch = self.batch(rollout)
+        self._observe(batch, before=True)
+        count = batch["target"].shape[1]
+        moving = torch.ones((), device=self.device)
         log: list[dict[str, Tensor]] = []
         for _ in range(config.update_epochs):
-            order = torch.randperm(groups, generator=self.generator, device=self.generator.device).to(target.device)
-            for chosen in order.tensor_split(min(config.num_minibatches, groups)):
-                part = {name: value[:, chosen] for name, value in batch.items()}
+            order = torch.randperm(count, generator=self.generator, device=self.generator.device).to(self.device)
+            for chosen in order.tensor_split(min(config.num_minibatches, count)):
+                part: dict[str, Any] = {name: x if x is None else x[:, chosen] for name, x in batch.items()}
                 loss, terms = self.loss(**part, ent_coef=ent_coef)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()
@@ -145,13 +137,46 @@ class PPO:
                 self.optimizer.param_groups[0]["lr"].copy_(rate * moving)
                 self.optimizer.step()
                 log.append(terms | {"moving": moving})
+        self._observe(batch, before=False)
         self.updates += 1
         return {name: torch.stack([terms[name].detach() for terms in log]).mean() for name in log[0]}
+
+    def batch(self, rollout: Rollout) -> dict[str, Any]:
+        """Return the arguments of `loss`, [H, G, M, ...]; [1, H * E, 1, ...] without a table, since nothing is shared then."""
+        advantage = gae(
+            rollout.reward,
+            rollout.value,
+            rollout.next_value,
+            rollout.terminated,
+            rollout.truncated,
+            gamma=self.config.gamma,
+            gae_lambda=self.config.gae_lambda,
+        )
+
+        def arranged(values: Tensor) -> Tensor:
+            if self.table is None:
+                return values.flatten(0, 1)[None, :, None]
+            return values.unflatten(1, (self.groups, -1))
+
+        return {
+            "row": None if self.table is None else of_groups(rollout.row, self.groups),
+            "state": arranged(rollout.state),
+            "action": arranged(rollout.action),
+            "old_log_prob": arranged(rollout.log_prob),
+            "advantage": self.standardise(arranged(advantage)),
+            "target": arranged(advantage + rollout.value),
+        }
+
+    @torch.no_grad()
+    def _observe(self, batch: dict[str, Any], *, before: bool) -> None:
+        """Update the policy's statistics of observations before or after the steps, whichever the policy asks for."""
+        if before != self.policy.acts_on_statistics:
+            self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def standardise(self, advantage: Tensor) -> Tensor:
         """Return advantages [H, G, M] with mean 0 and standard deviation 1.
 
-        With `center_days` the mean is that of the accounts of a day, where a day has several. A single advantage has
+        With `center_days` the mean is that of the environments of a row, where a row has several. A single advantage has
         neither mean nor spread to be measured by and is returned as it is.
         """
         if advantage.numel() == 1:
@@ -164,7 +189,7 @@ class PPO:
 
     def loss(
         self,
-        row: Tensor,
+        row: Tensor | None,
         state: Tensor,
         action: Tensor,
         old_log_prob: Tensor,
@@ -172,10 +197,13 @@ class PPO:
         target: Tensor,
         ent_coef: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Clipped objective, value loss and entropy bonus over days `row` [H, g] and their accounts [H, g, M]."""
-        code = encode_rows(self.policy, self.panel, row)
+        """Return the loss, and its terms, over the table rows `row` [H, g] and their environments [H, g, M, ...].
+
+        Loss = -clipped objective + vf_coef * value loss - ent_coef * entropy of an action dimension.
+        """
+        code = encode_rows(self.policy, self.table, row)
         mean, value = self.policy(code, state)
-        acting = self.policy.acting(code.among)
+        acting = self.policy.acting(code)
         log_ratio = (log_prob(action, mean, self.policy.log_std) - old_log_prob) * acting
         share = acting / acting.sum(-1, keepdim=True).clamp(min=1)
         if not self.config.factored:
@@ -186,7 +214,7 @@ class PPO:
         weight = acting if self.config.factored else 1.0
         policy_loss = -(torch.min(ratio * gain, clipped * gain) * weight).sum(-1).mean()
         value_loss = (value - target).square().mean()
-        bonus = entropy(self.policy.log_std)
+        bonus = entropy(self.policy.log_std).mean()
         loss = policy_loss + self.config.vf_coef * value_loss - ent_coef * bonus
         kl = (((ratio - 1) - log_ratio) * share).sum(-1).mean()  # Schulman's unbiased, always positive estimate
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus, "kl": kl.detach()}
@@ -203,9 +231,9 @@ class PPO:
         """Go on from a checkpoint; the step size stays this learner's own, not the donor's."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
-            lr=torch.tensor(self.config.learning_rate, device=self.panel.features.device),
+            lr=torch.tensor(self.config.learning_rate, device=self.device),
             weight_decay=self.config.weight_decay,
-            capturable=self.panel.features.device.type == "cuda",
+            capturable=self.device.type == "cuda",
         )
         try:
             self.generator.set_state(state["generator"])

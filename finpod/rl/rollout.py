@@ -1,89 +1,138 @@
-"""`Rollout`: what E accounts did over H steps, time-major, and how it is collected."""
+"""`Rollout`: what E environments did over H steps, time-major, and how it is collected."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from finpod.envs.market import MarketEnv, Observation
-from finpod.market.features import Panel
-from finpod.rl.policy import Code, MarketPolicy, log_prob
+from finpod.errors import InputError
+from finpod.rl.policy import Policy, log_prob
+from finpod.rl.task import Environment, Observation, Step, Table
 
 
 class Rollout(NamedTuple):
-    """Time-major; the accounts e of a group e // M share their rows."""
+    """H steps of E environments, time-major. Environments of a group, e // M, share their rows."""
 
-    row: Tensor
-    """[H, E] int64, table row of each observation."""
+    row: Tensor | None
+    """[H, E] int64, table row of each observation; None without a table."""
     state: Tensor
     """[H, E, S] float32."""
     action: Tensor
     """[H, E, A] float32."""
     log_prob: Tensor
-    """[H, E, A] of each dimension; dimensions do not depend on each other, the whole is the sum over those that act."""
+    """[H, E, A] log density of each dimension. Dimensions are independent: that of the action is the sum over those used."""
     value: Tensor
     """[H, E]."""
     reward: Tensor
     """[H, E]."""
     next_value: Tensor
-    """[H, E] value of the state the step led to, before any new beginning."""
+    """[H, E] value of the state that the step led to, before any reset."""
     terminated: Tensor
     """[H, E] bool."""
     truncated: Tensor
     """[H, E] bool."""
     policy_version: int
-    """Number of updates the acting policy had seen."""
+    """Number of updates that the policy had had when it acted."""
 
 
-def encode_rows(policy: MarketPolicy, panel: Panel, row: Tensor) -> Code:
-    """Code of the days `row` [...]."""
-    return policy.encode(panel.features[row], panel.member[row] & panel.tradable[row])
+def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
+    """Return the policy's code of the table rows `row` [...]; None without a table."""
+    return None if table is None else policy.encode(table.values[row], table.among[row])
+
+
+def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
+    """Return the rows [..., G] of G groups from those [..., E] of their environments; None without rows."""
+    return None if row is None else row.unflatten(-1, (groups, -1))[..., 0]
 
 
 @torch.no_grad()
 def collect(
-    env: MarketEnv, policy: MarketPolicy, panel: Panel, steps: int, generator: torch.Generator, version: int = 0
+    env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator, version: int = 0
 ) -> Rollout:
-    """Act for `steps` steps from where the environment stands; the encoder reads each group's day once.
+    """Act for `steps` steps from where the environment stands. The encoder reads the row of each group once a step.
 
-    Raises InputError if an action was not finite.
+    Raises InputError for an action, a reward or an observation that is not finite, for an observation whose shape
+    changes, and for one that lacks the row of a task with a table.
     """
-    shape = (env.config.groups, -1)
-    obs, records, finals = env.observe(), [], []
-    for _ in range(steps):
-        code = encode_rows(policy, panel, obs.row.view(shape)[:, 0])
-        mean, value = policy(code, obs.state.unflatten(0, shape))
+    groups = env.num_envs if table is None else env.groups
+    obs = env.observe()
+    shape, rows, parts = obs.state.shape, [], []
+    for number in range(steps):
+        _require_alike(obs, shape, number, table)
+        state = obs.state.clone()  # an environment may write its next state into the same memory
+        code = encode_rows(policy, table, of_groups(obs.row, groups))
+        mean, value = policy(code, state.unflatten(0, (groups, -1)))
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         action = mean + policy.log_std.exp() * noise
-        chance = log_prob(action, mean, policy.log_std)
+        density = log_prob(action, mean, policy.log_std)
         step = env.step(action.flatten(0, 1))
-        records.append(
+        final = step.final_obs
+        _require_alike(final, shape, number, table)
+        _require_one_each(step, shape[0])
+        if table is not None:
+            rows.append((obs.row, final.row))
+        parts.append(
             (
-                obs.row,
-                obs.state,
+                state,
                 action.flatten(0, 1),
-                chance.flatten(0, 1),
+                density.flatten(0, 1),
                 value.flatten(),
-                step.reward,
-                step.terminated,
-                step.truncated,
+                step.reward.clone(),
+                final.state.clone(),
+                step.terminated.clone(),
+                step.truncated.clone(),
             )
         )
-        finals.append(step.final_obs)
         obs = step.obs
     env.check()
-    row, state, action, chance, value, reward, terminated, truncated = (
-        torch.stack(x) for x in zip(*records, strict=True)
+    state, action, density, value, reward, final_state, terminated, truncated = map(
+        torch.stack, zip(*parts, strict=True)
     )
-    next_value = _values(
-        policy, panel, Observation(*(torch.stack(x) for x in zip(*finals, strict=True))), env.config.groups
-    )
-    return Rollout(row, state, action, chance, value, reward, next_value, terminated, truncated, version)
+    _require_finite(reward, state)
+    row, final_row = map(torch.stack, zip(*rows, strict=True)) if rows else (None, None)
+    next_value = _values(policy, table, Observation(final_state, final_row), groups)
+    return Rollout(row, state, action, density, value, reward, next_value, terminated, truncated, version)
 
 
-def _values(policy: MarketPolicy, panel: Panel, obs: Observation, groups: int) -> Tensor:
+def _values(policy: Policy, table: Table | None, obs: Observation, groups: int) -> Tensor:
     """[H, E] values of observations [H, E]."""
-    code = encode_rows(policy, panel, obs.row.unflatten(1, (groups, -1))[:, :, 0])
+    code = encode_rows(policy, table, of_groups(obs.row, groups))
     return policy(code, obs.state.unflatten(1, (groups, -1)))[1].flatten(1)
+
+
+def _require_alike(obs: Observation, shape: torch.Size, step: int, table: Table | None) -> None:
+    """Raise InputError for an observation of another shape than the first, or without the row of the table."""
+    if obs.state.shape != shape:
+        raise InputError(
+            f"the observation at step {step} has shape {tuple(obs.state.shape)} and the first had {tuple(shape)}; "
+            "an environment must return the same shape at every step"
+        )
+    if table is not None and obs.row is None:
+        raise InputError(
+            f"the observation at step {step} names no row of the task's table; return Observation(state, row)"
+        )
+
+
+def _require_one_each(step: Step, num_envs: int) -> None:
+    """Raise InputError unless reward and ends of episodes have one value an environment."""
+    for name in ("reward", "terminated", "truncated"):
+        if (shape := tuple(getattr(step, name).shape)) != (num_envs,):
+            raise InputError(
+                f"{name} has shape {shape}; it must have one value for each of the {num_envs} environments"
+            )
+
+
+def _require_finite(reward: Tensor, state: Tensor) -> None:
+    """Raise InputError that names step and environment of the first bad reward or state [H, E, ...]; reads the device once."""
+    if (reward.sum() + state.sum()).isfinite():
+        return
+    for name, values in (("reward", reward), ("observation", state.flatten(2))):
+        bad = (~values.isfinite()).nonzero()
+        if len(bad):
+            place = tuple(bad[0].tolist())
+            raise InputError(
+                f"the {name} of environment {place[1]} at step {place[0]} of a rollout is {values[place].item()}; "
+                "an environment must return finite numbers"
+            )

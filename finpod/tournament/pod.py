@@ -23,8 +23,8 @@ from finpod.measures import Metrics, metrics
 from finpod.rl.greedy import greedy_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.rollout import collect
 from finpod.rl.snapshot import Snapshot
+from finpod.rl.task import Table
 from finpod.simulation import Terms, simulate
 from finpod.tournament.arena import Arena
 
@@ -108,7 +108,8 @@ class Pod:
         )
         self.policy = MarketPolicy(spec, torch.Generator().manual_seed(weights)).to(arena.device)
         self.env = MarketEnv(arena.tape, *arena.train, trading, seed=days)
-        self.learner = PPO(self.policy, self.panel, trading.groups, settings.config, generator)
+        table = Table(self.panel.features, self.panel.member & self.panel.tradable)
+        self.learner = PPO(self.policy, table, trading.groups, settings.config, generator)
         self.steps = 0
         if snapshot is not None:
             self.policy.load_state_dict(snapshot.weights)
@@ -128,14 +129,7 @@ class Pod:
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
         """Learn until `until` steps of the `total` that drive the schedules; yields each update's losses, unread."""
         while self.steps < until:
-            rollout = collect(
-                self.env,
-                self.policy,
-                self.panel,
-                self.settings.config.num_steps,
-                self.learner.generator,
-                self.learner.updates,
-            )
+            rollout = self.learner.collect(self.env)
             losses = self.learner.update(rollout, min(self.steps / total, 1.0))
             self.steps += self.steps_per_update
             yield losses | {"reward": rollout.reward.mean()}

@@ -1,0 +1,255 @@
+"""PPO and rollouts of a task without a shared table: no encoder, minibatches of single steps, statistics after the update."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from made_tasks import Reach
+
+from finpod.errors import InputError
+from finpod.rl import LEARNERS
+from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, log_prob
+from finpod.rl.ppo import PPO, PPOConfig
+from finpod.rl.returns import gae
+from finpod.rl.rollout import collect
+from finpod.rl.task import Observation, Step
+
+CONFIG = PPOConfig(num_steps=8, num_minibatches=4, gamma=0.9, factored=False, anneal_lr=False, learning_rate=3e-3)
+
+
+def policy_of(inputs=2, actions=1, seed=0):
+    return DensePolicy(DenseSpec(inputs=inputs, actions=actions, hidden=32), torch.Generator().manual_seed(seed))
+
+
+def learner_of(config=CONFIG, policy=None):
+    return PPO(policy or policy_of(), None, 1, config, torch.Generator().manual_seed(1))
+
+
+def noise(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def mean_reward(policy, env):
+    """Of the mean action over one episode of each."""
+    obs, total = env.reset(seed=9), 0.0
+    for _ in range(8):
+        with torch.no_grad():
+            step = env.step(policy(None, obs.state[:, None])[0][:, 0])
+        total += float(step.reward.mean())
+        obs = step.obs
+    return total
+
+
+class Replaced(Reach):
+    """An environment whose k-th step returns something else."""
+
+    def __init__(self, at, change, **size):
+        self.at, self.change, self.count = at, change, 0
+        super().__init__(**size)
+
+    def step(self, action):
+        step = super().step(action)
+        self.count += 1
+        return self.change(step) if self.count > self.at else step
+
+
+def test_a_rollout_has_no_rows_and_is_time_major():
+    env, policy = Reach(6), policy_of()
+    first = env.observe().state.clone()
+    rollout = collect(env, policy, None, 10, noise(), version=2)
+    assert rollout.row is None
+    assert rollout.policy_version == 2
+    shapes = {name: tuple(getattr(rollout, name).shape) for name in rollout._fields[1:-1]}
+    plain = dict.fromkeys(("value", "reward", "next_value", "terminated", "truncated"), (10, 6))
+    assert shapes == {**plain, "state": (10, 6, 2), "action": (10, 6, 1), "log_prob": (10, 6, 1)}
+    assert torch.equal(rollout.state[0], first)
+    moved = rollout.state[:-1, :, 0] + rollout.action[:-1, :, 0].clamp(-1, 1)
+    went_on = ~rollout.truncated[:-1]
+    torch.testing.assert_close(rollout.state[1:, :, 0][went_on], moved[went_on])
+    torch.testing.assert_close(rollout.reward[:-1], -moved.abs())
+    assert rollout.truncated.any(1).nonzero().flatten().tolist() == [7]
+
+
+def test_next_values_are_those_of_where_a_step_led_also_at_an_end():
+    policy = policy_of()
+    rollout = collect(Reach(6), policy, None, 10, noise())
+    moved = rollout.state.clone()
+    moved[..., 0] += rollout.action[..., 0].clamp(-1, 1)
+    with torch.no_grad():
+        expected = policy(None, moved.unsqueeze(-2))[1].squeeze(-1)
+    torch.testing.assert_close(rollout.next_value, expected)
+
+
+def test_densities_are_those_of_the_actions():
+    policy = policy_of(actions=3)
+    rollout = collect(Reach(5), policy, None, 4, noise())
+    with torch.no_grad():
+        mean, value = policy(None, rollout.state.unsqueeze(-2))
+    torch.testing.assert_close(rollout.log_prob, log_prob(rollout.action, mean.squeeze(-2), policy.log_std).detach())
+    torch.testing.assert_close(rollout.value, value.squeeze(-1))
+
+
+def test_minibatches_are_single_steps_and_cover_the_rollout_once_an_epoch(monkeypatch):
+    learner = learner_of(PPOConfig(num_steps=7, num_minibatches=4, update_epochs=2))
+    seen, loss = [], learner.loss
+    monkeypatch.setattr(learner, "loss", lambda **part: seen.append(part) or loss(**part))
+    rollout = learner.collect(Reach(5))
+    learner.update(rollout)
+    assert [part["state"].shape for part in seen] == 2 * [(1, 9, 1, 2), (1, 9, 1, 2), (1, 9, 1, 2), (1, 8, 1, 2)]
+    assert all(part["row"] is None for part in seen)
+    targets = (gae_of(rollout, learner.config) + rollout.value).flatten().sort().values
+    for epoch in (seen[:4], seen[4:]):
+        assert torch.equal(torch.cat([part["target"] for part in epoch], 1).flatten().sort().values, targets)
+    together = [np.sort(np.concatenate([part["state"].flatten() for part in epoch])) for epoch in (seen[:4], seen[4:])]
+    np.testing.assert_array_equal(*together)
+
+
+def gae_of(rollout, config):
+    return gae(rollout.reward, rollout.value, rollout.next_value, rollout.terminated, rollout.truncated,
+               gamma=config.gamma, gae_lambda=config.gae_lambda)  # fmt: skip
+
+
+def test_the_loss_is_that_of_the_paper():
+    learner = learner_of(PPOConfig(factored=False, clip_coef=0.2, vf_coef=0.5))
+    batch = learner.batch(learner.collect(Reach(6)))
+    shift = torch.linspace(-0.5, 0.5, 6 * 16).view_as(batch["old_log_prob"])
+    loss, terms = learner.loss(**{**batch, "old_log_prob": batch["old_log_prob"] - shift}, ent_coef=0.1)
+    ratio, gain = shift.squeeze(-1).exp(), batch["advantage"]
+    policy_loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()
+    value = learner.policy(None, batch["state"])[1]
+    value_loss = (value - batch["target"]).square().mean()
+    torch.testing.assert_close(terms["policy_loss"], policy_loss)
+    torch.testing.assert_close(terms["value_loss"], value_loss)
+    entropy = learner.policy.log_std.mean() + 0.5 * math.log(2 * math.pi * math.e)
+    torch.testing.assert_close(loss, policy_loss + 0.5 * value_loss - 0.1 * entropy)
+
+
+def test_statistics_of_observations_move_after_the_update_so_that_ratios_begin_at_one():
+    learner = learner_of()
+    for _ in range(3):
+        rollout = learner.collect(Reach(6, inputs=2))
+        before = learner.policy.statistics.count.clone()
+        with torch.no_grad():
+            _, terms = learner.loss(**learner.batch(rollout), ent_coef=0.0)
+        assert terms["kl"].abs() < 1e-6
+        learner.update(rollout)
+        assert learner.policy.statistics.count == before + 48
+    states = learner.collect(Reach(6)).state
+    learner = learner_of()
+    learner.update(collect(Reach(6), learner.policy, None, 8, noise(1)))
+    assert states.isfinite().all()
+    assert float(learner.policy.statistics.mean[1]) == 0
+
+
+def test_observations_are_normalised_whatever_their_scale():
+    policy = policy_of()
+    policy.observe(None, torch.tensor([[1e4, -1e-3], [3e4, 1e-3]]))
+    seen = policy.statistics(torch.tensor([[1e4, -1e-3], [3e4, 1e-3]]))
+    assert seen[:, 0].tolist() == pytest.approx([-1, 1], abs=1e-3)
+
+
+def test_it_learns_to_reach_the_goal():
+    learner, env = learner_of(), Reach(32)
+    before = mean_reward(learner.policy, Reach(200))
+    for _ in range(60):
+        learner.update(learner.collect(env))
+    after = mean_reward(learner.policy, Reach(200))
+    assert before < -14  # distances of 2 on average, eight times
+    assert after > -5  # the way there costs about 3.3
+
+
+def test_training_resumes_to_the_same_weights_bit_for_bit():
+    whole, env = learner_of(), Reach(6)
+    for _ in range(4):
+        whole.update(whole.collect(env))
+    half, other = learner_of(), Reach(6)
+    for _ in range(2):
+        half.update(half.collect(other))
+    resumed, third = learner_of(policy=policy_of(seed=5)), Reach(6, seed=8)
+    resumed.policy.load_state_dict(half.policy.state_dict())
+    resumed.load_state_dict(half.state_dict())
+    third.load_state_dict(other.state_dict())
+    for _ in range(2):
+        resumed.update(resumed.collect(third))
+    for name, tensor in whole.policy.state_dict().items():
+        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
+
+
+def test_an_untrained_policy_acts_near_zero_and_draws_nothing_from_the_global_generator():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    policy = policy_of(seed=1)
+    assert torch.rand(1) == expected
+    assert policy(None, torch.randn(50, 1, 2))[0].abs().max() < 0.05
+    assert not torch.equal(policy.mean[0].weight, policy_of(seed=2).mean[0].weight)
+    assert torch.equal(policy.mean[0].weight, policy_of(seed=1).mean[0].weight)
+
+
+@pytest.mark.parametrize("kind", [DensePolicy, MarketPolicy])
+def test_only_a_policy_whose_actions_depend_on_statistics_says_so(kind):
+    assert kind.acts_on_statistics == (kind is DensePolicy)
+
+
+def test_learners_join_a_literal():
+    assert LEARNERS["ppo"] is PPO
+    for learner in LEARNERS.values():
+        config = learner.Config()
+        assert config.num_steps >= 1
+        assert learner.bounds.keys() <= vars(config).keys()
+
+
+# --- an environment that breaks its contract ---------------------------------------------------------------------------
+
+
+def grown(step):
+    return step._replace(obs=Observation(torch.cat([step.obs.state, step.obs.state], 1)))
+
+
+BROKEN = {
+    "shape": (grown, r"observation at step 3 has shape \(6, 4\) and the first had \(6, 2\)"),
+    "final shape": (
+        lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])),
+        r"observation at step 2 has shape \(3, 2\)",
+    ),
+    "NaN reward": (
+        lambda step: step._replace(reward=torch.where(torch.arange(6) == 4, math.nan, step.reward)),
+        "reward of environment 4 at step 2 of a rollout is nan",
+    ),
+    "infinite observation": (
+        lambda step: step._replace(obs=Observation(step.obs.state.masked_fill(torch.eye(6, 2) > 0, math.inf))),
+        "observation of environment 0 at step 3 of a rollout is inf",
+    ),
+    "reward column": (lambda step: step._replace(reward=step.reward[:, None]), r"reward has shape \(6, 1\)"),
+    "one truncation": (lambda step: step._replace(truncated=step.truncated[0]), r"truncated has shape \(\)"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_an_environment_must_not_return_is_named(what):
+    change, told = BROKEN[what]
+    with pytest.raises(InputError, match=told) as raised:
+        collect(Replaced(2, change, num_envs=6), policy_of(), None, 5, noise())
+    assert "\n" not in str(raised.value)
+
+
+def test_large_but_finite_rewards_are_taken():
+    env = Replaced(0, lambda step: step._replace(reward=torch.full_like(step.reward, 3e38)), num_envs=4)
+    assert collect(env, policy_of(), None, 5, noise()).reward.isfinite().all()
+
+
+def test_a_row_is_required_where_there_is_a_table():
+    from made_agents import make_pod
+    from made_markets import random_market
+
+    pod = make_pod(random_market(120, 5, gaps=0))
+    step = pod.env.step
+
+    def without_row(action):
+        taken = step(action)
+        return Step(Observation(taken.obs.state), *taken[1:])
+
+    pod.env.step = without_row
+    with pytest.raises(InputError, match="step 1 names no row"):
+        pod.learner.collect(pod.env)
