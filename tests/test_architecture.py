@@ -56,7 +56,18 @@ PARTS = {
 }
 TASK_BLIND = ("rl", "workers", "tournament")
 """Packages that serve any task, and therefore import nothing of the packages below."""
-OF_STOCKS = ("market", "features", "trading", "simulation", "backtester", "report", "envs")
+OF_STOCKS = (
+    "market",
+    "features",
+    "trading",
+    "simulation",
+    "backtester",
+    "report",
+    "strategy",
+    "envs.market",
+    "envs.trading",
+    "envs.tasks",
+)
 
 
 def module_name(path):
