@@ -4,8 +4,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
+from finpod.market.indexes import index_members
 from finpod.market.sources import load_market
-from finpod.market.universe import index_members, missing_during, read_members, static_members
+from finpod.market.universe import missing_during, read_members, static_members
 
 
 def written(tmp_path, text):
@@ -106,8 +107,8 @@ def test_known_errors_of_the_index_package_are_mended():
 
 
 def test_unknown_index_and_empty_list():
-    with pytest.raises(InputError, match="unknown universe 'sp500'"):
-        index_members("sp500")
+    with pytest.raises(InputError, match="unknown universe 'dax40'"):
+        index_members("dax40")
     with pytest.raises(InputError, match="list of tickers is empty"):
         static_members([], sentence="nothing")
 

@@ -380,7 +380,7 @@ def test_impossible_requests(tmp_path):
         for options, message in (
             ({"start": "2024-02-01", "end": "2024-01-01"}, "ends on 2024-01-01, before it starts on 2024-02-01"),
             ({"start": "2030-01-01", "end": "2031-01-01"}, "ends on 2024-04-30, before it starts on 2030-01-01"),
-            ({"universe": "sp500"}, "unknown universe 'sp500'"),
+            ({"universe": "dax40"}, "unknown universe 'dax40'"),
             ({"universe": []}, "the list of tickers is empty"),
             ({"universe": ["AAA", "../../ETC"]}, r"'../../ETC' is not a symbol"),
             ({"universe": ["A;B"]}, "'A;B' is not a symbol"),

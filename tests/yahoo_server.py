@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 
 import pandas as pd
 
-NEW_YORK = ZoneInfo("America/New_York")
 CHART = "/v8/finance/chart/"
 CRUMB = "k3Xz.pL0dQa"
 CONSENT = '<html><form><input name="csrfToken" value="token"><input name="sessionId" value="session"></form></html>'
@@ -41,15 +40,17 @@ class Listing:
     live: bool = False
     """The last bar is that of a session under way: stamped with the minute of its last trade."""
     kind: str = "EQUITY"
+    zone: str = "America/New_York"
+    """Time zone of its exchange, which opens at half past nine."""
 
     def stamps(self):
         """Seconds since 1970 of the opens; those of a session under way, of its last trade."""
         opens = [self.stamp(day) for day in self.days]
         return [*opens[:-1], opens[-1] + 5400] if self.live else opens
 
-    @staticmethod
-    def stamp(day):
-        return int((datetime.fromisoformat(day) + timedelta(hours=9, minutes=30)).replace(tzinfo=NEW_YORK).timestamp())
+    def stamp(self, day):
+        opens = datetime.fromisoformat(day) + timedelta(hours=9, minutes=30)
+        return int(opens.replace(tzinfo=ZoneInfo(self.zone)).timestamp())
 
     def adjusted(self):
         if self.adjclose is not None:
@@ -73,7 +74,7 @@ class Listing:
         opens = self.open or [c if c is None else round(c * 0.99, 4) for c in self.close]
         pairs = list(zip(opens, self.close, strict=True))
         result = {
-            "meta": meta(symbol, self.kind, stamps[rows[-1]], self.close[rows[-1]]),
+            "meta": meta(symbol, self.kind, stamps[rows[-1]], self.close[rows[-1]], self.zone),
             "timestamp": cut(stamps),
             "indicators": {
                 "quote": [
@@ -112,8 +113,10 @@ class Listing:
         return {kind: of for kind, of in events.items() if of}
 
 
-def meta(symbol, kind, stamp, price):
-    period = {"timezone": "EST", "start": stamp, "end": stamp + 23400, "gmtoffset": -18000}
+def meta(symbol, kind, stamp, price, zone="America/New_York"):
+    offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
+    clock = f"{datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)):%Z}"
+    period = {"timezone": clock, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
     return {
         "currency": "USD",
         "symbol": symbol,
@@ -123,9 +126,9 @@ def meta(symbol, kind, stamp, price):
         "firstTradeDate": 345479400,
         "regularMarketTime": stamp,
         "hasPrePostMarketData": True,
-        "gmtoffset": -18000,
-        "timezone": "EST",
-        "exchangeTimezoneName": "America/New_York",
+        "gmtoffset": offset,
+        "timezone": clock,
+        "exchangeTimezoneName": zone,
         "regularMarketPrice": price,
         "chartPreviousClose": price,
         "priceHint": 2,
@@ -213,7 +216,9 @@ class Handler(BaseHTTPRequestHandler):
         if listing is None and symbol not in server.empty:
             return self.error(404, "Not Found", "No data found, symbol may be delisted")
         if "period1" not in query:  # the range of a day: only its meta is read
-            return self.answer(200, {"chart": {"result": [{"meta": meta(symbol, "EQUITY", 0, 1.0)}], "error": None}})
+            zone = listing.zone if listing else "America/New_York"
+            only_meta = {"meta": meta(symbol, "EQUITY", 0, 1.0, zone)}
+            return self.answer(200, {"chart": {"result": [only_meta], "error": None}})
         chart = listing and listing.chart(symbol, first, stop)
         if chart is None:
             return self.error(400, "Bad Request", f"Data doesn't exist for startDate = {first}, endDate = {stop}")

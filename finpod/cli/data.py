@@ -23,12 +23,15 @@ Name = Annotated[
 Source = Annotated[
     str, typer.Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
-Benchmark = Annotated[str, typer.Option(help="Ticker of the benchmark among the bars; 'none' to go without.")]
 Ticker = Annotated[
     str | None, typer.Option(help="The name whose bars a file without tickers holds; else its own name.")
 ]
 Calendar = Annotated[
-    str, typer.Option(help="Exchange whose sessions count, as exchange_calendars names it; 'none' for every date.")
+    str,
+    typer.Option(
+        help="Exchange whose sessions count, as exchange_calendars names it: that of the index, XNYS without one, if 'auto'; "
+        "'none' for every date."
+    ),
 ]
 DayFirst = Annotated[
     bool | None, typer.Option("--day-first/--month-first", help="How to read 03/04/2024 where no date of a file tells.")
@@ -44,12 +47,14 @@ def fetch(
     universe: Annotated[
         str | None,
         typer.Option(
-            help="'nasdaq100' or a membership CSV, point in time; or tickers separated by commas.  [default: nasdaq100]"
+            help="An index (nasdaq100, sp500, dow30, csi300, csi500) or a membership CSV, point in time; or tickers separated by "
+            "commas.  [default: nasdaq100]"
         ),
     ] = None,
     start: Annotated[str, typer.Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
     end: Annotated[str | None, typer.Option(help="Last day; today if left out.")] = None,
-    benchmark: options.Benchmark = "QQQ",
+    benchmark: options.Benchmark = "auto",
+    calendar: Calendar = "auto",
     name: Name = None,
     allow_missing: options.AllowMissing = False,
     overwrite: options.Overwrite = False,
@@ -65,20 +70,23 @@ def fetch(
     An unfinished fetch leaves what has come in beside the snapshot; the same command goes on from there.
     """
     import finpod
+    from finpod.market.indexes import DEFAULT, index_named, is_universe
     from finpod.market.yahoo_harvest import Patience, discard
 
     if tickers is not None and universe is not None:
         raise InputError(f"both {tickers!r} and --universe {universe!r} are given; leave one of them out")
-    asked = universe or tickers or "nasdaq100"
-    whole = asked == "nasdaq100" or asked.lower().endswith(".csv")
-    target = _target(name or (Path(asked).stem if whole else "yahoo"), overwrite)
+    asked = universe or tickers or DEFAULT
+    file = asked if asked.lower().endswith(".csv") else None
+    index = index_named(asked).name if file is None and is_universe(asked) else None
+    target = _target(name or index or (Path(file).stem if file else "yahoo"), overwrite)
     partial = target.with_name(f".{target.name}.partial")
     with console.progress(f"fetching {asked} from Yahoo Finance", log=True) as report:
         market = finpod.fetch_market(
-            asked if whole else options.words(asked),
+            file or index or options.words(asked),
             start,
             end,
-            benchmark=benchmark,
+            benchmark=options.none_or(benchmark),
+            calendar=calendar,
             allow_missing=allow_missing,
             partial=partial,
             base_url=base_url,
@@ -98,9 +106,9 @@ def fetch(
 def import_file(
     source: Annotated[str, typer.Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     members: options.Members = None,
-    benchmark: Benchmark = "QQQ",
+    benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
-    calendar: Calendar = "XNYS",
+    calendar: Calendar = "auto",
     day_first: DayFirst = None,
     decimal: Decimal = None,
     name: Name = None,
@@ -134,9 +142,9 @@ def import_file(
 def check(
     market: Source = "sample",
     members: options.Members = None,
-    benchmark: Benchmark = "QQQ",
+    benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
-    calendar: Calendar = "XNYS",
+    calendar: Calendar = "auto",
     day_first: DayFirst = None,
     decimal: Decimal = None,
     everything: Annotated[bool, typer.Option("--all", help="List every place that was recorded.")] = False,
@@ -162,8 +170,8 @@ def check(
 def show(
     market: Source = "sample",
     members: options.Members = None,
-    benchmark: Benchmark = "QQQ",
-    calendar: Calendar = "XNYS",
+    benchmark: options.Benchmark = "auto",
+    calendar: Calendar = "auto",
     tickers: Annotated[str | None, typer.Option(help="Only these names, separated by commas.")] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -19,9 +19,18 @@ DATA = Path("data")
 
 Market = Annotated[str, typer.Option(help="A parquet or CSV file, a snapshot in data/ by its name, or 'sample'.")]
 Members = Annotated[
-    str | None, typer.Option(help="Membership: a CSV, or 'nasdaq100'; every name for all time if left out.")
+    str | None,
+    typer.Option(
+        help="Members: a CSV, or an index (nasdaq100, sp500, dow30, csi300, csi500); every name for all time if left out."
+    ),
 ]
-Benchmark = Annotated[str, typer.Option(help="Ticker of the benchmark among the bars.")]
+Benchmark = Annotated[
+    str,
+    typer.Option(
+        help="Ticker of the benchmark: the fund of the index (QQQ without an index), or a snapshot's own, if 'auto'; "
+        "'none' to go without."
+    ),
+]
 Fee = Annotated[float, typer.Option(help="Commission a side, in basis points of the traded notional.")]
 Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points of the traded notional.")]
 Impact = Annotated[
@@ -96,8 +105,12 @@ def check_market(market: str, members: str | None) -> None:
     path = Path(market_path(market))
     if market != "sample" and not path.exists():
         raise InputError(f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'")
-    if members is not None and "." in members and not Path(members).exists():
-        raise InputError(f"there is no list of members {members}; give a CSV, or 'nasdaq100'")
+    if members is not None and not Path(members).exists():
+        from finpod.market.indexes import index_named
+
+        if "." in members:
+            raise InputError(f"there is no list of members {members}; give a CSV, or an index such as nasdaq100")
+        index_named(members)
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:

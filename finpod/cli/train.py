@@ -39,7 +39,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the ensemble, such as strategies/first.")] = None,
     market: options.Market = "sample",
     members: options.Members = None,
-    benchmark: options.Benchmark = "QQQ",
+    benchmark: options.Benchmark = "auto",
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
     fee_bps: options.Fee = Costs.fee_bps,
@@ -126,6 +126,8 @@ def train(
             kept = {name: value for name, value in kept.items() if name not in ("out", "storage", "tensorboard")}
         elif resume and not storage:
             kept |= driven(resume, asked, out)
+        if kept.get("benchmark") == "QQQ" and kept.get("members") is None:  # the default of earlier versions
+            kept["benchmark"] = "auto"
         _require_kept(kept)
         given |= kept
     for name in NEEDED:

@@ -34,7 +34,7 @@ def walkforward(
     ] = None,
     market: options.Market = "sample",
     members: options.Members = None,
-    benchmark: options.Benchmark = "QQQ",
+    benchmark: options.Benchmark = "auto",
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
     fee_bps: options.Fee = Costs.fee_bps,

@@ -34,13 +34,15 @@ class Sessions(NamedTuple):
     """[S, 2] datetime64[ns], open and close on the exchange's own clock."""
     offsets: frozenset[str]
     """Distances to UTC that the exchange's clock had in these years, such as -05:00."""
+    zone: ZoneInfo
+    """Time zone of the exchange."""
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
     """The sessions of the exchange `calendar` within [first, last]. Raises InputError for a name that is none."""
     years = _sessions(calendar, *(str(day.astype("datetime64[Y]")) for day in (first, last)))
     within = (years.dates >= first.astype("datetime64[D]")) & (years.dates <= last)
-    return Sessions(years.dates[within], years.closes[within], years.hours[within], years.offsets)
+    return years._replace(dates=years.dates[within], closes=years.closes[within], hours=years.hours[within])
 
 
 @lru_cache(maxsize=16)
@@ -65,6 +67,7 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
         pd.DatetimeIndex(closes).tz_localize(None).to_numpy().astype("datetime64[ns]"),
         np.stack([_clock(found.opens, found.tz), _clock(found.closes, found.tz)], axis=1),
         frozenset(offset_text(distance) for distance in distances),
+        ZoneInfo(str(found.tz)),
     )
 
 

@@ -13,11 +13,12 @@ from finpod.errors import InputError
 from finpod.market.clean import NO_BENCHMARK, build_market
 from finpod.market.data import MarketData
 from finpod.market.files import files_of, read_table, ticker_of
+from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
 from finpod.market.parsing import normal_ticker
 from finpod.market.sample import sample_market
 from finpod.market.store import MANIFEST, load_snapshot
 from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
-from finpod.market.universe import Membership, index_members, read_members, static_members
+from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo import fetch_market
 
 __all__ = ["fetch_market", "load_market", "read_bars", "sample_market"]
@@ -32,10 +33,10 @@ def load_market(
     path: str | PathLike[str] | pd.DataFrame,
     *,
     members: Members = None,
-    benchmark: str | None = "QQQ",
+    benchmark: str | None = AUTO,
     allow_missing: bool = False,
     ticker: str | None = None,
-    calendar: str | None = "XNYS",
+    calendar: str | None = AUTO,
     day_first: bool | None = None,
     decimal: str | None = None,
     now: datetime | None = None,
@@ -45,14 +46,18 @@ def load_market(
     Tables may be long, wide or of one name (see `read_bars`); prices are adjusted for splits and dividends once, and
     repaired or masked where they cannot be right (see `finpod.market.clean.build_market`). The rows of the ticker
     `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker, from, to_exclusive;
-    or "nasdaq100"; or a list of tickers; or None, which takes every name for all time (survivorship!). Members of an
-    index without prices are left out and named in `manifest["missing"]`; a name of a list without prices is an error
-    unless `allow_missing`. Rows that are no session of the exchange `calendar` (a name of exchange_calendars; None: every
-    date counts), or whose session is not over at `now` (aware; None: this moment), are dropped and counted.
+    or the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500); or a list of tickers;
+    or None, which takes every name for all time (survivorship!). Members of an index without prices are left out and named
+    in `manifest["missing"]`; a name of a list without prices is an error unless `allow_missing`. Rows that are no session of
+    the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose session is not over at `now`
+    (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the calendar of the index that
+    `members` names, and QQQ and XNYS without one.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
     """
+    index = _index_of(members)
     if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
         return _whole(str(path), members, benchmark)
+    benchmark, calendar = settled(benchmark, calendar, index)
     if isinstance(path, pd.DataFrame):
         name, bars = "the frame", tidy_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
     else:
@@ -60,7 +65,7 @@ def load_market(
         bars = read_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
     benchmark = None if benchmark is None else normal_ticker(benchmark, bars["ticker"].cat.categories)
     listed = members is not None and not isinstance(members, str) and isinstance(members, Sequence)
-    membership = _membership(members, name)
+    membership = _membership(members, index, name)
     if listed and membership is not None:
         wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
         bars = bars[bars["ticker"].isin(list(wanted))]
@@ -114,11 +119,19 @@ def _read(source: Path, ticker: str | None, day_first: bool | None, decimal: str
     return tidy_bars(frame, ticker=ticker, name=source.name, day_first=day_first, decimal=mark)
 
 
-def _membership(members: Members, name: str) -> Membership | None:
+def _index_of(members: Members) -> Index | None:
+    """The index that `members` names; None if it is something else. Raises InputError for an unknown one."""
+    if not isinstance(members, str):
+        return None
+    is_name = is_index(members) or ("." not in members and not Path(members).exists())
+    return index_named(members) if is_name else None
+
+
+def _membership(members: Members, index: Index | None, name: str) -> Membership | None:
     if members is None:
         return None
-    if isinstance(members, str) and "." not in members and not Path(members).exists():
-        return index_members(members)
+    if index is not None:
+        return index_members(index.name)
     if isinstance(members, Sequence) and not isinstance(members, str):
         count = len({normal_ticker(ticker) for ticker in members})
         return static_members(members, sentence=f"static list of {count} names chosen from {name}")
@@ -130,7 +143,7 @@ def _whole(path: str, members: object, benchmark: str | None) -> MarketData:
     if members is not None:
         raise InputError(f"{path} carries its own members; leave members out")
     market = sample_market() if path == SAMPLE else load_snapshot(path)
-    benchmark = benchmark or NO_BENCHMARK
-    if market.benchmark not in (benchmark, normal_ticker(benchmark)) and benchmark.upper() != "QQQ":
+    benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
+    if market.benchmark not in (benchmark, normal_ticker(benchmark)):
         raise InputError(f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out")
     return market

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,16 @@ RENAMED = (
     ("RIMM", "BBRY", "BB"),
     ("UAUA", "UAL"),
     ("NDOI", "ENDP"),  # never its symbol: a known error of lists of the index
+    ("ALD", "HON"),
+    ("DWDP", "DD"),
+    ("HWP", "HPQ"),
+    ("JOYG", "JOY"),
+    ("KFT", "MDLZ"),
+    ("SBC", "T"),
+    ("UTX", "RTX"),
+    ("XON", "XOM"),
 )
 """Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
-
-_GAPS = (
-    ("WTW", "2015-01-01", "2018-12-24"),
-    ("ENDP", "2015-01-01", "2015-12-21"),
-    ("TCOM", "2015-01-01", "2015-12-21"),
-)
-"""(ticker, from, to_exclusive) in which index-constitution has a member that was out of the index."""
 
 GAP = 5
 """Sessions in a row without a bar from which a member counts as one without prices."""
@@ -56,10 +57,18 @@ class Membership:
     """What the list is and where it comes from, for manifests and reports."""
     survivorship: bool = False
     """Whether the list is one of a later date, which flatters every back-test on it."""
+    index: str = ""
+    """Title of the index whose members these are; empty for other lists."""
+    size: int | None = None
+    """Number of members that the index has by its rules, where it is known."""
 
     def during(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
         """Names that were members on some day of [first, last], sorted."""
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
+
+    def count(self, dates: Array) -> Array:
+        """[T] int: number of spells on each session. Companies of which one took the symbol of the other count as two."""
+        return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
         """[T, N] bool: is the name a member on the session? Names without a spell are never members."""
@@ -107,38 +116,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     if missing or table.empty:
         fault = f"has no column {missing[0]}" if missing else "holds no member"
         raise DataError(f"{source.name} {fault}; a membership file has the columns {', '.join(COLUMNS)}")
-    return _from_table(table, source.name, f"point-in-time membership from {source.name}")
-
-
-def index_members(index: str) -> Membership:
-    """Point-in-time membership of the NASDAQ-100 since 2006, from the package index-constitution.
-
-    Its known errors are mended: NDOI stands for ENDP, and WTW, ENDP and TCOM were out of the index for a while from 2015.
-    """
-    if index != "nasdaq100":
-        raise InputError(f"unknown universe {index!r}; give 'nasdaq100', a list of tickers or a membership CSV")
-    import index_constitution
-
-    history = index_constitution.history("nasdaq100")
-    table = pd.DataFrame({"ticker": history["symbol"].astype(str)})
-    for name, column in (("from", "opt-in"), ("to_exclusive", "opt-out")):
-        table[name] = history[column].dt.strftime("%Y-%m-%d").fillna("")
-    table = table.replace({"ticker": {"NDOI": "ENDP"}})
-    for ticker, left, again in _GAPS:
-        ends = table["to_exclusive"].where(table["to_exclusive"] != "", "9999")
-        spans = (table["ticker"] == ticker) & (table["from"] < left) & (ends > again)
-        table = pd.concat(
-            [
-                table.assign(to_exclusive=table["to_exclusive"].mask(spans, left)),
-                table[spans].assign(**{"from": again}),
-            ],
-            ignore_index=True,
-        )
-    return _from_table(
-        table,
-        "index-constitution",
-        f"point-in-time NASDAQ-100 membership from index-constitution {index_constitution.__version__}",
-    )
+    return membership_of(table, source.name, f"point-in-time membership from {source.name}")
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
@@ -189,6 +167,7 @@ def membership_facts(
         "survivorship": membership.survivorship,
         "missing": missing,
         "without_prices": _without_prices(membership, dates, names, missing, has_bar),
+        **({"listed": _listed(membership, dates)} if membership.size else {}),
         "coverage": _coverage(dates, members, (member & has_bar).sum(axis=1)),
     }
 
@@ -198,6 +177,43 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
     spells = manifest.get("without_prices", {})
     return sorted(name for name, days in spells.items() if any(a <= end and b >= begin for a, b in days))
+
+
+class Listed(NamedTuple):
+    """How complete a list of members is on a day."""
+
+    title: str
+    """That of the index."""
+    day: str
+    """YYYY-MM-DD."""
+    members: int
+    """Number of members on the list."""
+    size: int
+    """Number of members that the index has by its rules."""
+
+
+def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
+    """The day within [first, last] on which the list of a market's index is furthest from its size; None without an index.
+
+    The manifest has the first session of each year: the last of them before `first` counts for the days up to the next.
+    """
+    listed = manifest.get("listed")
+    if not listed:
+        return None
+    begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
+    counts = dict(sorted(listed["members"].items()))
+    earlier = [day for day in counts if day <= begin][-1:]
+    days = earlier + [day for day in counts if begin < day <= end] or list(counts)[:1]
+    day = max(days, key=lambda day: abs(counts[day] - listed["size"]))
+    return Listed(listed["index"], day, counts[day], listed["size"])
+
+
+def _listed(membership: Membership, dates: Array) -> dict[str, Any]:
+    """Title and size of the index, and the number of members on the list at the first session of each year."""
+    _, rows = np.unique(dates.astype("datetime64[Y]"), return_index=True)
+    counts = membership.count(dates[rows]).tolist()
+    members = {f"{day!s:.10}": count for day, count in zip(dates[rows], counts, strict=True)}
+    return {"index": membership.index, "size": membership.size, "members": members}
 
 
 def _without_prices(
@@ -225,7 +241,12 @@ def _coverage(dates: Array, members: Array, covered: Array) -> dict[str, float]:
     }
 
 
-def _from_table(table: pd.DataFrame, name: str, sentence: str) -> Membership:
+def membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
+    """Membership from a table of text with the columns of `COLUMNS`; `name` is what errors call it.
+
+    Raises DataError, naming the row, for what is no date, for what cannot be a ticker, and for a spell that ends before it
+    begins.
+    """
     days = {}
     for column in COLUMNS[1:]:
         text = table[column].str.strip()

@@ -17,15 +17,17 @@ import pandas as pd
 from finpod.errors import DataError, InputError
 from finpod.market.clean import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
+from finpod.market.indexes import AUTO, Index, index_members, index_named, settled
 from finpod.market.parsing import normal_ticker
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import GRACE, NEW_YORK, sessions_of
 from finpod.market.tidy import tidy_bars
-from finpod.market.universe import Membership, index_members, read_members, static_members
+from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, Report, gather
 
 YAHOO = "https://query2.finance.yahoo.com"
-CALENDAR = "XNYS"
+LONGEST_PAUSE = np.timedelta64(14, "D")
+"""Days before any day among which an exchange has a session, New Year of the Chinese calendar included."""
 UNLISTED = 1e-3
 """Smallest step of the adjusted close, as a share of the price, that needs a dividend; Yahoo rounds to 1e-6."""
 LISTED = 12
@@ -49,7 +51,8 @@ def fetch_market(
     start: DateLike = "2015-01-01",
     end: DateLike | None = None,
     *,
-    benchmark: str = "QQQ",
+    benchmark: str | None = AUTO,
+    calendar: str = AUTO,
     allow_missing: bool = False,
     partial: str | Path | None = None,
     base_url: str | None = None,
@@ -59,8 +62,10 @@ def fetch_market(
 ) -> MarketData:
     """Daily bars of a universe over [start, end], both days included, today if there is no end.
 
-    `universe` is "nasdaq100" or a membership CSV (every name that was a member on some day of the range is fetched, under
-    its newest symbol), or a list of tickers. Prices come unadjusted with their adjusted close (auto_adjust=False,
+    `universe` is the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500) or a
+    membership CSV (every name that was a member on some day of the range is fetched, under its newest symbol), or a list of
+    tickers. `benchmark` is a ticker, or None to go without, and `calendar` an exchange of exchange_calendars; "auto" takes
+    those of the index, and QQQ and XNYS for other universes. Prices come unadjusted with their adjusted close (auto_adjust=False,
     actions=True), dividends and splits, are adjusted here, and mended or suspected where these contradict each other
     (`manifest["repairs"]`, `manifest["suspicions"]`). The bar of a session that is not over yet is left out.
 
@@ -73,9 +78,13 @@ def fetch_market(
     Raises InputError for the arguments and missing names, DataError for what the network does.
     """
     moment = now()
-    span = _span(start, end, moment)
-    membership = _membership(universe)
-    names = _symbols([benchmark, *membership.during(span.first, span.last)])
+    membership, index = _membership(universe)
+    benchmark, exchange = settled(benchmark, calendar, index)
+    if exchange is None:
+        raise InputError("calendar is None; a fetch needs the sessions of an exchange, such as XNYS or XSHG")
+    span = _span(start, end, exchange, moment)
+    against = [] if benchmark is None else _symbols([benchmark])
+    names = _symbols([*against, *membership.during(span.first, span.last)])
     request = _request(span, base_url)
     harvest = Harvest(None if partial is None else Path(partial), request)
     failed = _collect(names, request, harvest, patience or Patience(), base_url, report)
@@ -88,17 +97,20 @@ def fetch_market(
     market = build_market(
         bars,
         membership=membership,
-        benchmark=names[0],
+        benchmark=next(iter(against), None),
         name="Yahoo",
         allow_missing=allow_missing or isinstance(universe, str),
-        calendar=CALENDAR,
+        calendar=exchange,
         now=moment,
         manifest={
             "source": "yahoo",
-            "title": f"Yahoo Finance, {len(names) - 1} names, {span.first!s:.10} to {span.over!s:.10}",
+            "title": f"Yahoo Finance, {len(names) - len(against)} names, {span.first!s:.10} to {span.over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "request": {"universe": Path(universe).name if isinstance(universe, str) else names[1:], **request},
+            "request": {
+                "universe": Path(universe).name if isinstance(universe, str) else names[len(against) :],
+                **request,
+            },
             "fetch": harvest.facts(names, failed),
             "failed": {name: str(reason) for name, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
@@ -126,24 +138,29 @@ def _collect(
     return gather(names, client.ask, harvest, patience, ends=ends, report=report)
 
 
-def _span(start: DateLike, end: DateLike | None, now: datetime) -> _Span:
-    today = as_date(now.astimezone(NEW_YORK).date())
+def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:
+    present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
+    zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
+    today = as_date(now.astimezone(zone).date())
     first, until = as_date(start), today if end is None else min(as_date(end), today)
     if until < first:
         raise InputError(f"the range ends on {until!s:.10}, before it starts on {first!s:.10}")
-    found = sessions_of(CALENDAR, until - np.timedelta64(14, "D"), until)
-    over = found.dates[found.closes + GRACE <= np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")][-1]
+    sessions = sessions_of(calendar, until - LONGEST_PAUSE, until)
+    over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
         raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}")
-    return _Span(first, found.dates[-1], over)
+    return _Span(first, sessions.dates[-1], over)
 
 
-def _membership(universe: str | Sequence[str]) -> Membership:
+def _membership(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
+    """The members, under their newest symbols, and the index that they are those of, if it is one."""
     if not isinstance(universe, str):
         names = _symbols(universe)
-        return static_members(names, sentence=f"static list of {len(names)} names asked for")
-    members = read_members(universe) if universe.lower().endswith(".csv") else index_members(universe)
-    return members.renamed_to_newest()
+        return static_members(names, sentence=f"static list of {len(names)} names asked for"), None
+    if universe.lower().endswith(".csv"):
+        return read_members(universe).renamed_to_newest(), None
+    index = index_named(universe)
+    return index_members(index.name).renamed_to_newest(), index
 
 
 def _symbols(names: Sequence[str]) -> list[str]:
