@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from finpod.evidence.alarms import alarms
-from finpod.market.universe import missing_during
+from finpod.market.universe import listed_during, missing_during
 from finpod.result import BacktestResult
 from finpod.table import benchmark_cover
 
@@ -56,11 +56,28 @@ def _data(result: BacktestResult) -> list[str]:
         + (" ..." if len(missing) > 8 else "")
         if missing
         else "",
+        _list_of_members(result),
         "the data do not say how their names were chosen; if with hindsight, every strategy is flattered"
         if "membership" not in manifest
         else "",
         *(str(note) for note in manifest.get("notes", ())),
     ]
+
+
+def _list_of_members(result: BacktestResult) -> str:
+    """How far the list of an index is from its size in the window; nothing within 1 % below and 5 % above it."""
+    listed = listed_during(result.manifest, result.equity.index[0], result.equity.index[-1])
+    if listed is None or 0.99 * listed.size <= listed.members <= 1.05 * listed.size:
+        return ""
+    if listed.members < listed.size:
+        return (
+            f"the list of members is not complete: it has {listed.members} of {listed.size} members of the {listed.title} on "
+            f"{listed.day}; those it lacks have mostly left since, which flatters every strategy"
+        )
+    return (
+        f"the list of members has {listed.members} names on {listed.day}, and the {listed.title} {listed.size}; some of them were "
+        "no members any more"
+    )
 
 
 def _fills(result: BacktestResult) -> list[str]:

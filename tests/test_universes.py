@@ -12,6 +12,7 @@ import pytest
 import yahoo_server
 from yahoo_server import Listing, serving
 
+from finpod.backtester import backtest
 from finpod.cli import main
 from finpod.errors import DataError, InputError
 from finpod.market.indexes import INDEXES, index_members, index_named, is_universe
@@ -21,6 +22,7 @@ from finpod.market.store import load_snapshot, save_snapshot
 from finpod.market.universe import listed_during
 from finpod.market.yahoo import fetch_market
 from finpod.market.yahoo_harvest import Patience
+from finpod.strategy import EqualWeight
 
 FUNDS = {"nasdaq100": "QQQ", "sp500": "SPY", "dow30": "DIA", "csi300": "510300.SS", "csi500": "510500.SS"}
 SHANGHAI = {"csi300", "csi500"}
@@ -211,6 +213,21 @@ def test_how_complete_the_list_is_counts_within_the_window():
     assert listed_during(manifest, "2008-01-04", "2008-06-01") == ("S&P 500", "2009-01-05", 483, 500)
     assert listed_during({}, "2009-03-02", "2009-06-01") is None
     assert "listed" not in load_market(frame("AAPL", "QQQ"), members=["AAPL"]).manifest
+
+
+def test_a_list_that_is_not_whole_is_said_in_the_result(run):
+    """The list of the S&P 500 has 483 of 500 members in January 2009, and 502 in 2024."""
+    for name, year, told in (("sp500", 2009, "483 of 500 members of the S&P 500 on 2009-01-05"), ("sp500", 2024, None)):
+        bars = frame("AAPL", "MSFT", "SPY", first=f"{year}-01-05", last=f"{year}-03-31")
+        market = load_market(bars, members=name)
+        result = backtest(EqualWeight(), market)
+        assert any("list of members" in warning for warning in result.warnings) == (told is not None)
+        assert told is None or any(told in warning for warning in result.warnings)
+    bars.to_csv("bars.csv", index=False)
+    assert "502 of 500 members of the S&P 500 on 2024-01-05" in run("data check bars.csv --members sp500")[1]
+    bars = frame("AAPL", "MSFT", "QQQ", first="2009-01-05", last="2009-03-31")
+    result = backtest(EqualWeight(), load_market(bars, members="nasdaq100"))
+    assert any("has 108 names on 2009-01-05, and the NASDAQ-100 100" in warning for warning in result.warnings)
 
 
 def test_snapshots_and_the_sample_keep_their_own_benchmark(tmp_path):

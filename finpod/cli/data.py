@@ -225,6 +225,9 @@ def _fetched(market: MarketData) -> dict[str, Any]:
 
 
 def _summary(market: MarketData) -> dict[str, Any]:
+    from finpod.market.universe import listed_during
+
+    listed = listed_during(market.manifest, market.dates[0], market.dates[-1])
     fields = ("open", "high", "low", "close", "volume", "factor")
     return {
         "title": market.title,
@@ -233,6 +236,11 @@ def _summary(market: MarketData) -> dict[str, Any]:
         "first": f"{market.dates[0]!s:.10}",
         "last": f"{market.dates[-1]!s:.10}",
         "names": market.shape[1],
+        **(
+            {"members listed": f"{listed.members} of {listed.size} members of the {listed.title} on {listed.day}"}
+            if listed
+            else {}
+        ),
         "fields": ", ".join(field for field in fields if getattr(market, field) is not None),
         "benchmark": market.benchmark,
         "hash": market.content_hash,

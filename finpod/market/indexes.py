@@ -17,6 +17,7 @@ from finpod.market.universe import Membership, membership_of
 AUTO = "auto"
 """Asks for the benchmark, or the calendar, of the universe; without a universe, for those of `DEFAULT`."""
 DEFAULT = "nasdaq100"
+_NAME = re.compile(r"[a-z&]+\W?\d+")
 
 _CORRECTED = (
     ("nasdaq100", "NDOI", "", "ENDP"),  # never its symbol
@@ -79,7 +80,7 @@ def is_index(name: str) -> bool:
 
 def is_universe(text: str) -> bool:
     """Whether the text is meant as the name of an index: it is one, or small letters and a number, which no ticker is."""
-    return is_index(text) or re.fullmatch(r"[a-z&]+[ _-]?\d+", text) is not None
+    return is_index(text) or _NAME.fullmatch(text) is not None
 
 
 def index_named(name: str) -> Index:
