@@ -88,7 +88,7 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
         )
     _require_trials(folder / ENSEMBLE)
-    from finpod.tournament.ensemble import load_ensemble
+    from finpod.ensemble import load_ensemble
 
     return load_ensemble(folder, features)
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from finpod.ensemble import Ensemble
 from finpod.envs.market import TradingConfig
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.rl.policy import Code, MarketPolicy
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Table
-from finpod.tournament.arena import Arena
-from finpod.tournament.ensemble import Ensemble
+from finpod.tasks import Arena
 from finpod.tournament.pod import Pod, Settings
 from finpod.tournament.training import train
 

@@ -16,10 +16,10 @@ from finpod.storage import LocalStore
 from finpod.tournament.driver import Tournament, Watch
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.leaderboard import Leaderboard
-from finpod.tournament.plan import Plan
 from finpod.tournament.pod import Slice, Trained
 from finpod.tournament.resume import FORMAT
 from finpod.tournament.search import Generator
+from finpod.tournament.setup import Plan
 from finpod.workers.engine import Done, Lost, Place
 
 FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")

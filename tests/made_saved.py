@@ -10,7 +10,7 @@ from made_markets import make_market
 import finpod
 from finpod.market.data import MarketData
 from finpod.tournament.driver import Status
-from finpod.tournament.plan import Plan, Search
+from finpod.tournament.setup import Plan, Search
 
 SAVED = Path(__file__).parent / "golden" / "saved"
 VALIDATED = 101

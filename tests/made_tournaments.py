@@ -152,7 +152,7 @@ class Light:
 
 def plan_of(**changes: Any) -> Any:
     """Four agents, three rounds of two updates."""
-    from finpod.tournament.plan import Plan
+    from finpod.tournament.setup import Plan
 
     return Plan(**{"agents": 4, "rounds": 3, "steps": 6 * UPDATE, "keep": 2, "seed": 5, **changes})
 

@@ -41,7 +41,7 @@ workers
 evidence
 backtesting | backtester outcome relaxation batch saved export table caveats comparison
 tournament
-ensemble | tournament.ensemble tournament.provenance
+ensemble | tournament.provenance
 walkforward
 loading
 report

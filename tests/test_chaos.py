@@ -407,7 +407,7 @@ TRAINER = """
 import sys
 from made_agents import STEPS_AN_UPDATE, tiny_train
 from made_markets import random_market
-from finpod.tournament.plan import Plan
+from finpod.tournament.setup import Plan
 from finpod.tournament.training import Pods
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ from made_agents import STEPS_AN_UPDATE, make_arena, settings, tiny_train
 from made_markets import make_market, random_market
 
 import finpod
+from finpod import ensemble as module
+from finpod.ensemble import RECENT, Ensemble, load_ensemble, shares
 from finpod.errors import FinpodError
 from finpod.market.ledger import Costs
 from finpod.strategy import MarketView
-from finpod.tournament import ensemble as module
 from finpod.tournament import leaderboard
-from finpod.tournament.ensemble import RECENT, Ensemble, load_ensemble, shares
 from finpod.tournament.leaderboard import Leaderboard, correlation
-from finpod.tournament.plan import Plan
 from finpod.tournament.pod import train_slice
 from finpod.tournament.search import Job
+from finpod.tournament.setup import Plan
 
 NAN = float("nan")
 

@@ -21,9 +21,9 @@ from finpod.errors import InputError
 from finpod.market.store import save_snapshot
 from finpod.storage import LocalStore
 from finpod.tournament.lock import lock
-from finpod.tournament.plan import Stop
 from finpod.tournament.replay import verify_log
 from finpod.tournament.search import Search
+from finpod.tournament.setup import Stop
 from finpod.tournament.training import Pods
 
 WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"

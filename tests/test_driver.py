@@ -21,12 +21,12 @@ from made_tournaments import (
 )
 
 from finpod.errors import CheckpointError, DataError, FinpodError, InputError
-from finpod.rl.snapshot import Snapshot
+from finpod.rl.checkpoint import Snapshot
 from finpod.storage import LocalStore
 from finpod.tournament import driver, leaderboard
 from finpod.tournament.journal import Journal
-from finpod.tournament.plan import Plan, Stop
 from finpod.tournament.search import Search
+from finpod.tournament.setup import Plan, Stop
 from finpod.workers.engine import Lost
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

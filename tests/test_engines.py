@@ -370,7 +370,7 @@ def test_d13_what_pods_read_of_an_arena_are_the_shared_arrays_themselves():
     from made_agents import make_arena
     from made_markets import random_market
 
-    from finpod.tournament.arena import from_share, share
+    from finpod.tasks import from_share, share
 
     shared = share(make_arena(random_market(110, 4, seed=1)))
     arena = from_share(shared, device="cpu")
@@ -403,7 +403,7 @@ def train(market, out, plan, pods=None, **changes):
 def test_in_rounds_the_ensemble_is_the_same_wherever_the_pods_run(market, tmp_path):
     from made_agents import STEPS_AN_UPDATE
 
-    from finpod.tournament.plan import Plan
+    from finpod.tournament.setup import Plan
     from finpod.tournament.training import Pods
 
     expected = train(market, tmp_path / "here" / "tiny", Plan())
@@ -419,7 +419,7 @@ def test_in_rounds_the_ensemble_is_the_same_wherever_the_pods_run(market, tmp_pa
 
 @pytest.mark.usefixtures("engine")
 def test_d06_a_run_that_began_here_is_gone_on_with_on_ray_and_the_other_way_round(market, tmp_path):
-    from finpod.tournament.plan import Plan
+    from finpod.tournament.setup import Plan
     from finpod.tournament.training import Pods
 
     def leave(status):
@@ -437,8 +437,8 @@ def test_d06_a_run_that_began_here_is_gone_on_with_on_ray_and_the_other_way_roun
 
 @pytest.mark.usefixtures("engine")
 def test_without_rounds_the_log_of_a_run_on_ray_replays_to_its_board(market, tmp_path):
-    from finpod.tournament.ensemble import load_ensemble
-    from finpod.tournament.plan import Plan
+    from finpod.ensemble import load_ensemble
+    from finpod.tournament.setup import Plan
     from finpod.tournament.training import Pods
 
     train(market, tmp_path / "tiny", Plan(mode="async"), Pods(ray=True, count=3), rounds=3)

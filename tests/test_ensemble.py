@@ -9,10 +9,10 @@ from made_agents import STEPS_AN_UPDATE, VALIDATION, make_arena, settings, tiny_
 from made_markets import random_market
 
 import finpod
+from finpod.ensemble import Ensemble, load_ensemble
 from finpod.errors import CheckpointError, InputError
 from finpod.lookahead.audit import audit
 from finpod.strategy import MarketView
-from finpod.tournament.ensemble import Ensemble, load_ensemble
 from finpod.tournament.pod import train_slice, validate
 
 START = VALIDATION[1] + 1

@@ -12,7 +12,7 @@ from finpod.errors import InputError
 from finpod.storage import LocalStore
 from finpod.tournament import events
 from finpod.tournament.events import EventFiles, Pace
-from finpod.tournament.plan import Plan
+from finpod.tournament.setup import Plan
 
 tensorboardX = pytest.importorskip("tensorboardX")
 

@@ -7,12 +7,12 @@ from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.market.features import build_panel
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.snapshot import Snapshot
 from finpod.rl.task import Table
 from finpod.simulator import simulate_market
-from finpod.tournament.arena import Arena
+from finpod.tasks import Arena
 from finpod.tournament.pod import Settings, train_slice, validate
 
 pytestmark = pytest.mark.gpu

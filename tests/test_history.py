@@ -19,7 +19,7 @@ from finpod.storage import LocalStore
 from finpod.tournament import resume
 from finpod.tournament.history import UNFINISHED, Trial, read_history
 from finpod.tournament.journal import Journal
-from finpod.tournament.plan import Plan
+from finpod.tournament.setup import Plan
 from finpod.tournament.standing import differing, lineage, luck, ranked
 
 

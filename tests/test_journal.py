@@ -10,8 +10,8 @@ from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, reco
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.storage import LocalStore, open_store
 from finpod.tournament.journal import NAME, Journal, parse_log
-from finpod.tournament.plan import Stop
 from finpod.tournament.replay import verify_log
+from finpod.tournament.setup import Stop
 from finpod.workers.engine import Lost
 
 

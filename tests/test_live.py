@@ -13,7 +13,7 @@ from finpod.cli import console, live
 from finpod.cli.live import View, clock
 from finpod.storage import LocalStore
 from finpod.tournament.history import UNFINISHED
-from finpod.tournament.plan import Plan, Stop
+from finpod.tournament.setup import Plan, Stop
 
 
 class Clock:

@@ -160,9 +160,9 @@ def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
     """The ensemble has its own tests; here it matters that the folder reaches it and its answer comes back."""
     import types
 
-    ensemble = types.ModuleType("finpod.tournament.ensemble")
+    ensemble = types.ModuleType("finpod.ensemble")
     ensemble.load_ensemble = lambda folder, own: Momentum(k=3) if folder == tmp_path and own == [abs] else None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "finpod.tournament.ensemble", ensemble)
+    monkeypatch.setitem(sys.modules, "finpod.ensemble", ensemble)
     (tmp_path / "ensemble.json").write_text('{"trials": 3}')
     assert load_strategy(tmp_path, [abs]).k == 3
     assert load_strategy(f"{tmp_path}/", features=[abs]).k == 3

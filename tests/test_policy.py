@@ -6,10 +6,10 @@ import torch
 from made_agents import make_pod
 from made_markets import random_market
 
+from finpod.ensemble import Ensemble
 from finpod.envs.market import TradingConfig, target_weights
 from finpod.rl.greedy import greedy_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec, RunningStats, entropy, log_prob
-from finpod.tournament.ensemble import Ensemble
 from finpod.tournament.pod import validate
 
 NAMES, FEATURES = 6, 3

@@ -8,10 +8,10 @@ from made_agents import CONFIG, make_pod, settings
 from made_markets import random_market
 
 from finpod.errors import InputError
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.policy import MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import BOUNDS, PPO, PPOConfig
 from finpod.rl.rollout import Rollout, encode_rows
-from finpod.rl.snapshot import Snapshot
 from finpod.rl.task import Table
 from finpod.tournament.pod import Pod
 

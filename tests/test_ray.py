@@ -12,7 +12,7 @@ from finpod.market.data import MarketData
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.rl.ppo import PPOConfig
 from finpod.simulator import simulate_market
-from finpod.tournament.arena import Arena
+from finpod.tasks import Arena
 from finpod.tournament.pod import Settings, train_slice
 
 QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -13,17 +13,17 @@ from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
 from made_tournaments import hash_of, lines, process, records_of, wait_until
 
+from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.market.ledger import Costs
 from finpod.storage import LocalStore, open_store
 from finpod.tournament import lock as locking
-from finpod.tournament.ensemble import load_ensemble
 from finpod.tournament.history import read_history
 from finpod.tournament.lock import lock
-from finpod.tournament.plan import Plan, Stop
 from finpod.tournament.replay import verify_log
 from finpod.tournament.resume import ASKED, asked_of, folder_of, is_unfinished, unfinished
 from finpod.tournament.search import Search
+from finpod.tournament.setup import Plan, Stop
 
 PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)
 ASYNC = replace(PLAN, mode="async")
@@ -33,7 +33,7 @@ CHILD = """
 import sys, time
 from made_agents import STEPS_AN_UPDATE, tiny_train
 from made_markets import random_market
-from finpod.tournament.plan import Plan
+from finpod.tournament.setup import Plan
 
 out, mode, storage, stay = sys.argv[1:5]
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import finpod
 from finpod.cli import app
 from finpod.tournament.history import read_history
-from finpod.tournament.plan import Plan, Search
 from finpod.tournament.replay import verify_log
+from finpod.tournament.setup import Plan, Search
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from finpod.seeds import require_seed, torch_seed
 from finpod.simulation import Terms, Window, simulate
 from finpod.simulator import shuffled
 from finpod.strategy import EqualWeight
-from finpod.tournament.plan import Plan
+from finpod.tournament.setup import Plan
 
 MARKET = simulate_market(names=4, days=400, seed=1)
 DAYS = ("2010-01-04", "2010-06-30"), ("2010-07-01", "2010-12-31")

@@ -9,19 +9,19 @@ from made_agents import CONFIG, FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, ti
 from made_markets import random_market
 
 import finpod
+from finpod.ensemble import load_ensemble
 from finpod.errors import FinpodError, InputError
 from finpod.lookahead.audit import with_noise_after
 from finpod.report.provenance import members
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.ppo import BOUNDS, PPOConfig
-from finpod.rl.snapshot import Snapshot
 from finpod.storage import LocalStore
+from finpod.tasks import Arena, make_arena, trading_of
 from finpod.tournament import pod, training
-from finpod.tournament.arena import Arena, make_arena, trading_of
-from finpod.tournament.ensemble import load_ensemble
 from finpod.tournament.journal import Journal
-from finpod.tournament.plan import STEPS, Plan, Stop
 from finpod.tournament.pod import Pod
 from finpod.tournament.search import Search, vary
+from finpod.tournament.setup import STEPS, Plan, Stop
 from finpod.tournament.training import Pods
 from finpod.workers.engine import InlineEngine
 

@@ -37,10 +37,10 @@ from finpod.storage import LocalStore, Store
 from finpod.workers.engine import Engine, InlineEngine
 
 if TYPE_CHECKING:
-    from finpod.tournament.arena import Arena
+    from finpod.tasks import Arena
     from finpod.tournament.driver import Tournament
-    from finpod.tournament.plan import Plan
     from finpod.tournament.pod import Slice, Trained
+    from finpod.tournament.setup import Plan
 
 Progress = Callable[[str, float], None]
 
@@ -86,7 +86,7 @@ def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     They take turns, and the shortest of each is taken, for what else runs on a machine only ever adds to it. Ray's worker
     does not give way to that any more than this process, as it would by itself.
     """
-    from finpod.tournament.arena import from_share, share
+    from finpod.tasks import from_share, share
     from finpod.workers import ray_engine
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # read when Ray starts
@@ -220,7 +220,7 @@ def _sleep(engine: Sleepers, trials: int, agents: int) -> float:
 
 def _asleep(store: Store, engine: Engine, trials: int, agents: int, journal: Any = None) -> Tournament:
     """An asynchronous tournament; what its agents would learn is nobody's business."""
-    from finpod.tournament.plan import Plan, Stop
+    from finpod.tournament.setup import Plan, Stop
 
     plan = Plan(agents=agents, rounds=ROUNDS, mode="async", stop=Stop(trials=trials))
     return _driver(store, engine, plan, 1, journal)
@@ -228,7 +228,7 @@ def _asleep(store: Store, engine: Engine, trials: int, agents: int, journal: Any
 
 def _one_agent(engine: Noted, update: int, updates: int) -> Took:
     """A tournament of one agent and one slice."""
-    from finpod.tournament.plan import Plan
+    from finpod.tournament.setup import Plan
 
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
         driver = _driver(LocalStore(Path(folder)), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
@@ -255,7 +255,7 @@ def _driver(store: Store, engine: Engine, plan: Plan, update: int, journal: Any 
 def _arena() -> Arena:
     """A task on a simulated market, on the CPU and one thread."""
     from finpod.simulator import simulate_market
-    from finpod.tournament.arena import make_arena, trading_of
+    from finpod.tasks import make_arena, trading_of
 
     market = simulate_market(names=NAMES, days=DAYS)
     first, middle, last = market.dates[[100, int(0.7 * DAYS), DAYS - 1]]

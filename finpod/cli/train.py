@@ -19,7 +19,7 @@ from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 
 if TYPE_CHECKING:
-    from finpod.tournament.plan import Plan
+    from finpod.tournament.setup import Plan
 
 NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
@@ -200,9 +200,9 @@ def checked(given: Mapping[str, Any]) -> tuple[Plan, Costs, int | str]:
 
     Raises InputError for options with which no run could begin, whatever lies on the disks.
     """
-    from finpod.tournament.arena import trading_of
-    from finpod.tournament.plan import Plan, Stop, require_count
+    from finpod.tasks import trading_of
     from finpod.tournament.search import Search
+    from finpod.tournament.setup import Plan, Stop, require_count
     from finpod.workers.ray_engine import check_pods
 
     for name in ("train", "validation"):

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from finpod.errors import CheckpointError, InputError
-from finpod.rl.snapshot import Snapshot
+from finpod.rl.checkpoint import Snapshot
 from finpod.storage import Store
 from finpod.tournament.pod import without_accounts
 

@@ -22,9 +22,9 @@ from finpod.storage import Store
 from finpod.tournament.checkpoints import Checkpoints, agent_file, inside_file
 from finpod.tournament.journal import Journal
 from finpod.tournament.leaderboard import BOARD, Entry, Leaderboard
-from finpod.tournament.plan import Plan
 from finpod.tournament.pod import Slice, Trained
 from finpod.tournament.search import Drawn, Generator, Job
+from finpod.tournament.setup import Plan
 from finpod.workers.engine import Done, Engine, Lost
 
 WAIT = 0.5

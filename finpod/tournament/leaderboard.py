@@ -12,7 +12,7 @@ import numpy as np
 
 from finpod.errors import FinpodError
 from finpod.market.data import Array
-from finpod.rl.snapshot import Snapshot
+from finpod.rl.checkpoint import Snapshot
 from finpod.tournament.pod import Settings
 
 BOARD = 64

@@ -20,13 +20,13 @@ from finpod.envs.market import MarketEnv, account_state
 from finpod.market.ledger import value
 from finpod.market.tape import Account
 from finpod.measures import Metrics, metrics
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.greedy import greedy_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.snapshot import Snapshot
 from finpod.rl.task import Table
 from finpod.simulation import Terms, simulate
-from finpod.tournament.arena import Arena
+from finpod.tasks import Arena
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import torch
 
 import finpod
 from finpod.rl.ppo import BOUNDS
-from finpod.tournament.arena import Arena
+from finpod.tasks import Arena
 from finpod.tournament.leaderboard import Entry, Leaderboard
-from finpod.tournament.plan import Plan
+from finpod.tournament.setup import Plan
 
 TASK = ("features", "left_out", "dropped", "undefined", "trading", "fill", "training_data_hash")
 """Entries of the task that an ensemble shows."""

@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.jsonable import to_json_line
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.ppo import PPOConfig
-from finpod.rl.snapshot import Snapshot
 from finpod.storage import open_store
 from finpod.tournament.journal import parse_log
 from finpod.tournament.leaderboard import Leaderboard
-from finpod.tournament.plan import Plan, Stop
 from finpod.tournament.search import Drawn, Generator, Job, Search
+from finpod.tournament.setup import Plan, Stop
 
 
 def verify_log(path: str | Path) -> Leaderboard:

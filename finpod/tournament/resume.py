@@ -13,11 +13,11 @@ from finpod.errors import FinpodError, InputError
 from finpod.jsonable import to_json, to_json_line
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore, Place, Store, open_store
-from finpod.tournament.arena import Arena
+from finpod.tasks import Arena
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
-from finpod.tournament.plan import Plan
 from finpod.tournament.provenance import versions
+from finpod.tournament.setup import Plan
 
 FORMAT = "finpod tournament 1"
 FINISHED = "ensemble.json"

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import InputError
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.ppo import BOUNDS, PPOConfig
-from finpod.rl.snapshot import Snapshot
 from finpod.tournament.leaderboard import Entry, Leaderboard, rank
 from finpod.tournament.pod import Settings
 

@@ -19,6 +19,7 @@ from typing import Any
 from finpod.atomic import require_free
 from finpod.decisions import decisions_of
 from finpod.devices import pick_device
+from finpod.ensemble import MANIFEST, Ensemble
 from finpod.errors import FinpodError, InputError
 from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import Features, Panel
@@ -28,16 +29,15 @@ from finpod.measures import metrics
 from finpod.rl.ppo import PPOConfig
 from finpod.simulation import Terms, Window, simulate
 from finpod.storage import Store, open_store
-from finpod.tournament.arena import Arena, from_share, make_arena, share, trading_of
+from finpod.tasks import Arena, from_share, make_arena, share, trading_of
 from finpod.tournament.driver import Status, Tournament, Watch
-from finpod.tournament.ensemble import MANIFEST, Ensemble
 from finpod.tournament.journal import Journal
 from finpod.tournament.leaderboard import Entry, Leaderboard
-from finpod.tournament.plan import STEPS, Plan, Stop, require_count
 from finpod.tournament.pod import run_slice
 from finpod.tournament.provenance import provenance
 from finpod.tournament.resume import header, held, note_asked, open_journal, require_place, unfinished
 from finpod.tournament.search import Generator, Search
+from finpod.tournament.setup import STEPS, Plan, Stop, require_count
 from finpod.workers.engine import Engine, InlineEngine
 
 Progress = Callable[[str, float], None]

@@ -16,6 +16,8 @@ import finpod
 from finpod.atomic import parents_of, require_free
 from finpod.backtester import backtest
 from finpod.devices import pick_device
+from finpod.ensemble import MANIFEST as ENSEMBLE
+from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.jsonable import to_json
 from finpod.market.data import DateLike, MarketData
@@ -23,8 +25,6 @@ from finpod.market.features import name_of
 from finpod.market.ledger import Costs
 from finpod.result import BacktestResult
 from finpod.strategy import Strategy
-from finpod.tournament.ensemble import MANIFEST as ENSEMBLE
-from finpod.tournament.ensemble import load_ensemble
 from finpod.tournament.training import train as train_ensemble
 from finpod.walkforward.segments import Segment, gaps, schedule
 from finpod.walkforward.stitched import (

@@ -19,6 +19,7 @@ import pandas as pd
 
 from finpod.atomic import write_text
 from finpod.backtester import equal_weight_equity
+from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, StrategyError
 from finpod.jsonable import to_json
 from finpod.market.data import Array, MarketData, as_date
@@ -26,7 +27,6 @@ from finpod.measures import metrics
 from finpod.result import BacktestResult
 from finpod.simulation import Terms
 from finpod.strategy import MarketView, Strategy
-from finpod.tournament.ensemble import load_ensemble
 from finpod.walkforward.segments import Segment
 
 if TYPE_CHECKING:

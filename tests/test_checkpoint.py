@@ -12,7 +12,7 @@ from made_markets import random_market
 
 import finpod
 from finpod.errors import CheckpointError
-from finpod.rl.snapshot import FORMAT, Snapshot
+from finpod.rl.checkpoint import FORMAT, Snapshot
 
 
 @pytest.fixture(scope="module")

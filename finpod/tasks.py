@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from finpod.errors import InputError
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, build_panel
 from finpod.market.tape import Tape, build_tape
-
-if TYPE_CHECKING:
-    from finpod.tournament.pod import Settings
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""
@@ -67,7 +64,7 @@ class Arena:
         scaling = panel.scaling.select(columns)
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
-    def trading_of(self, settings: Settings) -> TradingConfig:
+    def trading_of(self, settings: Any) -> TradingConfig:
         """The task as an agent trains on it: with the reward and the share of the costs that its settings choose."""
         scale = self.trading.reward_scale
         if settings.reward not in (None, self.trading.reward):

@@ -20,8 +20,8 @@ from finpod.market.data import Array, MarketData
 from finpod.market.features import FEATURES, name_of
 from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
+from finpod.rl.checkpoint import Snapshot
 from finpod.rl.greedy import greedy_weights
-from finpod.rl.snapshot import Snapshot
 from finpod.strategy import MarketView, Strategy
 
 if TYPE_CHECKING:
