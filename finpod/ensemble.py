@@ -20,7 +20,7 @@ from finpod.market.data import Array, MarketData
 from finpod.market.features import FEATURES, name_of
 from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.greedy import greedy_weights
 from finpod.strategy import MarketView, Strategy
 
@@ -46,7 +46,7 @@ class Ensemble(Strategy):
 
     def __init__(
         self,
-        members: Sequence[Snapshot],
+        members: Sequence[Checkpoint],
         *,
         name: str,
         trials: int,
@@ -170,7 +170,7 @@ class Ensemble(Strategy):
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
-        """Write `ensemble.json`, one snapshot a member and what goes `beside` them, by name; all or nothing."""
+        """Write `ensemble.json`, one checkpoint a member and what goes `beside` them, by name; all or nothing."""
         with new_folder(folder, overwrite=overwrite) as fresh:
             files = [f"member-{i}.pt" for i in range(len(self.members))]
             for file, member in zip(files, self.members, strict=True):
@@ -203,7 +203,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{folder / MANIFEST} is not of this version of finpod ({FORMAT}); train again")
     try:
-        members = [Snapshot.load(folder / Path(str(file)).name) for file in content["members"]]
+        members = [Checkpoint.load(folder / Path(str(file)).name) for file in content["members"]]
         return Ensemble(
             members,
             name=folder.resolve().name,

@@ -115,7 +115,7 @@ def test_slices_go_out_as_naps_and_come_back_as_agents():
     assert (lost, engine.places, engine.torch) == (inner.ends[1], [ran(5, 7)], False)
     trained = done.result
     assert isinstance(trained, Trained)
-    assert (trained.steps, len(trained.snapshot), len(trained.returns)) == (96, pods.AGENT, pods.RETURNS)
+    assert (trained.steps, len(trained.checkpoint), len(trained.returns)) == (96, pods.AGENT, pods.RETURNS)
     assert trained.metrics["total_return"] == pytest.approx(np.prod(1 + trained.returns) - 1)
     assert trained.metrics["days"] == pods.RETURNS
     inner.ends = [Done("c", True, ran(5, 8))]

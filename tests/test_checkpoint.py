@@ -12,25 +12,25 @@ from made_markets import random_market
 
 import finpod
 from finpod.errors import CheckpointError
-from finpod.rl.checkpoint import FORMAT, Snapshot
+from finpod.rl.checkpoint import FORMAT, Checkpoint
 
 
 @pytest.fixture(scope="module")
-def snapshot():
+def checkpoint():
     pod = make_pod(random_market(120, 5, gaps=0), seed=7)
     list(pod.train(STEPS_AN_UPDATE, 2 * STEPS_AN_UPDATE))
-    return pod.snapshot()
+    return pod.checkpoint()
 
 
 @pytest.fixture
-def saved(snapshot, tmp_path):
-    snapshot.save(tmp_path / "agent.pt")
+def saved(checkpoint, tmp_path):
+    checkpoint.save(tmp_path / "agent.pt")
     return tmp_path / "agent.pt"
 
 
 def refusal(path):
     with pytest.raises(CheckpointError) as raised:
-        Snapshot.load(path)
+        Checkpoint.load(path)
     text = str(raised.value)
     assert "\n" not in text
     assert str(path) in text
@@ -38,7 +38,7 @@ def refusal(path):
     return text
 
 
-def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an_agent(snapshot, saved):
+def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an_agent(checkpoint, saved):
     content = torch.load(saved, weights_only=True)
     assert content.pop("format") == FORMAT
     assert content["seed"] == 7
@@ -56,23 +56,23 @@ def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an
     assert content["config"]["learning_rate"] == 1e-3
 
 
-def test_a_snapshot_comes_back_as_it_was(snapshot, saved):
-    loaded = Snapshot.load(saved)
-    for name, tensor in snapshot.weights.items():
+def test_a_snapshot_comes_back_as_it_was(checkpoint, saved):
+    loaded = Checkpoint.load(saved)
+    for name, tensor in checkpoint.weights.items():
         assert torch.equal(loaded.weights[name], tensor)
-    assert loaded.task_spec == snapshot.task_spec
-    assert loaded.policy_spec == snapshot.policy_spec
-    assert loaded.config == snapshot.config
+    assert loaded.task_spec == checkpoint.task_spec
+    assert loaded.policy_spec == checkpoint.policy_spec
+    assert loaded.config == checkpoint.config
     policy = loaded.policy()
     assert not any(parameter.requires_grad for parameter in policy.parameters())
-    assert torch.equal(policy.out.weight, snapshot.weights["out.weight"])
+    assert torch.equal(policy.out.weight, checkpoint.weights["out.weight"])
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_numbers_from_numpy_are_stored_as_plain_ones(snapshot, tmp_path):
-    config = {**snapshot.config, "learning_rate": np.float64(2e-3), "nested": [(np.int64(3), np.bool_(True))]}
-    replace(snapshot, config=config, steps=np.int64(5)).save(tmp_path / "agent.pt")
-    loaded = Snapshot.load(tmp_path / "agent.pt")
+def test_numbers_from_numpy_are_stored_as_plain_ones(checkpoint, tmp_path):
+    config = {**checkpoint.config, "learning_rate": np.float64(2e-3), "nested": [(np.int64(3), np.bool_(True))]}
+    replace(checkpoint, config=config, steps=np.int64(5)).save(tmp_path / "agent.pt")
+    loaded = Checkpoint.load(tmp_path / "agent.pt")
     assert loaded.config["learning_rate"] == 2e-3
     assert loaded.config["nested"] == [(3, True)]
     assert type(loaded.steps) is int
@@ -82,7 +82,7 @@ def test_d19_a_foreign_file_gives_one_line(tmp_path):
     path = tmp_path / "agent.pt"
     for content in (b"", b"not a checkpoint", b"\x80\x04" + bytes(range(200)), pickle.dumps({"weights": [1, 2]})):
         path.write_bytes(content)
-        assert "is not a finpod snapshot, or it is damaged" in refusal(path)
+        assert "is not a finpod checkpoint, or it is damaged" in refusal(path)
     torch.save({"state_dict": {"w": torch.ones(2)}}, path)
     assert FORMAT in refusal(path)
     torch.save([1, 2, 3], path)
@@ -91,7 +91,7 @@ def test_d19_a_foreign_file_gives_one_line(tmp_path):
 
 def test_d19_an_older_file_gives_one_line(saved):
     content = torch.load(saved, weights_only=True)
-    torch.save(content | {"format": "finpod snapshot 0"}, saved)
+    torch.save(content | {"format": "finpod checkpoint 0"}, saved)
     assert FORMAT in refusal(saved)
     del content["learner"]
     torch.save(content, saved)
@@ -114,7 +114,7 @@ def test_d19_a_damaged_file_gives_one_line(saved):
         damaged[random.integers(0, len(whole), 3)] = random.integers(0, 256, 3)
         saved.write_bytes(damaged.tobytes())
         try:
-            Snapshot.load(saved).policy()
+            Checkpoint.load(saved).policy()
         except CheckpointError as error:
             assert "\n" not in str(error)  # noqa: PT017
 
@@ -142,17 +142,17 @@ def test_d19_nothing_in_a_file_is_executed(tmp_path, archive):
     assert trace.exists()  # it would have gone off
 
 
-def test_weights_of_another_size_give_one_line(snapshot):
-    for change in ({"policy_spec": {**snapshot.policy_spec, "hidden": 16}}, {"policy_spec": {"colour": "red"}},
-                   {"weights": {**snapshot.weights, "more": torch.ones(1)}}, {"weights": {"out.weight": "text"}}):  # fmt: skip
+def test_weights_of_another_size_give_one_line(checkpoint):
+    for change in ({"policy_spec": {**checkpoint.policy_spec, "hidden": 16}}, {"policy_spec": {"colour": "red"}},
+                   {"weights": {**checkpoint.weights, "more": torch.ones(1)}}, {"weights": {"out.weight": "text"}}):  # fmt: skip
         with pytest.raises(CheckpointError, match="the weights do not fit") as raised:
-            replace(snapshot, **change).policy()
+            replace(checkpoint, **change).policy()
         assert "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders are read-only in another way")
-def test_an_unwritable_place_gives_one_line(snapshot, tmp_path):
+def test_an_unwritable_place_gives_one_line(checkpoint, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(finpod.InputError, match="cannot write"):
-        snapshot.save(tmp_path / "file" / "agent.pt")
+        checkpoint.save(tmp_path / "file" / "agent.pt")
     assert shutil.os.listdir(tmp_path) == ["file"]

@@ -21,7 +21,7 @@ from made_tournaments import (
 )
 
 from finpod.errors import CheckpointError, DataError, FinpodError, InputError
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import LocalStore
 from finpod.tournament import driver, leaderboard
 from finpod.tournament.journal import Journal
@@ -263,7 +263,7 @@ def test_files_of_agents_that_nobody_needs_are_removed(store, monkeypatch):
         assert {entry.trial for entry in board.top(5)} <= kept
         assert len(kept) <= (5 + 2 * 8 if mode == "rounds" else 40)  # the best, and those of the last two rounds
         for entry in board.best(20):
-            assert entry.snapshot.steps == UPDATE
+            assert entry.checkpoint.steps == UPDATE
         resumed = play(place, plan_of(mode=mode, agents=8, rounds=8, steps=8 * UPDATE), Made())
         assert [entry.trial for entry in resumed.best(20)] == [entry.trial for entry in board.best(20)]
 
@@ -353,7 +353,7 @@ def test_a_checkpoint_inside_a_round_that_cannot_be_read_costs_that_round(tmp_pa
 
     def fate(key, piece):
         if piece.start == b"damaged":
-            return Lost(key, "not a snapshot", True, CheckpointError("not a snapshot"))
+            return Lost(key, "not a checkpoint", True, CheckpointError("not a checkpoint"))
         if key != "1/64/0" or hurt:
             return None
         hurt.append(key)
@@ -404,7 +404,7 @@ def test_an_agent_that_cannot_be_read_at_the_end_is_not_kept(store, how):
     assert board.log[first.trial].score == first.score  # its line stays
     assert board.top(1)[0] is board.log[first.trial]
     with pytest.raises(FinpodError, match="was lost"):
-        _ = board.log[first.trial].snapshot
+        _ = board.log[first.trial].checkpoint
 
 
 def test_where_no_agent_can_be_read_that_is_said(store):
@@ -418,8 +418,8 @@ def test_where_no_agent_can_be_read_that_is_said(store):
 
 def test_what_is_kept_is_the_agent_without_its_accounts(store):
     board = play(store, plan_of(), Made())
-    assert Snapshot.from_bytes(store.read("agents/0.pt")).env
-    assert board.log[0].snapshot.env == {}
+    assert Checkpoint.from_bytes(store.read("agents/0.pt")).env
+    assert board.log[0].checkpoint.env == {}
 
 
 # --- disks that are full
@@ -452,7 +452,7 @@ def test_a_full_disk_is_told_and_the_tournament_goes_on_in_memory(tmp_path, ever
     assert store.names("agents") == []
     assert all("checkpoint" in text and "in memory only: cannot write" in text for text in said)
     assert len(made.files.held) == 12
-    assert board.choose(2, None, 1.0, print)[0].snapshot.steps == UPDATE
+    assert board.choose(2, None, 1.0, print)[0].checkpoint.steps == UPDATE
     assert "checkpoint" not in {
         record["kind"] for record in records_of(store)
     }  # only what is on the disk is in the log

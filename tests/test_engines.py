@@ -81,7 +81,7 @@ def tries(context, piece):
     if piece == "input":
         raise InputError("no such data")
     if piece == "checkpoint":
-        raise CheckpointError("not a snapshot\nat all")
+        raise CheckpointError("not a checkpoint\nat all")
     if piece == "division":
         raise ZeroDivisionError("division by zero")
     if piece == "empty":
@@ -223,7 +223,7 @@ def test_work_that_fails_is_lost_for_good_with_its_error(engine):
     assert isinstance(ended["input"].error, InputError)
     assert isinstance(ended["checkpoint"].error, CheckpointError)
     assert ended["input"].reason == "no such data"
-    assert ended["checkpoint"].reason == "not a snapshot"
+    assert ended["checkpoint"].reason == "not a checkpoint"
     assert ended["division"].reason == "ZeroDivisionError: division by zero"
     assert "RuntimeError" in ended["empty"].reason
 

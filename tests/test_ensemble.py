@@ -186,7 +186,7 @@ def test_d19_a_foreign_or_damaged_folder_gives_one_line(copied):
     (copied / "member-1.pt").rename(copied / "elsewhere.pt")
     assert "member-1.pt is missing" in refusal(copied)
     (copied / "member-1.pt").write_bytes(b"")
-    assert "member-1.pt is not a finpod snapshot" in refusal(copied)
+    assert "member-1.pt is not a finpod checkpoint" in refusal(copied)
     (copied / "elsewhere.pt").rename(copied / "member-1.pt")
     for text, told in (
         ("{", "cannot read"),

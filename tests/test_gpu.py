@@ -7,7 +7,7 @@ from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.market.features import build_panel
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.task import Table
@@ -77,7 +77,7 @@ def test_a_slice_trains_resumes_and_is_validated(market, tmp_path):
     settings = Settings(agent_id="a", seed=1, config=PPOConfig(num_steps=4))
     first = train_slice(arena, settings, None, 512, 1024)
     first.save(tmp_path / "first.pt")
-    second = train_slice(arena, settings, Snapshot.load(tmp_path / "first.pt"), 1024, 1024)
+    second = train_slice(arena, settings, Checkpoint.load(tmp_path / "first.pt"), 1024, 1024)
     assert second.steps == 1024
     found, returns = validate(arena, second)
     assert len(returns) == 58

@@ -165,7 +165,7 @@ def test_the_whole_of_a_tournament_follows_from_its_log(log):
     assert len(board.log) == 12
     check_log(log, board)
     with pytest.raises(FinpodError, match="holds no agents"):
-        _ = board.log[0].snapshot
+        _ = board.log[0].checkpoint
     assert Tournament
 
 

@@ -30,8 +30,8 @@ def donor(arena):
     return train_slice(arena, settings(config=replace(CONFIG, learning_rate=1e-3)), None, 3 * STEPS_AN_UPDATE, 200)
 
 
-def trained_weights(snapshot):
-    return torch.cat([tensor.flatten().double() for tensor in snapshot.weights.values()])
+def trained_weights(checkpoint):
+    return torch.cat([tensor.flatten().double() for tensor in checkpoint.weights.values()])
 
 
 def test_a_slice_is_a_function_of_its_values(arena):
@@ -143,7 +143,7 @@ def test_validation_pays_the_costs_of_the_task(market, donor):
 def test_an_untrained_agent_is_the_equal_weight(market, fill):
     costs = Costs(fee_bps=20)
     arena = make_arena(market, hold=1, costs=costs, fill=fill)
-    _, returns = validate(arena, Pod(arena, settings()).snapshot())
+    _, returns = validate(arena, Pod(arena, settings()).checkpoint())
     days = market.dates[list(VALIDATION)]
     equal_weight = equal_weight_equity(market, *days, Terms(costs=costs, fill=fill))
     np.testing.assert_allclose(1e6 * np.cumprod([1, *(1 + returns)]), equal_weight, rtol=1e-9)

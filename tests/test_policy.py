@@ -211,13 +211,13 @@ def test_d21_statistics_stand_still_in_evaluation():
     market = random_market(120, 5, gaps=0)
     pod = make_pod(market)
     list(pod.train(64, 64))
-    snapshot = pod.snapshot()
-    before = {name: tensor.clone() for name, tensor in snapshot.weights.items()}
+    checkpoint = pod.checkpoint()
+    before = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}
     assert before["summary.count"] == 64
-    first, _ = validate(pod.arena, snapshot)
-    again, _ = validate(pod.arena, snapshot)
+    first, _ = validate(pod.arena, checkpoint)
+    again, _ = validate(pod.arena, checkpoint)
     assert first == again
-    ensemble = Ensemble([snapshot], name="one", trials=1, provenance={})
+    ensemble = Ensemble([checkpoint], name="one", trials=1, provenance={})
     inputs = torch.randn(5, 2, generator=generator()), torch.ones(5, dtype=torch.bool), torch.full((6,), 1 / 6)
     policy = ensemble._policies[0]
     decisions = [greedy_weights(policy, pod.arena.trading, *inputs, torch.ones(5), 1.0) for _ in range(2)]

@@ -8,7 +8,7 @@ from made_agents import CONFIG, make_pod, settings
 from made_markets import random_market
 
 from finpod.errors import InputError
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import BOUNDS, PPO, PPOConfig
 from finpod.rl.rollout import Rollout, encode_rows
@@ -261,9 +261,9 @@ def test_d06_training_resumes_to_the_same_weights_bit_for_bit(market, tmp_path):
     list(whole.train(4 * 32, 4 * 32))
     half = make_pod(market, config=config)
     list(half.train(2 * 32, 4 * 32))
-    half.snapshot().save(tmp_path / "half.pt")
+    half.checkpoint().save(tmp_path / "half.pt")
     list(half.train(4 * 32, 4 * 32))  # what goes on must not reach back into what was saved
-    resumed = Pod(half.arena, settings(config=config), Snapshot.load(tmp_path / "half.pt"))
+    resumed = Pod(half.arena, settings(config=config), Checkpoint.load(tmp_path / "half.pt"))
     assert resumed.steps == 64
     list(resumed.train(4 * 32, 4 * 32))
     assert resumed.learner.updates == 4
@@ -277,13 +277,13 @@ def test_d06_training_resumes_to_the_same_weights_bit_for_bit(market, tmp_path):
 def test_training_on_leaves_an_earlier_snapshot_as_it_was(market):
     pod = make_pod(market)
     list(pod.train(32, 128))
-    early = pod.snapshot()
+    early = pod.checkpoint()
     moments = early.learner["optimizer"]["state"][0]["exp_avg"].clone()
     list(pod.train(64, 128))
     assert torch.equal(early.learner["optimizer"]["state"][0]["exp_avg"], moments)
     list(Pod(pod.arena, settings(), early).train(64, 128))
     assert torch.equal(early.learner["optimizer"]["state"][0]["exp_avg"], moments)
-    assert not torch.equal(pod.snapshot().learner["optimizer"]["state"][0]["exp_avg"], moments)
+    assert not torch.equal(pod.checkpoint().learner["optimizer"]["state"][0]["exp_avg"], moments)
 
 
 def tensors_alive():

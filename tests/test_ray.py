@@ -40,8 +40,8 @@ def trained(market: MarketData, seed: int) -> str:
         train=(10, 80),
         validation=(81, 99),
     )
-    snapshot = train_slice(arena, Settings(agent_id="a", seed=seed, config=PPOConfig(num_steps=2)), None, 16, 16)
-    return hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in snapshot.weights.values())).hexdigest()
+    checkpoint = train_slice(arena, Settings(agent_id="a", seed=seed, config=PPOConfig(num_steps=2)), None, 16, 16)
+    return hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in checkpoint.weights.values())).hexdigest()
 
 
 @pytest.fixture

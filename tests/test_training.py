@@ -13,7 +13,7 @@ from finpod.ensemble import load_ensemble
 from finpod.errors import FinpodError, InputError
 from finpod.lookahead.audit import with_noise_after
 from finpod.report.provenance import members
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.storage import LocalStore
 from finpod.tasks import Arena, make_arena, trading_of
@@ -39,7 +39,7 @@ def trained(market, tmp_path_factory):
 
 @pytest.fixture
 def slices(monkeypatch):
-    """Note the arena, settings and snapshot of every slice that is trained."""
+    """Note the arena, settings and checkpoint of every slice that is trained."""
     noted, run_slice = [], training.run_slice
 
     def spy(arena, piece):
@@ -71,8 +71,8 @@ def arena_of(market):
 
 def files_of(folder):
     """Text of ensemble.json, and the weights of each member."""
-    snapshots = [Snapshot.load(path) for path in sorted(folder.glob("*.pt"))]
-    return (folder / "ensemble.json").read_text(), [snapshot.weights for snapshot in snapshots], snapshots
+    checkpoints = [Checkpoint.load(path) for path in sorted(folder.glob("*.pt"))]
+    return (folder / "ensemble.json").read_text(), [checkpoint.weights for checkpoint in checkpoints], checkpoints
 
 
 def same_weights(first, second):
@@ -138,12 +138,12 @@ def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
     within = with_noise_after(market, VALIDATION[1] - 5)
     for name, one in (("first", market), ("later", later), ("within", within)):
         tiny_train(one, tmp_path / name / "tiny", seed=3)
-    (text, weights, snapshots), (same, same_again, others), (changed, _, _) = (
+    (text, weights, checkpoints), (same, same_again, others), (changed, _, _) = (
         files_of(tmp_path / name / "tiny") for name in ("first", "later", "within")
     )
     assert text == same
     assert same_weights(weights, same_again)
-    assert [one.task_spec for one in snapshots] == [one.task_spec for one in others]
+    assert [one.task_spec for one in checkpoints] == [one.task_spec for one in others]
     assert text != changed
 
 
@@ -234,10 +234,10 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
 def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch, play):
     validate, lost = pod.validate, []
 
-    def blind(arena, snapshot):
-        found, returns = validate(arena, snapshot)
-        if not lost or snapshot.seed == lost[0]:  # the first agent to be judged, in every round
-            lost[:] = [snapshot.seed]
+    def blind(arena, checkpoint):
+        found, returns = validate(arena, checkpoint)
+        if not lost or checkpoint.seed == lost[0]:  # the first agent to be judged, in every round
+            lost[:] = [checkpoint.seed]
             found = replace(found, sharpe=math.nan)
         return found, returns
 
@@ -256,7 +256,7 @@ def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, 
     monkeypatch.setattr(
         pod,
         "validate",
-        lambda arena, snapshot: (replace(validate(arena, snapshot)[0], sharpe=math.nan), np.zeros(19)),
+        lambda arena, checkpoint: (replace(validate(arena, checkpoint)[0], sharpe=math.nan), np.zeros(19)),
     )
     assert "no agent has a validation score" in refusal(market, tmp_path, FinpodError)
 
@@ -273,7 +273,7 @@ def test_fields_of_any_size(market, play, agents, rounds):
     board = play(arena_of(market), Plan(agents=agents, rounds=rounds, steps=rounds * STEPS_AN_UPDATE))
     assert len(board.log) == agents * rounds
     assert len({entry.agent_id for entry in board.log if entry.generation == 0}) == agents
-    assert [entry.steps for entry in board.log] == [entry.snapshot.steps for entry in board.log]
+    assert [entry.steps for entry in board.log] == [entry.checkpoint.steps for entry in board.log]
     assert [entry.steps for entry in board.log] == [(i // agents + 1) * STEPS_AN_UPDATE for i in range(agents * rounds)]
 
 
@@ -407,7 +407,7 @@ def test_training_that_fails_half_way_leaves_an_existing_folder_alone(market, tm
     folder = tmp_path / "tiny"
     tiny_train(market, folder)
     before = (folder / "ensemble.json").read_bytes()
-    monkeypatch.setattr(Snapshot, "save", lambda self, path: (_ for _ in ()).throw(InputError("the disk is full")))
+    monkeypatch.setattr(Checkpoint, "save", lambda self, path: (_ for _ in ()).throw(InputError("the disk is full")))
     with pytest.raises(InputError, match="full"):
         tiny_train(market, folder, seed=9, overwrite=True)
     assert (folder / "ensemble.json").read_bytes() == before

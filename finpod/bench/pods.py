@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from finpod.tournament.pod import Slice
 
 RETURNS, AGENT = 250, 2048
-"""Validation days and bytes of the snapshot that a pod that sleeps makes up."""
+"""Validation days and bytes of the checkpoint that a pod that sleeps makes up."""
 FILL = 300.0
 """Seconds after which workers that have not started will not."""
 WORKER, NODE, SPARE = 70, 170, 1024

@@ -1,4 +1,4 @@
-"""`Snapshot`: a trained agent at one instant, on disk as tensors and plain values only."""
+"""`Checkpoint`: a trained agent at one instant, on disk as tensors and plain values only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = "finpod snapshot 1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Checkpoint:
     """All that is needed to act as the agent, and to train it further to the same weights."""
 
     policy_spec: dict[str, Any]
@@ -65,7 +65,7 @@ class Snapshot:
         write_bytes(path, self.to_bytes())
 
     @classmethod
-    def load(cls, path: Path) -> Snapshot:
+    def load(cls, path: Path) -> Checkpoint:
         """Read a file that `save` wrote; no code in it is run. Raises CheckpointError for anything else."""
         try:
             stored = path.read_bytes()
@@ -76,18 +76,18 @@ class Snapshot:
         return cls.from_bytes(stored, str(path))
 
     @classmethod
-    def from_bytes(cls, stored: bytes, path: str = "the snapshot") -> Snapshot:
+    def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
         """What `to_bytes` gave, from `path`. Raises CheckpointError, naming it, for anything else."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
-            raise CheckpointError(f"{path} is not a finpod snapshot, or it is damaged; train again") from error
+            raise CheckpointError(f"{path} is not a finpod checkpoint, or it is damaged; train again") from error
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
-            raise CheckpointError(f"{path} is not a snapshot of this version of finpod ({FORMAT}); train again")
+            raise CheckpointError(f"{path} is not a checkpoint of this version of finpod ({FORMAT}); train again")
         try:
             return cls(**content)
         except TypeError as error:
-            raise CheckpointError(f"{path} lacks parts of a snapshot; train again") from error
+            raise CheckpointError(f"{path} lacks parts of a checkpoint; train again") from error
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from finpod.errors import CheckpointError, InputError
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
 from finpod.tournament.pod import without_accounts
 
@@ -66,10 +66,10 @@ class Checkpoints:
                 time.sleep(pause)
         return self.store.read(name)
 
-    def snapshot(self, trial: int) -> Snapshot:
+    def checkpoint(self, trial: int) -> Checkpoint:
         """The agent of a trial as a board keeps it, without its accounts. Raises CheckpointError if it cannot be read."""
         name = agent_file(trial)
-        return without_accounts(Snapshot.from_bytes(self.fetch(name), f"{self.store.where}/{name}"))
+        return without_accounts(Checkpoint.from_bytes(self.fetch(name), f"{self.store.where}/{name}"))
 
     def remove(self, name: str) -> None:
         """Remove a file that nobody needs; one that cannot be removed stays."""

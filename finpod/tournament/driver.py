@@ -207,12 +207,12 @@ class Tournament:
         self.status.steps += trained.steps - self._steps[job.trial]
         self._steps[job.trial] = trained.steps
         if trained.metrics is None:
-            if self._keep(inside_file(job.trial), trained.snapshot):
+            if self._keep(inside_file(job.trial), trained.checkpoint):
                 self.journal.append("checkpoint", trial=job.trial, steps=trained.steps, place=ended.place._asdict())
             self._inside.add(job.trial)
             self._attempts.pop(job.trial, None)
             return job
-        written = self._keep(agent_file(job.trial), trained.snapshot)
+        written = self._keep(agent_file(job.trial), trained.checkpoint)
         self.journal.append(
             "submit",
             trial=job.trial,
@@ -232,7 +232,7 @@ class Tournament:
         return None
 
     def _admit(self, job: Job, metrics: dict[str, Any], returns: Any, steps: int) -> None:
-        entry = job.entry(metrics, returns, steps, partial(self.files.snapshot, job.trial))
+        entry = job.entry(metrics, returns, steps, partial(self.files.checkpoint, job.trial))
         self.board.submit(entry)
         self._done.add(job.trial)
         self._filed.add(job.trial)

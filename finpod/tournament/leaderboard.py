@@ -12,7 +12,7 @@ import numpy as np
 
 from finpod.errors import FinpodError
 from finpod.market.data import Array
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.tournament.pod import Settings
 
 BOARD = 64
@@ -41,7 +41,7 @@ class Entry:
     """[n] validation returns, net of costs; empty if it was lost."""
     steps: int
     """Environment steps of experience, its ancestors' included."""
-    stored: Callable[[], Snapshot] | None
+    stored: Callable[[], Checkpoint] | None
     """Fetches the agent itself from where it is kept; None if it was lost."""
 
     @property
@@ -50,10 +50,10 @@ class Entry:
         return self.settings.agent_id
 
     @property
-    def snapshot(self) -> Snapshot:
+    def checkpoint(self) -> Checkpoint:
         """The agent itself. Raises FinpodError if it was lost."""
         if self.stored is None:
-            raise FinpodError(f"agent {self.agent_id} was lost in training and has no snapshot")
+            raise FinpodError(f"agent {self.agent_id} was lost in training and has no checkpoint")
         return self.stored()
 
     def summary(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Leaderboard:
 def _unreadable(entry: Entry) -> str:
     """Why the agent of an entry cannot be read; empty if it can."""
     try:
-        _ = entry.snapshot
+        _ = entry.checkpoint
     except FinpodError as error:
         return str(error)
     return ""

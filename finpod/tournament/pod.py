@@ -1,6 +1,6 @@
 """`Pod`: environments and a learner on one device, and one slice of training.
 
-A slice is a function of values: the arena, an agent's settings and its last snapshot in, the next snapshot out. Where it
+A slice is a function of values: the arena, an agent's settings and its last checkpoint in, the next checkpoint out. Where it
 runs makes no difference to it.
 """
 
@@ -20,7 +20,7 @@ from finpod.envs.market import MarketEnv, account_state
 from finpod.market.ledger import value
 from finpod.market.tape import Account
 from finpod.measures import Metrics, metrics
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.greedy import greedy_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
@@ -66,7 +66,7 @@ class Slice(NamedTuple):
     settings: Settings
     """The agent."""
     start: bytes | None
-    """The snapshot it begins with; None for an untrained one."""
+    """The checkpoint it begins with; None for an untrained one."""
     copied: bool
     """Whether that is another agent's, of which a varied copy begins."""
     until: int
@@ -80,7 +80,7 @@ class Slice(NamedTuple):
 class Trained(NamedTuple):
     """What a slice leaves."""
 
-    snapshot: bytes
+    checkpoint: bytes
     """The agent, with its accounts."""
     steps: int
     """Its experience."""
@@ -95,7 +95,7 @@ class Trained(NamedTuple):
 class Pod:
     """One agent in training."""
 
-    def __init__(self, arena: Arena, settings: Settings, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, arena: Arena, settings: Settings, checkpoint: Checkpoint | None = None) -> None:
         self.arena, self.settings = arena, settings
         self.panel, trading = arena.panel_of(settings.features), arena.trading_of(settings)
         weights, days, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
@@ -111,13 +111,13 @@ class Pod:
         table = Table(self.panel.features, self.panel.member & self.panel.tradable)
         self.learner = PPO(self.policy, table, trading.groups, settings.config, generator)
         self.steps = 0
-        if snapshot is not None:
-            self.policy.load_state_dict(snapshot.weights)
-            self.steps = snapshot.steps
-            learner = copy.deepcopy(snapshot.learner)  # an optimiser changes the tensors it is given in place
-            if snapshot.env:
+        if checkpoint is not None:
+            self.policy.load_state_dict(checkpoint.weights)
+            self.steps = checkpoint.steps
+            learner = copy.deepcopy(checkpoint.learner)  # an optimiser changes the tensors it is given in place
+            if checkpoint.env:
                 self.learner.load_state_dict(learner)
-                self.env.load_state_dict(snapshot.env)
+                self.env.load_state_dict(checkpoint.env)
             else:  # a varied copy: the donor's optimiser, but its own randomness
                 self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
@@ -134,9 +134,9 @@ class Pod:
             self.steps += self.steps_per_update
             yield losses | {"reward": rollout.reward.mean()}
 
-    def snapshot(self) -> Snapshot:
+    def checkpoint(self) -> Checkpoint:
         """The agent at this instant."""
-        return Snapshot(
+        return Checkpoint(
             policy_spec=asdict(self.policy.spec),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
             task_spec=self.arena.task_spec(self.settings.features),
@@ -149,46 +149,48 @@ class Pod:
         )
 
 
-def without_accounts(snapshot: Snapshot) -> Snapshot:
+def without_accounts(checkpoint: Checkpoint) -> Checkpoint:
     """The agent without the accounts it was trading: what a child takes over from its parent, and what a board keeps."""
-    return replace(snapshot, env={})
+    return replace(checkpoint, env={})
 
 
-def train_slice(arena: Arena, settings: Settings, snapshot: Snapshot | None, until: int, total: int) -> Snapshot:
+def train_slice(arena: Arena, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int) -> Checkpoint:
     """Train an agent on to `until` steps of experience."""
-    return _trained(arena, settings, snapshot, until, total)[0]
+    return _trained(arena, settings, checkpoint, until, total)[0]
 
 
 def _trained(
-    arena: Arena, settings: Settings, snapshot: Snapshot | None, until: int, total: int
-) -> tuple[Snapshot, dict[str, float]]:
+    arena: Arena, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
+) -> tuple[Checkpoint, dict[str, float]]:
     """The agent after the slice, and the losses of its last update."""
     with _threads(arena.threads):
-        pod, losses = Pod(arena, settings, snapshot), {}
+        pod, losses = Pod(arena, settings, checkpoint), {}
         for losses in pod.train(until, total):  # noqa: B007
             pass
-        return pod.snapshot(), {name: float(value) for name, value in losses.items()}
+        return pod.checkpoint(), {name: float(value) for name, value in losses.items()}
 
 
 def run_slice(arena: Arena, piece: Slice) -> Trained:
     """The work of a pod, wherever it runs."""
     start = (
-        None if piece.start is None else Snapshot.from_bytes(piece.start, f"the snapshot of {piece.settings.agent_id}")
+        None
+        if piece.start is None
+        else Checkpoint.from_bytes(piece.start, f"the checkpoint of {piece.settings.agent_id}")
     )
     if start is not None and piece.copied:
         start = without_accounts(start)
-    snapshot, losses = _trained(arena, piece.settings, start, piece.until, piece.total)
+    checkpoint, losses = _trained(arena, piece.settings, start, piece.until, piece.total)
     if not piece.last:
-        return Trained(snapshot.to_bytes(), snapshot.steps, losses, None, None)
+        return Trained(checkpoint.to_bytes(), checkpoint.steps, losses, None, None)
     with _threads(arena.threads):
-        found, returns = validate(arena, snapshot)
-    return Trained(snapshot.to_bytes(), snapshot.steps, losses, asdict(found), returns)
+        found, returns = validate(arena, checkpoint)
+    return Trained(checkpoint.to_bytes(), checkpoint.steps, losses, asdict(found), returns)
 
 
-def validate(arena: Arena, snapshot: Snapshot) -> tuple[Metrics, np.ndarray]:
+def validate(arena: Arena, checkpoint: Checkpoint) -> tuple[Metrics, np.ndarray]:
     """Metrics and returns [n] of the deterministic policy on the validation window, net of the task's costs."""
-    policy, trading, tape = snapshot.policy(arena.device), arena.trading, arena.tape
-    panel = arena.panel_of(snapshot.task_spec["features"])
+    policy, trading, tape = checkpoint.policy(arena.device), arena.trading, arena.tape
+    panel = arena.panel_of(checkpoint.task_spec["features"])
 
     def decide(k: int, row: int, seen: Account) -> torch.Tensor | None:
         if k % trading.hold:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.jsonable import to_json_line
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import open_store
 from finpod.tournament.journal import parse_log
@@ -142,7 +142,7 @@ class _Replay:
             self.refuse(f"says that {record['trials']} trials had ended, and {len(self.board.log)} had")
 
 
-def _absent() -> Snapshot:
+def _absent() -> Checkpoint:
     raise FinpodError("a log holds no agents, only what was drawn and how it did")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import InputError
-from finpod.rl.checkpoint import Snapshot
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.tournament.leaderboard import Entry, Leaderboard, rank
 from finpod.tournament.pod import Settings
@@ -56,7 +56,7 @@ class Job:
     parent_id: str | None
     """The agent it was copied from; None for one that began untrained."""
     source: int | None
-    """Trial whose snapshot it begins with; None for an untrained one."""
+    """Trial whose checkpoint it begins with; None for an untrained one."""
     copied: bool
     """Whether it begins as a varied copy of another agent rather than going on as itself."""
 
@@ -65,7 +65,7 @@ class Job:
         return {**vars(self), "settings": self.settings.to_dict()}
 
     def entry(
-        self, metrics: Mapping[str, Any], returns: Any, steps: int, stored: Callable[[], Snapshot] | None
+        self, metrics: Mapping[str, Any], returns: Any, steps: int, stored: Callable[[], Checkpoint] | None
     ) -> Entry:
         """Its line on the board; a metric that is None is undefined."""
         known = {name: math.nan if value is None else value for name, value in metrics.items()}

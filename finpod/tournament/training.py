@@ -280,7 +280,7 @@ def _ensemble(arena: Arena, runs: list[Run], out: Path, features: Features, devi
     if features is not None:
         given = [features] if isinstance(features, str) or callable(features) else list(features)
     return Ensemble(
-        [entry.snapshot for _, _, chosen in runs for entry in chosen],
+        [entry.checkpoint for _, _, chosen in runs for entry in chosen],
         runs=[plan.seed for plan, _, chosen in runs for _ in chosen],
         name=out.resolve().name,
         trials=sum(len(board.log) for _, board, _ in runs),
