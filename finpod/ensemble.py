@@ -17,7 +17,7 @@ from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.jsonable import to_json
 from finpod.market.data import Array, MarketData
-from finpod.market.features import FEATURES, name_of
+from finpod.market.features import FEATURES, column_of, name_of
 from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
 from finpod.rl.checkpoint import Checkpoint
@@ -77,7 +77,9 @@ class Ensemble(Strategy):
         self._past: list[Array] = []
         self._held: Array | None = None
         self._leader = -1
-        if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in FEATURES]:
+        self._extra = {name: column for name in observed if (column := column_of(name)) is not None}
+        known = {*FEATURES, *self._extra}
+        if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in known]:
             raise CheckpointError(
                 f"{name} was trained on {', '.join(foreign)}, no feature of finpod; "
                 "pass the functions to load_strategy(folder, features=[...])"
@@ -122,6 +124,8 @@ class Ensemble(Strategy):
 
     def decide(self, view: MarketView) -> Decision:
         """Target weights [N] of the members together. Raises CheckpointError if the market lacks a feature they read."""
+        if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
+            raise CheckpointError(f"{self.name} was trained on {', '.join(absent)}; give the table with extra=")
         try:
             raw = torch.tensor(view.features(self.features))
         except InputError as error:

@@ -136,6 +136,18 @@ class MarketView:
         """[k] closes of the benchmark."""
         return self._last(self._market.benchmark_close, "benchmark", k)
 
+    def extra(self, column: str, k: int) -> Array:
+        """[k, N] values of a column of the user's own, as each of the last k rows knew them; NaN where nothing was known.
+
+        Raises InputError for a column that the market does not have.
+        """
+        return self._last(self._market.extra[column], f"extra {column}", k)
+
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """Names of the user's own columns, those of `load_market(..., extra=...)`."""
+        return self._market.extra.names
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the default features these data can give."""

@@ -63,7 +63,7 @@ def _telling(market: MarketData, rows: Array) -> list[Array]:
 
 
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
-    """The market with every row after `row` replaced by noise; rows up to it, names and dates stay."""
+    """The market with every row after `row` replaced by noise, extra columns too; rows up to it, names and dates stay."""
     random = np.random.default_rng([seed, row])
     later, names = len(market.dates) - row - 1, len(market.tickers)
     bar = random.random((later, names)) < 0.9
@@ -86,7 +86,16 @@ def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
     }
     ends_later = market.last_bar > market.dates[row]
     other_ends = random.choice(market.dates[row + 1 :], names)
-    return replace(market, last_bar=np.where(ends_later, other_ends, market.last_bar), **tables)
+    extra = {name: _noisy(table, row, random) for name, table in market.extra.tables.items()}
+    last_bar = np.where(ends_later, other_ends, market.last_bar)
+    return replace(market, last_bar=last_bar, extra=replace(market.extra, tables=extra), **tables)
+
+
+def _noisy(table: Array, row: int, random: np.random.Generator) -> Array:
+    """[T, ...] a table with normal noise, and gaps, in the rows after `row`."""
+    later = table[row + 1 :].shape
+    noise = np.where(random.random(later) < 0.9, random.normal(size=later), np.nan)
+    return np.concatenate([table[: row + 1], noise])
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[str]:

@@ -24,6 +24,8 @@ from finpod.market.universe import Membership, membership_facts
 
 NO_BENCHMARK = "none"
 """What the benchmark is called where there is none."""
+NO_CALENDAR = "the dates of the file"
+"""What the manifest gives as the calendar where every date counts as a session."""
 _PACKAGES = ("finpod", "numpy", "pandas", "pyarrow")
 
 
@@ -90,7 +92,7 @@ def build_market(
             **manifest,
             **facts,
             **ledger.content(),
-            "calendar": calendar or "the dates of the file",
+            "calendar": calendar or NO_CALENDAR,
             "notes": [*manifest.get("notes", ()), *notes],
         },
         **tables,
@@ -136,7 +138,7 @@ def _tidying(bars: pd.DataFrame) -> RepairLedger:
     return ledger
 
 
-def _pivot(history: History, dates: Array) -> dict[str, Array]:
+def _pivot(history: History, dates: Array) -> dict[str, Any]:
     """[T, N] adjusted tables, NaN where there is no bar."""
     values = dict(history.values)
     close = values["close"]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finpod.errors import DataError, InputError
+from finpod.market.extra import NO_EXTRA, ExtraData
 
 Array = NDArray[Any]
 DateLike = str | np.datetime64 | Any
@@ -63,6 +64,8 @@ class MarketData:
     """[T] float64, adjusted; NaN where missing."""
     benchmark_open: Array | None = None
     """[T] float64, adjusted."""
+    extra: ExtraData = NO_EXTRA
+    """The user's own columns, each value from the row on which it was known; `extra["pe"]` is [T, N]."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able provenance: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
 
@@ -107,10 +110,9 @@ class MarketData:
                 if np.shape(series) != (days,):
                     raise DataError(f"{name} has shape {np.shape(series)}, not the {(days,)} of dates")
                 self._set(name, np.asarray(series, dtype=np.float64))
-        if self.last_bar is None:
-            self._set("last_bar", _last_bar(self.dates, self.has_bar))
-        else:
-            self._set("last_bar", np.asarray(self.last_bar).astype("datetime64[ns]"))
+        self.extra.check_shape(days, names)
+        last_bar = _last_bar(self.dates, self.has_bar) if self.last_bar is None else self.last_bar
+        self._set("last_bar", np.asarray(last_bar).astype("datetime64[ns]"))
 
     def _set(self, name: str, value: Array) -> None:
         if value.flags.writeable:
@@ -162,11 +164,13 @@ class MarketData:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over names, dates and values, the same for equal content whatever its source."""
+        """SHA-256 over names, dates, values and extra columns: the same for equal content whatever its source."""
         digest = hashlib.sha256()
         digest.update(json.dumps([self.tickers, self.benchmark]).encode())
-        for name in ("dates", *_TABLES, "last_bar", "benchmark_close", "benchmark_open"):
-            value = getattr(self, name)
+        names = ("dates", *_TABLES, "last_bar", "benchmark_close", "benchmark_open")
+        tables: dict[str, Array | None] = {name: getattr(self, name) for name in names}
+        tables |= {json.dumps([name, table.ndim]): table for name, table in sorted(self.extra.tables.items())}
+        for name, value in tables.items():
             digest.update(name.encode())
             if value is not None:
                 if value.dtype.kind == "f":
@@ -225,7 +229,7 @@ class MarketData:
             for name in ("dates", *_TABLES, "benchmark_close", "benchmark_open")
             if getattr(self, name) is not None
         }
-        return replace(self, **cut)
+        return replace(self, extra=self.extra.rows(slice(first, stop)), **cut)
 
     def select(self, tickers: Sequence[str]) -> "MarketData":
         """The named columns in the given order. Raises InputError naming unknown tickers."""
@@ -239,7 +243,8 @@ class MarketData:
         cut: dict[str, Any] = {
             name: getattr(self, name)[:, columns] for name in _TABLES if getattr(self, name) is not None
         }
-        return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], **cut)
+        extra = self.extra.select(columns)
+        return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
         """The benchmark as a market of one name, always a member; sessions on which it has no bar are left out."""
@@ -256,6 +261,7 @@ class MarketData:
             benchmark=self.benchmark,
             benchmark_close=close,
             benchmark_open=None if opens is None else opens[:, 0],
+            extra=self.extra.rows(kept).shared_only(),
             manifest={**self.manifest, "of_hash": self.content_hash},
         )
 

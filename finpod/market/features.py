@@ -18,6 +18,7 @@ from torch import Tensor
 from finpod.errors import CheckpointError, DataError, InputError
 from finpod.market.bars import Bars, Definition, Kind
 from finpod.market.data import Array, MarketData
+from finpod.market.extra import column_of
 from finpod.market.published import PUBLISHED
 from finpod.market.scale_free import SCALE_FREE
 from finpod.market.scaling import Scaling
@@ -31,13 +32,14 @@ __all__ = [
     "Panel",
     "Scaling",
     "build_panel",
+    "column_of",
     "compute",
     "name_of",
     "resolve",
 ]
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""A name in `FEATURES`, or a function of the market that gives [T, N], NaN where undefined."""
+"""A name in `FEATURES`, a column of the user's own as `extra:NAME`, or a function `MarketData -> [T, N]`, NaN where undefined."""
 Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, a sequence of either, or None for the default set."""
 
@@ -81,7 +83,8 @@ def name_of(feature: Feature) -> str:
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """The single features asked for that `market` can give, and the names of those it cannot.
 
-    Raises InputError for an unknown name, a function without a name of its own, and when nothing is left.
+    Raises InputError for an unknown name, an extra column that the market does not have, a function without a name of
+    its own, and when nothing is left.
     """
     kept: dict[str, Feature] = {}
     left_out: list[str] = []
@@ -89,7 +92,10 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         name = name_of(feature)
         if name in kept and kept[name] != feature:
             raise InputError(f"two features are called {name}; rename one")
-        if isinstance(feature, str) and any(getattr(market, table) is None for table in FEATURES[feature].tables):
+        if (own := column_of(feature)) is not None:
+            market.extra.is_shared(own)  # raises for a column that the market does not have
+        definition = FEATURES.get(name) if isinstance(feature, str) else None
+        if definition is not None and any(getattr(market, table) is None for table in definition.tables):
             left_out.append(name)
         else:
             kept[name] = feature
@@ -111,7 +117,10 @@ def compute(market: MarketData, features: Features = None, device: str | torch.d
     bars = Bars(market, device)
     values = torch.empty((*market.shape, len(kept)), dtype=torch.float32, device=bars.device)
     for column, feature in enumerate(kept):
-        if isinstance(feature, str):
+        if (own := column_of(feature)) is not None:
+            table = torch.tensor(np.array(market.extra[own]), device=bars.device)
+            values[..., column] = table.where(bars.has_bar, math.nan)
+        elif isinstance(feature, str):
             definition = FEATURES[feature]
             table = definition.function(bars)
             warm = (bars.row if definition.market_wide else bars.age) >= definition.warm_up
@@ -139,7 +148,7 @@ def build_panel(
     when the features are not those of the scaling; DataError, naming ticker, date and feature, for an infinite value.
     """
     if scaling is not None and features is None:
-        if foreign := [name for name in scaling.names if name not in FEATURES]:
+        if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:
             raise CheckpointError(
                 f"the agent was trained on {', '.join(foreign)}, no feature of finpod; pass the function in features="
             )
@@ -156,7 +165,7 @@ def build_panel(
         return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
     if fit is None:
         raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
-    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(map(_kind_of, kept)))
+    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(_kind_of(feature, market) for feature in kept))
     undefined = _undefined(raw, member & tradable, *fit, names)
     dropped = {name: share for name, share in undefined.items() if share > MOST_UNDEFINED}
     columns = [column for column, name in enumerate(names) if name not in dropped]
@@ -199,7 +208,7 @@ def _expand(features: Features) -> list[Feature]:
             single.append(feature)
         elif feature in SETS:
             single.extend(SETS[feature])
-        elif feature in FEATURES:
+        elif feature in FEATURES or column_of(feature) is not None:
             single.append(feature)
         else:
             close = difflib.get_close_matches(str(feature), [*FEATURES, *SETS], n=1)
@@ -210,7 +219,10 @@ def _expand(features: Features) -> list[Feature]:
     return single
 
 
-def _kind_of(feature: Feature) -> Kind:
+def _kind_of(feature: Feature, market: MarketData) -> Kind:
+    """How a feature is scaled; an extra column with one value for all tickers does not differ across them."""
+    if (own := column_of(feature)) is not None:
+        return "pooled" if market.extra.is_shared(own) else "cross"
     return FEATURES[feature].kind if isinstance(feature, str) else "cross"
 
 

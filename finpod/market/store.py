@@ -18,11 +18,14 @@ from finpod.errors import DataError, InputError
 from finpod.jsonable import to_json
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
+from finpod.market.extra import PREFIX, ExtraData
 
 FORMAT = 1
 BARS, MANIFEST = "bars.parquet", "manifest.json"
 _TABLES = ("open", "high", "low", "close", "volume", "factor", "member")
 _BENCHMARK = ("benchmark_close", "benchmark_open")
+SHARED = "extra_shared"
+"""In the manifest: names of the extra columns with one value for all tickers."""
 
 
 def save_snapshot(
@@ -30,9 +33,10 @@ def save_snapshot(
 ) -> Path:
     """Write the market to `folder` (all or nothing) and return it; `created` is the time to record, by default now.
 
-    `bars.parquet` has one row a session and name, sorted by both, NaN where there is no bar; the benchmark stands beside
-    every row of its session. Processes that write at once take turns, and a folder that already holds this very content is
-    left as it is. Raises InputError if the folder holds anything else (unless `overwrite`) or cannot be written.
+    `bars.parquet` has one row per session and ticker, sorted by both, NaN where there is no bar. The benchmark, and an extra
+    column with one value for all tickers, are repeated on every row of their session. Processes that write at the same
+    time take turns. A folder with the same content is left as it is. Raises InputError if the folder holds anything else
+    (unless `overwrite`) or cannot be written.
     """
     days, names = market.shape
     columns: dict[str, Any] = {
@@ -41,6 +45,9 @@ def save_snapshot(
     }
     columns |= {name: table.ravel() for name in _TABLES if (table := getattr(market, name)) is not None}
     columns |= {name: np.repeat(series, names) for name in _BENCHMARK if (series := getattr(market, name)) is not None}
+    shared = [name for name in market.extra.names if market.extra.is_shared(name)]
+    for name, table in market.extra.tables.items():
+        columns[f"{PREFIX}{name}"] = table.ravel() if table.ndim == 2 else np.repeat(table, names)
     content = {
         "format": FORMAT,
         "hash": market.content_hash,
@@ -50,6 +57,7 @@ def save_snapshot(
         "tickers": list(market.tickers),
         "last_bar": [str(day) for day in market.last_bar],
         "benchmark": market.benchmark,
+        **({SHARED: shared} if shared else {}),
         "market": dict(market.manifest),
         "versions": package_versions(),
     }
@@ -141,12 +149,15 @@ def _load(source: Path) -> MarketData:
 def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
     names, days = len(content["tickers"]), content["sessions"]
     grids = {name: table[name].to_numpy().reshape(days, names) for name in table.column_names if name != "ticker"}
+    extra = {name.removeprefix(PREFIX): grid for name, grid in grids.items() if name.startswith(PREFIX)}
+    shared = {name: extra[name][:, 0] for name in content.get(SHARED, ())}
     return MarketData(
         dates=grids["date"][:, 0],
         tickers=tuple(content["tickers"]),
         benchmark=content["benchmark"],
         last_bar=np.array(content["last_bar"], dtype="datetime64[ns]"),
         manifest=content["market"],
+        extra=ExtraData(extra | shared, names),
         **{name: grids[name] for name in _TABLES if name in grids},
         **{name: np.ascontiguousarray(grids[name][:, 0]) for name in _BENCHMARK if name in grids},
     )

@@ -1,0 +1,101 @@
+"""`ExtraData`: a user's own columns on the rows of a market, each value from the row on which it was known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finpod.errors import DataError, InputError
+
+Array = NDArray[Any]
+
+PREFIX = "extra:"
+"""How the name of a feature begins that is one of these columns: `extra:pe` is the column `pe`."""
+
+
+def column_of(feature: object) -> str | None:
+    """The extra column that a feature is, `pe` for `extra:pe`; None for any other feature."""
+    return feature.removeprefix(PREFIX) if isinstance(feature, str) and feature.startswith(PREFIX) else None
+
+
+@dataclass(frozen=True, eq=False)
+class ExtraData:
+    """Own columns of a market of T rows and N tickers. Row t depends only on what was known at row t.
+
+    A column has one value per ticker ([T, N]) or one value for all of them ([T], such as a rate of interest). NaN means
+    that nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` builds it from tables.
+    """
+
+    tables: Mapping[str, Array] = field(default_factory=dict)
+    """Name -> [T, N] or [T] float64."""
+    width: int = 0
+    """N, the number of tickers."""
+
+    def __post_init__(self) -> None:
+        tables = {}
+        for name, table in self.tables.items():
+            tables[name] = np.ascontiguousarray(table, dtype=np.float64).view()
+            tables[name].flags.writeable = False
+        object.__setattr__(self, "tables", tables)
+
+    def __getitem__(self, name: str) -> Array:
+        """[T, N] values of a column, NaN where nothing was known. Raises InputError for an unknown column."""
+        table = self.tables.get(name)
+        if table is None:
+            raise self._unknown(name)
+        if table.ndim == 2:
+            return table
+        return np.broadcast_to(table[:, None], (len(table), self.width))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.tables)
+
+    def is_shared(self, name: str) -> bool:
+        """Whether a column has one value for all tickers. Raises InputError for an unknown column."""
+        if name not in self.tables:
+            raise self._unknown(name)
+        return self.tables[name].ndim == 1
+
+    def rows(self, rows: slice | Array) -> ExtraData:
+        """The given rows: a slice, or a mask [T]."""
+        return ExtraData({name: table[rows] for name, table in self.tables.items()}, self.width)
+
+    def select(self, columns: Sequence[int]) -> ExtraData:
+        """The tickers at the given positions, in that order."""
+        chosen = list(columns)
+        cut = {name: table if table.ndim == 1 else table[:, chosen] for name, table in self.tables.items()}
+        return ExtraData(cut, len(chosen))
+
+    def shared_only(self) -> ExtraData:
+        """The columns for a market of one other ticker: those with a value per ticker are NaN throughout."""
+        cut = {
+            name: table if table.ndim == 1 else np.full((len(table), 1), np.nan) for name, table in self.tables.items()
+        }
+        return ExtraData(cut, 1)
+
+    def check_shape(self, days: int, tickers: int) -> None:
+        """Raise DataError, naming the column, unless every column fits a market of `days` rows and `tickers` columns."""
+        for name, table in self.tables.items():
+            if table.shape not in ((days,), (days, tickers)) or self.width != tickers:
+                raise DataError(
+                    f"the extra column {name} has shape {table.shape} for {self.width} tickers; the market has {days} "
+                    f"rows and {tickers} tickers; build it with load_market(..., extra=...)"
+                )
+
+    def _unknown(self, name: object) -> InputError:
+        if not self.tables:
+            return InputError(f"there is no extra column {name!r}: the market has none; give the table with extra=")
+        close = difflib.get_close_matches(column_of(name) or str(name), self.names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the market has {', '.join(self.names)}"
+        return InputError(f"there is no extra column {name!r}; {hint}")
+
+
+NO_EXTRA = ExtraData()
+"""No columns."""
