@@ -10,8 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from finpod.errors import InputError
-from finpod.market.clean import NO_BENCHMARK, build_market
+from finpod.market.clean import NO_BENCHMARK, NO_CALENDAR, build_market
 from finpod.market.data import MarketData
+from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.files import files_of, read_table, ticker_of
 from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
 from finpod.market.parsing import normal_ticker
@@ -40,6 +41,7 @@ def load_market(
     day_first: bool | None = None,
     decimal: str | None = None,
     now: datetime | None = None,
+    extra: Extra = None,
 ) -> MarketData:
     """Bars from a parquet or CSV file (or a frame), a folder of such files, a snapshot folder, or the word "sample".
 
@@ -52,11 +54,16 @@ def load_market(
     the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose session is not over at `now`
     (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the calendar of the index that
     `members` names, and QQQ and XNYS without one.
+    The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
+    `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
     """
     index = _index_of(members)
     if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
-        return _whole(str(path), members, benchmark)
+        market = _whole(str(path), members, benchmark)
+        sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
+        calendar = None if sessions == NO_CALENDAR else sessions
+        return with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
     benchmark, calendar = settled(benchmark, calendar, index)
     if isinstance(path, pd.DataFrame):
         name, bars = "the frame", tidy_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
@@ -70,7 +77,7 @@ def load_market(
         wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
         bars = bars[bars["ticker"].isin(list(wanted))]
         bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
-    return build_market(
+    market = build_market(
         bars,
         membership=membership,
         benchmark=benchmark,
@@ -80,6 +87,7 @@ def load_market(
         calendar=calendar,
         now=now,
     )
+    return with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
 
 
 def read_bars(

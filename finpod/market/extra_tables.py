@@ -1,0 +1,334 @@
+"""The user's own tables as columns of a market: every value is shown from the first row on which it was known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from finpod.errors import DataError, InputError
+from finpod.market.columns import canonical, canonical_columns
+from finpod.market.data import Array, MarketData
+from finpod.market.extra import ExtraData
+from finpod.market.files import read_table
+from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
+from finpod.market.tidy import FIELDS
+from finpod.market.timeline import Timeline, parse_stamps, timeline_of
+
+Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
+Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, Table]] | None
+"""A table, tables by the name of their variable, or several of either; None for none."""
+
+KEYS = ("date", "ticker", "known_at")
+"""Columns that say of what day, of what ticker, and since when a value is known."""
+TABLES = {*KEYS, *FIELDS, "factor", "member", "benchmark", "dividend", "split"}
+"""Names of finpod's own tables, which a column of values cannot have."""
+FEATURES = {
+    *("residual_momentum_12_1", "momentum_12_1", "return_63", "return_126", "return_252", "smooth_momentum_126"),
+    *("high_252_distance", "beta_252", "idiosyncratic_volatility_63", "volatility_21", "volatility_63"),
+    *("log_dollar_volume_63", "amihud_63", "turbulence_63", "residual_return_21", "return_5", "intraday_return_21"),
+    *("volume_shock_5", "macd", "boll_ub", "boll_lb", "rsi_30", "cci_30", "dx_30", "close_30_sma", "close_60_sma"),
+    *("turbulence", "default", "published"),
+}
+"""Names of finpod's features and of their sets, which a column cannot have either (`finpod.market.features`)."""
+NAMED = 5
+"""Tickers that are named where there are too many to name all."""
+
+
+class Source(NamedTuple):
+    """One table that was given."""
+
+    label: str
+    """How messages and the manifest call it: the file's name, or "the extra table pe"."""
+    variable: str | None
+    """The name of the variable that a wide table holds: its key, or the file's stem; None for a frame without a key."""
+    has_key: bool
+    """Whether it was given by a key."""
+    frame: pd.DataFrame
+    """Its columns, `date`, `ticker` and `known_at` under these names, as far as it has them."""
+
+
+class Rows(NamedTuple):
+    """The rows of a table in long form, R in all."""
+
+    label: str
+    """How messages call the table."""
+    date: Array
+    """[R] datetime64[ns], the time that each value is about."""
+    known_at: Array
+    """[R] datetime64[ns], when it was known."""
+    row: Array
+    """[R] the first row of the market that may show it; T for none."""
+    early: Array
+    """[R] bool, whether it was known before the first row's session."""
+    ticker: Array | None
+    """[R] column of the ticker in the market, -1 for a ticker that it does not have; None: one value for all tickers."""
+    unknown: tuple[str, ...]
+    """Tickers that the market does not have."""
+    values: Mapping[str, Array]
+    """Column -> [R] float64, NaN where there is no value."""
+
+
+def with_extra(
+    market: MarketData,
+    extra: Extra,
+    *,
+    calendar: str | None = "XNYS",
+    day_first: bool | None = None,
+    decimal: str | None = None,
+) -> MarketData:
+    """The market with the columns of the user's tables beside those it has; `manifest["extra"]` describes each column.
+
+    A table is a frame, a Series, or a parquet or CSV file. A long table has the columns `date`, `ticker` (without it: one
+    value for all tickers), columns of numbers, and perhaps `known_at`. A wide table has the dates and a column for each
+    ticker; its variable is named by the file (`pe.csv`) or by the key in `{"pe": frame}`. A single column of numbers that
+    is given by a key is called by the key.
+
+    A value is shown from the first row whose session closes at or after its `known_at`, or its `date` where that is blank.
+    A time of day is compared with the close of the session in `calendar` (None: with the end of the day), in an intraday
+    market with the time of the bar; see `Timeline.first_rows`. Of the values known at a row the one with the latest date
+    is shown, of several with that date the one known last, until a newer one is known. Nothing is filled backwards.
+
+    Raises InputError for a table that does not exist and for a column whose name has another meaning; DataError for
+    content that cannot be used: no value, text, an infinite value, two values for one ticker, date and `known_at`, or no
+    ticker of the market.
+    """
+    sources = list(_sources(extra, market.tickers, decimal))
+    if not sources:
+        return market
+    timeline = timeline_of(market, calendar)
+    tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
+    notes = list(market.manifest.get("notes", ()))
+    for source in sources:
+        rows = _rows(source, market, timeline, day_first, decimal)
+        for name in rows.values:
+            if name in tables:
+                raise InputError(f"two extra tables have the column {name}; rename one, or put both into one table")
+            tables[name], facts[name] = _point_in_time(rows, name, market)
+            if facts[name]["never_shown"] == facts[name]["values"]:
+                notes.append(f"the extra column {name} shows no value: all were known after the last session")
+    manifest = {**market.manifest, "extra": facts, "notes": notes}
+    return replace(market, extra=ExtraData(tables, len(market.tickers)), manifest=manifest)
+
+
+def _sources(extra: Any, tickers: Sequence[str], decimal: str | None, key: str | None = None) -> Iterator[Source]:
+    """Every table of `extra`, read. Raises InputError for anything that is no table."""
+    if extra is None:
+        return
+    if isinstance(extra, Mapping) and key is None:
+        for name, table in extra.items():
+            yield from _sources(table, tickers, decimal, str(name))
+    elif isinstance(extra, (list, tuple)) and key is None:
+        for table in extra:
+            yield from _sources(table, tickers, decimal)
+    elif isinstance(extra, (pd.DataFrame, pd.Series)):
+        label = "the extra table" if key is None else f"the extra table {key}"
+        frame = extra.to_frame(key or extra.name or "value") if isinstance(extra, pd.Series) else extra
+        yield Source(label, key, key is not None, _flat(frame, tickers))
+    elif isinstance(extra, (str, PathLike)):
+        path = Path(extra)
+        if not path.is_file():
+            raise InputError(f"there is no extra table {path}; give a parquet or CSV file")
+        frame = _flat(read_table(path), tickers)
+        if _mark(frame, decimal, path.name) == ",":  # what was read with a decimal point has another meaning
+            frame = _flat(read_table(path, decimal=","), tickers)
+        yield Source(path.name, key or path.stem, key is not None, frame)
+    else:
+        raise InputError(
+            f"extra is {extra!r:.60}; give a frame, a parquet or CSV file, tables by name as in "
+            '{"pe": frame}, or a list of these'
+        )
+
+
+def _flat(frame: pd.DataFrame, tickers: Sequence[str]) -> pd.DataFrame:
+    """A table whose index and second level of columns, where they hold dates and tickers, have become columns."""
+    if frame.columns.nlevels == 2:
+        known = [sum(_is_among(label, tickers) for label in frame.columns.levels[level]) for level in (0, 1)]
+        of_tickers = int(known[1] >= known[0])
+        frame = frame.rename_axis(columns=["ticker" if level == of_tickers else None for level in (0, 1)])
+        frame = frame.stack(of_tickers, future_stack=True)
+    keys: dict[str, Any] = {}
+    names = canonical_columns(list(frame.columns))
+    for i in range(frame.index.nlevels):
+        level = frame.index.get_level_values(i)
+        name = canonical("" if level.name is None else level.name)
+        if name not in KEYS and not pd.api.types.is_numeric_dtype(level):
+            name = "date" if _are_dates(level) else "ticker"
+        if name in KEYS and name not in (*names, *keys):
+            keys[name] = level
+    labels = [name if name in KEYS else str(label).strip() for name, label in zip(names, frame.columns, strict=True)]
+    kept = [bool(label) and not label.lower().startswith("unnamed:") and label not in keys for label in labels]
+    flat = frame.set_axis(labels, axis=1).loc[:, kept].reset_index(drop=True)
+    return pd.concat([pd.DataFrame({name: pd.Series(values) for name, values in keys.items()}), flat], axis=1)
+
+
+def _is_among(label: object, tickers: Sequence[str]) -> bool:
+    """Whether a label is a ticker of the market, in its spelling or another one."""
+    return label in tickers or normal_ticker(label, tickers) in tickers
+
+
+def _are_dates(level: pd.Index) -> bool:
+    """Whether a level of an index holds dates, as such or as text."""
+    return level.dtype.kind == "M" or bool(re.match(r"\d{1,4}[-/.]\d", str(level[0]) if len(level) else ""))
+
+
+def _mark(frame: pd.DataFrame, decimal: str | None, label: str) -> str:
+    """The decimal mark of a table's numbers (see `decimal_mark`)."""
+    text = [frame.iloc[:, i] for i, name in enumerate(frame.columns) if name not in KEYS and is_text(frame.iloc[:, i])]
+    return decimal_mark(text, [False] * len(text), decimal, label)
+
+
+def _rows(source: Source, market: MarketData, timeline: Timeline, day_first: bool | None, decimal: str | None) -> Rows:
+    """A table in long form, its stamps, tickers and numbers parsed. Raises DataError for what cannot be used."""
+    label, frame = source.label, source.frame
+    if "date" not in frame.columns:
+        raise DataError(f"{label} has no column date; name the column of dates so, or put them into the index")
+    if frame.columns.has_duplicates:
+        raise DataError(f"{label} has two columns {frame.columns[frame.columns.duplicated()][0]}; keep one")
+    if frame.empty:
+        raise DataError(f"{label} holds no row; check how it was made")
+    frame = _long(source, market.tickers)
+    names = [name for name in frame.columns if name not in KEYS]
+    for name in names:
+        _check_name(name, label)
+    date = parse_stamps(frame["date"], label, timeline.zone, day_first)
+    if np.isnat(date).any():
+        raise DataError(f"{label}: row {int(np.isnat(date).argmax()) + 1} has no date; give each value its date")
+    row, known_at = timeline.first_rows(date), date
+    if "known_at" in frame.columns:
+        known = parse_stamps(frame["known_at"], label, timeline.zone, day_first)
+        blank = np.isnat(known)
+        row, known_at = np.where(blank, row, timeline.first_rows(known)), np.where(blank, date, known)
+    ticker, unknown = _tickers(frame, market.tickers, label)
+    mark = _mark(frame, decimal, label)
+    values = {name: _numbers(frame[name], name, label, mark) for name in names}
+    early = known_at < market.sessions[0]
+    return Rows(label, date, known_at, row, early, ticker, unknown, values)
+
+
+def _long(source: Source, tickers: Sequence[str]) -> pd.DataFrame:
+    """A table with one column for each variable; a wide table, which has one for each ticker, is turned.
+
+    Raises DataError for a table that fits both readings, and for a wide one without a name.
+    """
+    label, frame = source.label, source.frame
+    names = [name for name in frame.columns if name not in KEYS]
+    if not names:
+        raise DataError(f"{label} has no column of values beside {', '.join(frame.columns)}; add one")
+    if "ticker" not in frame.columns:
+        own = [name for name in names if _is_among(name, tickers)]
+        written_so = [name for name in own if name == name.upper() or name in tickers]
+        others = [name for name in names if name not in own and not (is_ticker(name) and name == name.upper())]
+        several = source.has_key and len(names) > 1
+        if own and (others or not (written_so or several)):
+            other = f"and a column {others[0]}, which is none" if others else "if its letters are made capitals"
+            raise DataError(
+                f"{label} has a column {own[0]}, a ticker of the market, {other}: it may be one variable by ticker, or hold "
+                "one value for all tickers in each column; add a column ticker, or rename the column"
+            )
+        if written_so or several:
+            if source.variable is None:
+                raise DataError(
+                    f'{label} has a column for each ticker and no name; give it as {{"name": frame}}, or add a column ticker'
+                )
+            keys = [name for name in KEYS if name in frame.columns]
+            return frame.melt(id_vars=keys, value_vars=names, var_name="ticker", value_name=source.variable)
+    if source.has_key and len(names) == 1:
+        return frame.rename(columns={names[0]: source.variable})
+    return frame
+
+
+def _check_name(name: str, label: str) -> None:
+    """Raise InputError for a column of values that is called like one of finpod's own tables or features."""
+    plain = canonical(name)
+    if plain in TABLES | FEATURES:
+        kind = "table" if plain in TABLES else "feature"
+        raise InputError(
+            f"{label} has a column {name}, which is the name of a {kind} of finpod; rename it, such as own_{plain}"
+        )
+    if "," in name:
+        raise InputError(f"{label} has a column {name!r}; take the comma out of its name")
+
+
+def _tickers(frame: pd.DataFrame, tickers: Sequence[str], label: str) -> tuple[Array | None, tuple[str, ...]]:
+    """[R] columns of the tickers in the market, -1 for others, and those others; None for a table without tickers."""
+    if "ticker" not in frame.columns:
+        return None, ()
+    parsed = parse_tickers(frame["ticker"], label).names
+    place = {ticker: column for column, ticker in enumerate(tickers)}
+    columns = np.array([place.get(normal_ticker(ticker, place), -1) for ticker in parsed.categories])
+    unknown = tuple(parsed.categories[columns < 0])
+    if len(unknown) == len(columns):
+        raise DataError(
+            f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which has "
+            f"{', '.join(tickers[:3])} and the like; check how they are spelled"
+        )
+    return columns[parsed.codes], unknown
+
+
+def _numbers(column: pd.Series, name: str, label: str, mark: str) -> Array:
+    """[R] float64. Raises DataError for text, an infinite value, and a column without any number."""
+    values = parse_numbers(column, name, label, mark)
+    if np.isinf(values).any():
+        row = int(np.isinf(values).argmax())
+        raise DataError(f"{label}: {name} in row {row + 1} is {values[row]}; give a number, or leave the cell empty")
+    if np.isnan(values).all():
+        raise DataError(f"{label}: the column {name} holds no number; fill it, or take it out")
+    return values
+
+
+def _point_in_time(rows: Rows, name: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
+    """[T, N], or [T] for one value for all tickers, of a column, and what the manifest says of it."""
+    days, width = len(market.dates), 1 if rows.ticker is None else len(market.tickers)
+    ticker = np.zeros(len(rows.row), dtype=int) if rows.ticker is None else rows.ticker
+    usable = np.flatnonzero(np.isfinite(rows.values[name]) & (ticker >= 0))
+    usable = usable[np.lexsort((rows.known_at[usable], rows.date[usable]))]
+    usable = _once(rows, name, usable, ticker, market.tickers)
+    values, row = rows.values[name][usable], rows.row[usable]
+    shown = row < days
+    newest = np.full((days, width), -1)
+    np.maximum.at(newest, (row[shown], ticker[usable][shown]), np.flatnonzero(shown))
+    newest = np.maximum.accumulate(newest, axis=0)
+    table = np.where(newest >= 0, values[newest], np.nan) if len(values) else np.full((days, width), np.nan)
+    seen = np.zeros(len(values) + 1, dtype=bool)
+    seen[newest] = True  # -1, for nothing, is the last
+    facts: dict[str, Any] = {
+        "file": rows.label,
+        "per": "all tickers" if rows.ticker is None else "ticker",
+        "values": len(values),
+        "never_shown": int((~seen[:-1]).sum()),
+        "known_before_the_first_session": int(rows.early[usable].sum()),
+        "known_after_the_last_session": int((~shown).sum()),
+    }
+    if rows.unknown:
+        facts["unknown_tickers"] = {"count": len(rows.unknown), "first": list(rows.unknown[:NAMED])}
+    return (table[:, 0] if rows.ticker is None else table), facts
+
+
+def _once(rows: Rows, name: str, usable: Array, ticker: Array, tickers: Sequence[str]) -> Array:
+    """The rows `usable`, in their order, without those that repeat another. Raises DataError where values differ."""
+    keys = ticker[usable], rows.date[usable], rows.known_at[usable]
+    order = np.lexsort(keys[::-1])
+    again = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+    values = rows.values[name][usable][order]
+    differs = again & (values[1:] != values[:-1])
+    if differs.any():
+        at = int(differs.argmax())
+        row = usable[order][at]
+        whose = "" if rows.ticker is None else f" of {tickers[ticker[row]]}"
+        raise DataError(
+            f"{rows.label} has two values of {name}{whose} dated {_text(rows.date[row])} and known at "
+            f"{_text(rows.known_at[row])}: {values[at]:g} and {values[at + 1]:g}; keep one, or say in known_at which is newer"
+        )
+    return np.delete(usable, order[1:][again])
+
+
+def _text(stamp: np.datetime64) -> str:
+    """A date, with its time where it has one."""
+    return f"{pd.Timestamp(stamp)}".removesuffix(" 00:00:00")
