@@ -106,6 +106,7 @@ def fetch(
 def import_file(
     source: Annotated[str, typer.Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     members: options.Members = None,
+    extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
     calendar: Calendar = "auto",
@@ -134,6 +135,7 @@ def import_file(
             calendar=options.none_or(calendar),
             day_first=day_first,
             decimal=decimal,
+            extra=extra,
         )
     _keep(market, target, overwrite, as_json)
 
@@ -142,6 +144,7 @@ def import_file(
 def check(
     market: Source = "sample",
     members: options.Members = None,
+    extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
     calendar: Calendar = "auto",
@@ -153,7 +156,9 @@ def check(
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
     from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
 
-    loaded = _load(market, members, benchmark, calendar, ticker=ticker, day_first=day_first, decimal=decimal)
+    loaded = _load(
+        market, members, benchmark, calendar, extra=extra, ticker=ticker, day_first=day_first, decimal=decimal
+    )
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -242,6 +247,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
             else {}
         ),
         "fields": ", ".join(field for field in fields if getattr(market, field) is not None),
+        **({"extra columns": ", ".join(market.extra.names)} if market.extra.names else {}),
         "benchmark": market.benchmark,
         "hash": market.content_hash,
     }

@@ -10,7 +10,7 @@ import typer
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from finpod.market.data import Array, MarketData
 
@@ -31,6 +31,12 @@ Benchmark = Annotated[
         "'none' to go without."
     ),
 ]
+Extra = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--extra", metavar="FILE", help="A table of your own columns, parquet or CSV; may be given several times."
+    ),
+]
 Fee = Annotated[float, typer.Option(help="Commission a side, in basis points of the traded notional.")]
 Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points of the traded notional.")]
 Impact = Annotated[
@@ -47,12 +53,19 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs th
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def load(market: str, members: str | None, benchmark: str, *, allow_missing: bool = False) -> MarketData:
-    """The market that `--market`, `--members` and `--benchmark` name."""
+def load(
+    market: str, members: str | None, benchmark: str, *, extra: Sequence[str] | None = None, allow_missing: bool = False
+) -> MarketData:
+    """The market that `--market`, `--members`, `--benchmark` and `--extra` name."""
     import finpod
 
-    own = none_or(benchmark)
-    return finpod.load_market(market_path(market), members=members, benchmark=own, allow_missing=allow_missing)
+    return finpod.load_market(
+        market_path(market),
+        members=members,
+        benchmark=none_or(benchmark),
+        allow_missing=allow_missing,
+        extra=extra,
+    )
 
 
 def none_or(word: str) -> str | None:
@@ -100,8 +113,8 @@ def check_account(cash: float, start: str | None, end: str | None, risk_free: fl
     Terms(cash=cash)
 
 
-def check_market(market: str, members: str | None) -> None:
-    """Raise InputError for files that are not there: known before any of them is read."""
+def check_market(market: str, members: str | None, extra: Sequence[str] | None = None) -> None:
+    """Raise InputError for files that do not exist, before any of them is read."""
     path = Path(market_path(market))
     if market != "sample" and not path.exists():
         raise InputError(f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'")
@@ -111,6 +124,9 @@ def check_market(market: str, members: str | None) -> None:
         if "." in members:
             raise InputError(f"there is no list of members {members}; give a CSV, or an index such as nasdaq100")
         index_named(members)
+    for table in extra or ():
+        if not Path(table).is_file():
+            raise InputError(f"there is no extra table {table}; give a parquet or CSV file")
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:

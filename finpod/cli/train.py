@@ -39,6 +39,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the ensemble, such as strategies/first.")] = None,
     market: options.Market = "sample",
     members: options.Members = None,
+    extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
@@ -156,7 +157,7 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
         _say_device(given["device"])
-    prices = options.load(given["market"], given["members"], given["benchmark"])
+    prices = options.load(given["market"], given["members"], given["benchmark"], extra=given["extra"])
     signal.signal(signal.SIGTERM, _interrupt)  # as a cluster ends a driver
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         ensemble = finpod.train(
@@ -246,6 +247,7 @@ def _noted(given: dict[str, Any]) -> dict[str, Any]:
         "market": market != "sample" and options.market_path(market) == market and Path(market).exists(),
         "members": members is not None and Path(members).exists(),
     }
+    noted["extra"] = [str(Path(table).absolute()) for table in noted["extra"] or ()]
     return noted | {name: str(Path(noted[name]).absolute()) for name, is_file in files.items() if is_file}
 
 
@@ -256,6 +258,9 @@ def _require_kept(kept: dict[str, Any]) -> None:
         raise InputError(f"the market {path} that the run was asked with is not there; give it with --market")
     if members is not None and ("." in members or Path(members).is_absolute()) and not Path(members).exists():
         raise InputError(f"the members {members} that the run was asked with are not there; give them with --members")
+    for table in kept.get("extra") or ():
+        if not Path(table).exists():
+            raise InputError(f"the extra table {table} of the run does not exist; give it with --extra")
 
 
 def _interrupt(_signal: int, _frame: Any) -> None:
