@@ -23,7 +23,7 @@ from finpod.market.extra_tables import with_extra
 from finpod.market.features import build_panel, compute, resolve
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
-from finpod.tournament.arena import from_share, share
+from finpod.tasks import from_share, share
 from finpod.tournament.pod import Slice, run_slice
 
 NAN = float("nan")
