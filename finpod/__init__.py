@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finpod.api import audit, backtest, compare
+    from finpod.backtesting.result_io import load_result
     from finpod.envs.tasks import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from finpod.market.sources import fetch_market, load_market, sample_market
     from finpod.measures import metrics
     from finpod.result import BacktestResult
-    from finpod.saved import load_result
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
     from finpod.tournament.training import train
@@ -40,7 +40,7 @@ _HOME = {
     "compare": "api",
     "fetch_market": "market.sources",
     "load_market": "market.sources",
-    "load_result": "saved",
+    "load_result": "backtesting.result_io",
     "load_strategy": "loading",
     "make_env": "envs.tasks",
     "metrics": "measures",

@@ -10,11 +10,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from finpod import backtester
+from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.comparison import runs as comparison
 from finpod.loading import StrategyLike, load_strategy
 from finpod.lookahead import audit as lookahead
 from finpod.lookahead.audit import Audit
-from finpod.saved import load_result, names_of, run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

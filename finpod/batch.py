@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from finpod.backtesting.sentences import reason
+from finpod.backtesting.text import describe_terms
 from finpod.decisions import ReadyWeights
 from finpod.errors import InputError
-from finpod.evidence.dossier import READY
+from finpod.figures import percent, ratio, text_table
 from finpod.market.data import Array
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, metrics
@@ -22,7 +24,6 @@ from finpod.relaxation import relax
 from finpod.result import BacktestResult
 from finpod.significance import expected_best
 from finpod.simulation import Path, Terms, Totals, Window, simulate, simulate_totals
-from finpod.table import describe_terms, percent, ratio
 
 TOGETHER = 2**17
 """Accounts times names that are settled at once, which a processor's cache holds."""
@@ -103,17 +104,16 @@ class Backtests(Sequence[BacktestResult]):
 
     def __str__(self) -> str:
         start, end = (f"{self.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
-        rows = [("", list(HEAD))]
-        for label, key, show in FIGURES:
-            rows.append((label, [show(figure) for figure in _spread(getattr(self.metrics, key))]))
-        widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(HEAD))]
+        rows = [
+            (label, [show(figure) for figure in _spread(getattr(self.metrics, key))]) for label, key, show in FIGURES
+        ]
         lines = [
             f"{len(self):,} {'strategy' if len(self) == 1 else 'strategies'}, {start} .. {end}",
             describe_terms(self.costs, self.fill, self.whole_shares),
             "",
-            *("  ".join([label.ljust(12), *map(str.rjust, cells, widths)]) for label, cells in rows),
+            *text_table(HEAD, rows),
         ]
-        return "\n".join([*lines, *self._luck(), "", f"warning: {READY}"])
+        return "\n".join([*lines, *self._luck(), "", f"warning: {reason('ready_weights')}"])
 
     def _luck(self) -> list[str]:
         """What the best Sharpe ratio is worth: it is set beside the best of as many strategies without skill."""

@@ -56,9 +56,9 @@ def intervals(
 ) -> dict[str, dict[str, Interval]]:
     """Intervals of 'sharpe', 'cagr' and 'max_drawdown' of `returns` [n], and of those less the figures of each other [n].
 
-    The former lie under 'strategy', the latter under 'minus NAME'. Series are of the same days; `risk_free` is a yearly
+    The former lie under 'strategy', the latter under the name of the other. Series are of the same days; `risk_free` is a yearly
     rate. Percentile intervals. The mean block length, unless given, is the `block_length` of the returns, or of their
-    difference for 'minus NAME', so that an interval does not depend on what else is asked for. Figures undefined in a
+    difference, so that an interval does not depend on what else is asked for. Figures undefined in a
     resample are left out of it; an interval without any is NaN. Resamples have other peaks than the series had: its
     drawdown may lie anywhere in the interval, or outside.
 
@@ -70,7 +70,7 @@ def intervals(
         )
     require_seed(seed)
     own = _checked(returns, len(returns))
-    bases = {f"minus {name}": _checked(other, len(own)) for name, other in others.items()}
+    bases = {name: _checked(other, len(own)) for name, other in others.items()}
     lengths = {STRATEGY: block or block_length(own)}
     lengths |= {key: block or block_length(own - base) for key, base in bases.items()}
     rate = (1 + risk_free) ** (1 / periods_per_year) - 1
@@ -93,7 +93,7 @@ def intervals(
 
 def excess_interval(returns: Array, other: Array, **settings: Any) -> Interval:
     """Interval of CAGR(returns) - CAGR(other) for two series [n] of the same days: that of `intervals`, same settings."""
-    return intervals(returns, {"other": other}, **settings)["minus other"]["cagr"]
+    return intervals(returns, {"other": other}, **settings)["other"]["cagr"]
 
 
 def block_length(values: Array) -> float:

@@ -94,9 +94,14 @@ class Ensemble(Strategy):
         return [np.array(known, dtype=np.float64).T] if known else []
 
     @property
+    def variant_kind(self) -> str:  # type: ignore[override]
+        """ "member" for the agents of a single tournament, "seed" for several tournaments."""
+        return "member" if len(set(self.runs)) == 1 else "seed"
+
+    @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
         """Each tournament's own ensemble, or, of a single tournament, each member alone."""
-        single = len(set(self.runs)) == 1
+        single = self.variant_kind == "member"
         if single and len(self.members) == 1:
             return ()
         keys = [f"member {i}" for i in range(len(self.members))] if single else [f"seed {run}" for run in self.runs]

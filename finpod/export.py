@@ -13,6 +13,7 @@ from finpod import atomic
 from finpod.errors import InputError
 from finpod.jsonable import to_json
 from finpod.measures import session_dates
+from finpod.records import records
 from finpod.result import BacktestResult
 
 Format = Literal["csv", "parquet"]
@@ -114,7 +115,7 @@ def _description(
         "end": f"{days[-1]:%Y-%m-%d}",
         "data_hash": result.data_hash,
         "in_sample": result.in_sample,
-        "warnings": result.warnings,
+        "warnings": records(result.warnings),
         "notes": notes,
         "dates": CLOCK,
         "files": {f"{name}.{format}": how_to_read(f"{name}.{format}") for name in tables},

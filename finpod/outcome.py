@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
-from finpod.caveats import caveats
 from finpod.evidence.dossier import search_of
+from finpod.evidence.warnings import warnings_of
 from finpod.market.data import Array, MarketData
+from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window
 from finpod.strategy import Strategy
-
-UNPRICED = "there was no price to fill at"
-"""Why an order failed through nobody's fault: an event, and no reason to doubt the result."""
 
 
 def outcome(
@@ -60,14 +58,17 @@ def outcome(
         windows=dict(strategy.windows),
         agent=dict(strategy.provenance),
         in_sample=in_sample,
+        variant_kind=strategy.variant_kind,
         variants={name: pd.Series(one.equity.numpy(), index=dates) for name, one in variants.items()},
         agents={name: pd.Series(one.equity.numpy(), index=dates) for name, one in agents.items()},
         search=search_of(strategy, window.market.periods_per_year),
-        events=tuple(sorted((*_skipped(window), *_departures(trades), *unfilled))),
+        events=tuple(sorted((*_skipped(window), *_departures(trades), *unfilled), key=lambda event: event.day)),
         data_hash=reference.content_hash,
         manifest=reference.manifest,
     )
-    return replace(result, warnings=(*caveats(result), *(w for w in unfilled if UNPRICED not in w)))
+    # A missing price is nobody's fault: an event, and no reason to doubt the result.
+    doubtful = [ResultWarning("unfilled", asdict(event)) for event in unfilled if event.code != "no_price"]
+    return replace(result, warnings=(*warnings_of(result), *doubtful))
 
 
 def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
@@ -125,34 +126,28 @@ def _held(market: MarketData, dates: pd.DatetimeIndex, cash: float) -> pd.Series
     return closes if bars.empty else closes / bars.iloc[0] * cash
 
 
-def _skipped(window: Window) -> Iterator[str]:
+def _skipped(window: Window) -> Iterator[Event]:
     if window.decision_rows[0] < 0:
-        yield f"{window.dates[0]!s:.10}: no row before the start to decide on; the first decision was skipped"
+        yield Event(f"{window.dates[0]!s:.10}", "skipped")
 
 
-def _departures(trades: pd.DataFrame) -> Iterator[str]:
+def _departures(trades: pd.DataFrame) -> Iterator[Event]:
     for trade in trades[trades["kind"] == "delisted"].itertuples():
-        yield (
-            f"{trade.date:%Y-%m-%d}: {trade.ticker} has no more bars (it left the exchange, or its source ended); "
-            f"{-trade.shares:.6g} shares turned to cash at {trade.price:.6g}"
-        )
+        yield Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
 
 
-def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[str]:
-    """One sentence for each reason why a name that was to be bought was not, with the first case and their number."""
+def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
+    """One event for each reason why an asset that was to be bought was not: the first case, and their number."""
     wanted = path.unfilled.numpy()
     member = window.tape.member.numpy()[window.decision_rows]
     tradable = window.tape.tradable.numpy()[window.fill_rows]
-    poor = "the money did not reach for one whole share" if terms.whole_shares else "there was no cash left"
     reasons = {
-        "it was not a member on the day of the decision": wanted & ~member,
-        UNPRICED: wanted & member & ~tradable,
-        poor: wanted & member & tradable,
+        "not_member": wanted & ~member,
+        "no_price": wanted & member & ~tradable,
+        "no_whole_share" if terms.whole_shares else "no_cash": wanted & member & tradable,
     }
-    for reason, cases in reasons.items():
+    for code, cases in reasons.items():
         if cases.any():
             step, column = np.argwhere(cases)[0]
-            yield (
-                f"{window.market.dates[window.fill_rows[step]]!s:.10}: {window.market.tickers[column]} was wanted, but "
-                f"{reason} ({int(cases.sum())} such order{'s' if cases.sum() > 1 else ''} in all)"
-            )
+            day, ticker = window.market.dates[window.fill_rows[step]], window.market.tickers[column]
+            yield Event(f"{day!s:.10}", code, ticker, count=int(cases.sum()))

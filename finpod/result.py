@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from finpod.atomic import new_folder, write_text
-from finpod.evidence.verdict import evidence, verdicts
-from finpod.jsonable import to_json
 from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative
+from finpod.records import Audit, Event, ResultWarning
 
-if TYPE_CHECKING:
-    from finpod.evidence.attribution import Attribution
-    from finpod.export import PyfolioInputs
-
-FORMAT = 2
-SUMS = "SHA256SUMS"
-"""File of a saved run that tells whether the others are as they were written."""
-SUMMED = ("fan.parquet", "result.json", "returns.csv", "trades.csv", "weights.parquet")
-"""Files it is of; run.json differs from run to run."""
-PLAIN: dict[str, tuple[type, ...]] = {
-    "strategy": (str,),
-    "benchmark": (str,),
-    "fill": (str,),
-    "whole_shares": (bool,),
-    "risk_free": (int, float),
-    "periods_per_year": (int,),
-    "trained_until": (str, type(None)),
-    "trials": (int,),
-    "agent": (dict,),
-    "in_sample": (bool,),
-    "cost_sweep": (dict,),
-    "capacity": (dict,),
-    "audit": (dict,),
-    "search": (dict,),
-    "data_hash": (str,),
-    "manifest": (dict,),
-}
-"""Fields that result.json holds as they are, and of what type."""
-AGENT = "agent: "
-"""Begins the columns of returns.csv that hold the equity of a single agent."""
-VARIANT = "variant: "
-"""Begins the columns of returns.csv that hold the equity of a variant."""
-BASELINE = "baseline: "
-"""Begins those that hold the equity of a baseline."""
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Metrics that are compared between variants."""
 SHORT_HISTORY = 20
 """Below this number of sessions the annualised figures carry a warning."""
+Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
+"""Setting -> strategy -> figure -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
 """Metrics of a curve without a return."""
 
@@ -108,25 +73,26 @@ class BacktestResult:
     """Whether the window overlaps the days the strategy was trained or chosen on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the same recipe from other seeds, by name."""
+    variant_kind: str = ""
+    """What the variants are: "seed" for tournaments of other seeds, "member" for the agents of one; else empty."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the single agents of an ensemble, the best on validation first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of rules that anyone could have followed, by name, same dates and costs."""
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
     """[n + 1, R] equity of random weights with the turnover of the strategy; empty if none were run."""
-    cost_sweep: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    """The same decisions at other fees: '20 bps' -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' (by Sharpe)."""
-    capacity: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    """The same decisions with more money and market impact: '$10M' -> strategy -> the same figures, and 'costs', which
-    are those of a year as a share of the account."""
-    audit: Mapping[str, Any] = field(default_factory=dict)
-    """What the look-ahead audit found: 'passed', 'findings', 'days' of so many 'decisions', 'unchecked'; empty if
-    none was run."""
+    cost_sweep: Sweep = field(default_factory=dict)
+    """The same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' (by Sharpe)."""
+    capacity: Sweep = field(default_factory=dict)
+    """The same decisions with more money and market impact: cash -> strategy -> the same figures, and 'costs', which are
+    those of a year as a share of the account."""
+    audit: Audit | None = None
+    """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """What was tried before: 'trials', 'sharpe_sd' of their validation Sharpe ratios, 'overfitting' (a probability)."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ResultWarning, ...] = ()
     """What a reader must know before believing the figures."""
-    events: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
     """Delistings and orders that could not be filled, in order of date."""
     data_hash: str = ""
     """Content hash of the market data."""
@@ -262,79 +228,27 @@ class BacktestResult:
         closing = {"mean": table.mean(axis=1), "sd": table.std(axis=1), "count": table.count(axis=1).astype(float)}
         return rows | {name: column.to_dict() for name, column in closing.items()}
 
-    @cached_property
-    def significance(self) -> dict[str, Any]:
-        """What is known of whether it is luck; see `verdict.evidence`."""
-        return evidence(self)
-
-    @cached_property
-    def attribution(self) -> Attribution:
-        """Where it came from; see `attribution.attribute`."""
-        from finpod.evidence.attribution import attribute
-
-        return attribute(self)
-
-    def to_pyfolio(self) -> PyfolioInputs:
-        """Returns, positions, transactions and benchmark as pyfolio and empyrical take them."""
-        from finpod.export import to_pyfolio
-
-        return to_pyfolio(self)
+    @property
+    def ruined_on(self) -> str | None:
+        """Session on which the account fell to zero, YYYY-MM-DD; None if it did not."""
+        gone = self.equity.to_numpy() <= 0
+        return f"{self.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
 
     def to_json(self) -> str:
         """Everything but the series, as deterministic JSON; undefined figures are null."""
-        content = {
-            "format": FORMAT,
-            "start": f"{self.equity.index[0]:%Y-%m-%d}",
-            "end": f"{self.equity.index[-1]:%Y-%m-%d}",
-            "metrics": asdict(self.metrics),
-            "benchmark_metrics": asdict(self.benchmark_metrics),
-            "equal_weight_metrics": asdict(self.equal_weight_metrics),
-            "relative": asdict(self.relative),
-            "relative_to_equal_weight": asdict(self.relative_to_equal_weight),
-            "table": self.table,
-            "costs": asdict(self.costs),
-            "cash": float(self.equity.iloc[0]),
-            "windows": self.windows,
-            "warnings": self.warnings,
-            "events": self.events,
-            "spread": self.spread,
-            "agent_spread": self.agent_spread,
-            "verdicts": verdicts(self),
-            "significance": self.significance,
-            "attribution": self.attribution.to_dict(),
-            "baselines": {name: asdict(self.metrics_of(equity)) for name, equity in self.baselines.items()},
-        } | {name: getattr(self, name) for name in PLAIN}
-        return to_json(content)
+        from finpod.backtesting.result_io import to_json
+
+        return to_json(self)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
-        """Write result.json, returns.csv, trades.csv and weights.parquet, and run.json for clock times; all or nothing.
+        """Write the result to a folder, all or nothing, and return it; `run` holds clock times and the command.
 
-        SHA256SUMS holds what all but run.json hash to, as `sha256sum --check` reads it. Raises InputError if the folder
-        exists (unless `overwrite`) or cannot be written.
+        See `finpod.backtesting.result_io.save`. Raises InputError if the folder exists (unless `overwrite`) or cannot be
+        written.
         """
-        target = Path(folder)
-        with new_folder(target, overwrite=overwrite) as fresh:
-            write_text(fresh / "result.json", self.to_json())
-            write_text(fresh / "run.json", to_json(run or {}))
-            curves = pd.DataFrame(
-                {
-                    "equity": self.equity,
-                    "benchmark": self.benchmark_equity,
-                    "equal_weight": self.equal_weight_equity,
-                    "return": self.returns,
-                    "turnover": self.turnover,
-                }
-                | {f"{VARIANT}{name}": equity for name, equity in self.variants.items()}
-                | {f"{AGENT}{name}": equity for name, equity in self.agents.items()}
-                | {f"{BASELINE}{name}": equity for name, equity in self.baselines.items()}
-            )
-            write_text(fresh / "returns.csv", curves.to_csv(index_label="date"))
-            write_text(fresh / "trades.csv", self.trades.to_csv(index=False))
-            self.weights.to_parquet(fresh / "weights.parquet")
-            if len(self.fan):
-                self.fan.to_parquet(fresh / "fan.parquet")
-            write_text(fresh / SUMS, checksums(fresh))
-        return target
+        from finpod.backtesting.result_io import save
+
+        return save(self, Path(folder), overwrite=overwrite, run=run)
 
     def report(self, path: str | Path, *, overwrite: bool = True) -> Path:
         """Write the self-contained HTML report and return its path."""
@@ -343,15 +257,9 @@ class BacktestResult:
         return write_report(self, Path(path), overwrite=overwrite)
 
     def __str__(self) -> str:
-        from finpod.table import format_result
+        from finpod.backtesting.text import format_result
 
         return format_result(self)
-
-
-def checksums(folder: Path) -> str:
-    """A line for each of the `SUMMED` files that are there: its SHA-256 and its name, as `sha256sum` writes them."""
-    there = [name for name in SUMMED if (folder / name).exists()]
-    return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
 def _returns(equity: pd.Series) -> pd.Series:

@@ -208,6 +208,8 @@ class Strategy:
     """[n, trials] validation returns of all that was tried, one table for each choice that was made."""
     variants: Sequence[Strategy] = ()
     """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
+    variant_kind: str = ""
+    """What the variants are: "seed" for tournaments of other seeds, "member" for the agents of one."""
     alone: Sequence[Strategy] = ()
     """The single agents it is made of, the best on validation first; a backtest runs them too."""
 

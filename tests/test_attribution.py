@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.saved import load_result
 from made_markets import NAN, make_market, random_market
 from made_results import make_result, trained
 
@@ -15,7 +16,6 @@ from finpod.evidence.attribution import Attribution, Month, attribute, contribut
 from finpod.jsonable import to_json
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
-from finpod.saved import load_result
 from finpod.strategy import BUILT_IN, BenchmarkHold, BuyAndHold, EqualWeight, Strategy
 
 FREE = Costs(fee_bps=0)

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from finpod.evidence.verdict import verdicts
+from finpod.table import audit_line as said_of
+from finpod.table import evidence_lines
 from made_markets import random_market
 from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
-from finpod.evidence.verdict import verdicts
 from finpod.report.skill import audit_line
 from finpod.strategy import EqualWeight, Momentum, Strategy, equal_parts, top_k
-from finpod.table import audit_line as said_of
-from finpod.table import evidence_lines
 
 AHEAD = ", but it looks ahead: this says nothing of skill"
 UNAUDITED = ", and it was not audited"

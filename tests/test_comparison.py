@@ -8,6 +8,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.comparison.side_by_side import figure_rows, format_comparison, rank_rows
+from finpod.table import percent, ratio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_results import make_result, trained
@@ -16,7 +18,6 @@ from test_report import Page
 import finpod
 from finpod.comparison import contrasts
 from finpod.comparison.runs import LESS, MORE, compare
-from finpod.comparison.side_by_side import figure_rows, format_comparison, rank_rows
 from finpod.errors import InputError
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
@@ -24,7 +25,6 @@ from finpod.measures import drawdowns, metrics, relative
 from finpod.report.compare import COLOURS, render_comparison, write_comparison
 from finpod.significance import expected_best
 from finpod.strategy import EqualWeight
-from finpod.table import percent, ratio
 
 
 def run(seed=0, *, days=100, strategy=None, **changes):

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from finpod.evidence.verdict import LEVEL, evidence
 
 import finpod
-from finpod.evidence.verdict import LEVEL, evidence
 from finpod.market.ledger import Costs
 
 pytestmark = pytest.mark.slow

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finpod.saved import load_result
+from finpod.table import headline, percent, ratio
 from made_results import examined, make_result, trained
 
 from finpod.errors import InputError
@@ -18,8 +20,6 @@ from finpod.report import render, write_report
 from finpod.report.charts import draw
 from finpod.report.provenance import provenance
 from finpod.report.sections import MONTHS, notes, timeline, window_legend
-from finpod.saved import load_result
-from finpod.table import headline, percent, ratio
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.saved import load_result
+from finpod.table import money, percent, ratio
 from made_results import examined, made_significance, make_result, trained
 from test_report import Page, few_resamples  # noqa: F401
 
@@ -18,8 +20,6 @@ from finpod.report.rivals import BANDS, fan_chart, growth_chart, rival_charts
 from finpod.report.sections import notes
 from finpod.report.skill import audit_line, in_order, luck, mark, not_run, probabilities, rules, scale_of, sweep
 from finpod.report.sources import facts, gains, worst_months
-from finpod.saved import load_result
-from finpod.table import money, percent, ratio
 
 NEW = {
     "luck": "Luck or skill?",

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.saved import load_result
 from made_markets import make_market, random_market
 
 from finpod.atomic import new_folder
@@ -15,7 +16,6 @@ from finpod.backtester import backtest
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.result import BacktestResult
-from finpod.saved import load_result
 from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
 
 FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet", "SHA256SUMS"}

@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from made_results import make_result, trained
-
 from finpod.caveats import caveats
-from finpod.market.ledger import Costs
 from finpod.table import (
     ROWS,
     agents_line,
@@ -22,6 +19,9 @@ from finpod.table import (
     spread_line,
     times,
 )
+from made_results import make_result, trained
+
+from finpod.market.ledger import Costs
 
 
 def row(text, label):

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from finpod.saved import load_result
 from made_markets import random_market
 
 from finpod.backtester import backtest
 from finpod.report import write_report
-from finpod.saved import load_result
 from finpod.strategy import Strategy
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.evidence.verdict import MEASURED, RESAMPLES, SAMPLING, evidence, excess_over, sentence, verdicts
 from made_results import make_result
 
 from finpod import bootstrap
 from finpod.evidence import verdict
-from finpod.evidence.verdict import MEASURED, RESAMPLES, SAMPLING, evidence, excess_over, sentence, verdicts
 from finpod.jsonable import to_json
 from finpod.significance import expected_best, minimum_length, probabilistic_sharpe
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.saved import load_result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_agents import CONFIG, FEATURES, SMALL, VALIDATION, tiny_train
@@ -21,7 +22,6 @@ from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.report.provenance import members, provenance
 from finpod.report.sections import timeline
-from finpod.saved import load_result
 from finpod.strategy import Strategy
 from finpod.tournament import training
 from finpod.walkforward import Segment, WalkForward, load_walkforward, retraining, schedule, walk_forward

@@ -28,8 +28,8 @@ def compare(
 ) -> None:
     """Set saved runs side by side on their common days; write one page and print the table."""
     import finpod
+    from finpod.backtesting.result_io import names_of, run_folder
     from finpod.comparison.runs import compare as compared
-    from finpod.saved import names_of, run_folder
 
     places = [run_folder(folder) for folder in folders]
     whole = [place.resolve() for place in places]
@@ -59,9 +59,9 @@ def export(
 ) -> None:
     """Write a saved run as pyfolio, empyrical and quantstats read it: returns, positions, transactions, benchmark."""
     import finpod
+    from finpod.backtesting.result_io import run_folder
     from finpod.export import MARKER, how_to_read
     from finpod.export import export as exported
-    from finpod.saved import run_folder
 
     place = run_folder(folder)
     target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"

@@ -100,7 +100,7 @@ def report(
 ) -> None:
     """Write the HTML report of a saved run again, in the place of an earlier one."""
     import finpod
-    from finpod.saved import run_folder
+    from finpod.backtesting.result_io import run_folder
 
     place = run_folder(folder)
     target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(place))}.html"

@@ -130,7 +130,7 @@ def _check(out: Path, lengths: Mapping[str, str], device: str, *, overwrite: boo
 
 def _row(line: Mapping[str, Any]) -> dict[str, str]:
     """One segment as the table of the terminal has it."""
-    from finpod.table import percent, ratio
+    from finpod.figures import percent, ratio
 
     return {
         "test": line["test"],

@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     sharpe: Interval | None
     """Sharpe ratio less that of the second; None likewise."""
     reason: str = ""
-    """Why there are no intervals."""
+    """Why there are no intervals: "short", "ruined" or "same"."""
 
     def described(self) -> dict[str, Any]:
         """The pair in plain values, for JSON."""
@@ -115,20 +115,24 @@ def pairs_of(cut: Mapping[str, pd.DataFrame], terms: Mapping[str, Any]) -> Itera
     for place, (first, own) in enumerate(cut.items()):
         others = {name: cut[name] for name in list(cut)[place + 1 :]}
         reasons = {
-            name: "the history is too short"
+            name: "short"
             if len(own) <= SHORT_HISTORY
-            else "one of them was ruined"
+            else "ruined"
             if not (alive[first] and alive[name])
-            else "they are the same account"
+            else "same"
             if _same(own["own"] / own["own"].iloc[0], other["own"] / other["own"].iloc[0])
             else ""
             for name, other in others.items()
         }
-        sound = {name: _steps(others[name]["own"]).to_numpy() for name, reason in reasons.items() if not reason}
+        sound = {
+            str(i): _steps(others[name]["own"]).to_numpy()
+            for i, (name, reason) in enumerate(reasons.items())
+            if not reason
+        }
         steps = _steps(own["own"]).to_numpy()
         found = intervals(steps, sound, level=LEVEL, resamples=RESAMPLES, **terms) if sound else {}
-        for name, reason in reasons.items():
-            lead = found.get(f"minus {name}", {})
+        for i, (name, reason) in enumerate(reasons.items()):
+            lead = found.get(str(i), {})
             yield Pair(first, name, lead.get("cagr"), lead.get("sharpe"), reason)
 
 

@@ -1,4 +1,4 @@
-"""What makes a policy none, or a result too good: all cash, one name, a purchase never touched again, a known rule renamed."""
+"""Warnings of degenerate policies (all cash, one asset, buy and hold, closet indexing) and of results that are too good."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pandas as pd
 
 from finpod.market.data import Array
 from finpod.measures import DUST
+from finpod.records import ResultWarning
 from finpod.result import BacktestResult
 from finpod.strategy import EqualWeight
-from finpod.table import percent, ratio
 
 ALMOST_ALL = 0.95
 """Share of the account above which a policy counts as all cash, as one name, or as all invested."""
@@ -25,63 +25,58 @@ TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 """Sharpe ratio, and yearly growth, above which over so many years a result is not believed."""
 
 
-def alarms(result: BacktestResult) -> tuple[str, ...]:
-    """What makes a result that of no strategy, one sentence each; nothing is said of the benchmark held on purpose."""
+def alarms(result: BacktestResult) -> tuple[ResultWarning, ...]:
+    """Warnings of policies that are no strategy and of results that are too good; none for the benchmark held on purpose."""
     if list(result.weights.columns) == [result.benchmark]:
         return ()
     alive, days = result.equity.to_numpy()[1:] > 0, int((result.turnover > 0).sum())
     weights = result.weights.to_numpy()[1:][alive]
-    if not len(weights):  # ruined at once, which the figures say well enough
+    if not len(weights):  # ruined on the first day, which the figures show
         return ()
-    said = [_too_good(result), _hardly_invested(weights, days), _one_name(weights)]
+    warnings = [_too_good(result), _hardly_invested(weights, days), _one_asset(weights)]
     if days == 1 and len(alive) > 1:
-        said.append("buy and hold: it traded on one day only")
+        warnings.append(ResultWarning("one_trading_day"))
     if days > 1 and not result.is_short:
-        said += [_untouched(result), _constant_cash(weights)]
+        warnings += [_untouched(result), _constant_cash(weights)]
     if days and not result.is_short:
-        said += _disguises(result.by_session())
-    return tuple(sentence for sentence in said if sentence)
+        warnings += _closet(result.by_session())
+    return tuple(warning for warning in warnings if warning is not None)
 
 
-def _too_good(result: BacktestResult) -> str:
-    """What no strategy with orders once a day has earned, as far as is known."""
+def _too_good(result: BacktestResult) -> ResultWarning | None:
+    """A figure that no strategy with orders once a day is known to have earned."""
     if len(result.returns) < ENOUGH * result.periods_per_year:
-        return ""
+        return None
     daily = result.by_session().metrics
     if daily.sharpe > TOO_GOOD:
-        what = f"a Sharpe ratio of {ratio(daily.sharpe)}"
-    elif daily.cagr > TOO_FAST:
-        what = f"growth of {percent(daily.cagr, 0)} a year"
-    else:
-        return ""
-    return f"too good: {what} is more than any known daily strategy earns after costs; look for look-ahead first"
+        return ResultWarning("too_good", {"sharpe": daily.sharpe})
+    return ResultWarning("too_good", {"cagr": daily.cagr}) if daily.cagr > TOO_FAST else None
 
 
-def _hardly_invested(weights: Array, days: int) -> str:
-    cash = 1 - weights.sum(axis=1).mean()
+def _hardly_invested(weights: Array, days: int) -> ResultWarning | None:
+    cash = float(1 - weights.sum(axis=1).mean())
     if not days:
-        return "degenerate policy: it never traded"
-    return f"degenerate policy: almost all cash, {percent(cash, 1)} of the account" if cash > ALMOST_ALL else ""
+        return ResultWarning("never_traded")
+    return ResultWarning("all_cash", {"cash": cash}) if cash > ALMOST_ALL else None
 
 
-def _one_name(weights: Array) -> str:
+def _one_asset(weights: Array) -> ResultWarning | None:
     invested = weights.sum(axis=1)
     some = invested > DUST
     if weights.shape[1] == 1 or invested.mean() <= 1 - ALMOST_ALL:
-        return ""
-    largest = (weights[some].max(axis=1) / invested[some]).mean()
-    said = f"degenerate policy: almost all in one name, {percent(largest, 1)} of what is invested"
-    return said if largest > ALMOST_ALL else ""
+        return None
+    largest = float((weights[some].max(axis=1) / invested[some]).mean())
+    return ResultWarning("one_asset", {"share": largest}) if largest > ALMOST_ALL else None
 
 
-def _untouched(result: BacktestResult) -> str:
-    """A buy and hold that trades: at no close much of the account stands otherwise than if it had been left alone."""
+def _untouched(result: BacktestResult) -> ResultWarning | None:
+    """A buy and hold that trades: at no close does the account differ much from positions left alone."""
     worth = result.weights.to_numpy() * result.equity.to_numpy()[:, None]
     traded = _traded(result)
     shares = np.cumsum(traded[0] + traded[1], axis=0)
-    held = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is what rounding left
+    held = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is rounding
     if not held.any():
-        return ""
+        return None
     first = int(held.any(axis=1).argmax())
     rows = np.maximum.accumulate(np.where(held, np.arange(len(held))[:, None], 0), axis=0)
     mark = np.take_along_axis(np.divide(worth, shares, out=np.zeros_like(worth), where=held), rows, axis=0)
@@ -89,11 +84,8 @@ def _untouched(result: BacktestResult) -> str:
     equity = result.equity.to_numpy()[first + 1 :]
     away = np.maximum(moved.clip(min=0).sum(axis=1), -moved.clip(max=0).sum(axis=1))[equity > 0] / equity[equity > 0]
     if not len(away) or away.max() > UNTOUCHED:
-        return ""
-    return (
-        f"buy and hold in disguise: never more than {percent(away.max(), 1)} of the account stood otherwise than if it had "
-        f"been left alone from {result.equity.index[first]:%Y-%m-%d} on"
-    )
+        return None
+    return ResultWarning("untouched", {"share": float(away.max()), "day": f"{result.equity.index[first]:%Y-%m-%d}"})
 
 
 def _traded(result: BacktestResult) -> tuple[Array, Array]:
@@ -108,23 +100,21 @@ def _traded(result: BacktestResult) -> tuple[Array, Array]:
     return found[0], found[1]
 
 
-def _constant_cash(weights: Array) -> str:
+def _constant_cash(weights: Array) -> ResultWarning | None:
     invested = weights.sum(axis=1)
     since = invested[int((invested > DUST).argmax()) :]
     if not 1 - ALMOST_ALL < since.mean() < ALMOST_ALL or since.std() > SAME_CASH:
-        return ""
-    return f"market timing that never switches: about {percent(1 - since.mean(), 0)} of the account is always in cash"
+        return None
+    return ResultWarning("constant_cash", {"cash": float(1 - since.mean())})
 
 
-def _disguises(daily: BacktestResult) -> list[str]:
+def _closet(daily: BacktestResult) -> list[ResultWarning]:
     """The benchmark, or equal weight, under another name."""
-    market, equal, said = daily.relative, daily.relative_to_equal_weight, []
+    market, equal, warnings = daily.relative, daily.relative_to_equal_weight, []
     if abs(market.beta - 1) < SAME_BETA and market.tracking_error < SAME_BENCHMARK:
-        said.append(
-            f"the benchmark in disguise: beta {market.beta:.2f}, and a tracking error of "
-            f"{percent(market.tracking_error)} a year"
-        )
+        data = {"beta": market.beta, "tracking_error": market.tracking_error}
+        warnings.append(ResultWarning("closet_benchmark", data))
     moved = daily.equal_weight_metrics.volatility > DUST
     if moved and equal.tracking_error < SAME_WEIGHT and daily.strategy != EqualWeight.name:
-        said.append(f"equal weight in disguise: a tracking error of {percent(equal.tracking_error)} a year")
-    return said
+        warnings.append(ResultWarning("closet_equal_weight", {"tracking_error": equal.tracking_error}))
+    return warnings

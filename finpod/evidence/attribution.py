@@ -12,6 +12,7 @@ import pandas as pd
 from finpod.evidence.alarms import alarms
 from finpod.market.data import Array
 from finpod.measures import DUST, period_returns
+from finpod.records import ResultWarning, records
 from finpod.result import BacktestResult
 
 WORST = 5
@@ -84,8 +85,8 @@ class Attribution:
     """The same over V_0: they sum to the total return."""
     worst_months: tuple[Month, ...]
     """Up to five months, those of the lowest returns of the benchmark (of equal weight, without one), the lowest first."""
-    alarms: tuple[str, ...]
-    """What makes it no strategy, one sentence each."""
+    alarms: tuple[ResultWarning, ...]
+    """Warnings of degenerate policies."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name; names to amounts for the contributions, and each month by its fields."""
@@ -93,7 +94,7 @@ class Attribution:
             "contributions": self.contributions.to_dict(),
             "contribution_shares": self.contribution_shares.to_dict(),
             "worst_months": [month._asdict() for month in self.worst_months],
-            "alarms": list(self.alarms),
+            "alarms": records(self.alarms),
         }
 
 

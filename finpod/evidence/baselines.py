@@ -10,6 +10,7 @@ import numpy as np
 
 from finpod.errors import StrategyError
 from finpod.market.data import Array, MarketData
+from finpod.records import ResultWarning
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 
 YEAR, MONTH = 252, 21
@@ -153,14 +154,14 @@ def available() -> tuple[str, ...]:
     return tuple(name for name, kind in BASELINES.items() if _installed() or not getattr(kind, "needs_package", False))
 
 
-def baselines_for(market: MarketData) -> tuple[list[Strategy], list[str]]:
-    """The baselines to run beside a strategy on these data, and a sentence for each reason why some are left out."""
+def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
+    """The baselines to run beside a strategy on these data, and a warning where some are left out."""
     if market.bars_per_session > 1:
-        return [], [f"{', '.join(BASELINES)} are left out: they are rules for daily bars, and these are intraday"]
+        return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     names = available()
     absent = [name for name in BASELINES if name not in names]
-    why = [f"{', '.join(absent)} are left out: they need the package {PACKAGE}, which is not installed"]
-    return [BASELINES[name]() for name in names], why if absent else []
+    missing = [ResultWarning("rules_missing", {"rules": absent, "package": PACKAGE})] if absent else []
+    return [BASELINES[name]() for name in names], missing
 
 
 def inverse_volatility(steps: Array) -> Array:

@@ -36,8 +36,8 @@ def cost_sweep(
     *,
     fees: Sequence[float] | None = None,
     risk_free: float = 0.0,
-) -> dict[str, Figures]:
-    """'20 bps' -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at each commission a side;
+) -> dict[float, Figures]:
+    """Fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at each commission a side;
     `fees` left out are `FEES` and the one of the terms.
 
     `targets` are the weights [n, N] that each strategy decided in the window (`Path.targets`); slippage, commission per
@@ -46,7 +46,7 @@ def cost_sweep(
     found = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}) if fees is None else fees:
         at_fee = replace(terms, costs=replace(terms.costs, fee_bps=fee))
-        found[f"{fee:g} bps"] = _figures(list(targets), replay(targets, window, at_fee), window, risk_free)
+        found[float(fee)] = _figures(list(targets), replay(targets, window, at_fee), window, risk_free)
     return found
 
 
@@ -58,8 +58,8 @@ def capacity(
     sizes: Sequence[float] = SIZES,
     impact: float = 1.0,
     risk_free: float = 0.0,
-) -> dict[str, Figures]:
-    """'$10M' -> strategy -> the figures of `cost_sweep` and 'costs' for accounts that start with each size.
+) -> dict[float, Figures]:
+    """Cash at the start -> strategy -> the figures of `cost_sweep` and 'costs' for accounts that start with each size.
 
     'costs' are those of a year as a fraction of the account. Square-root market impact is that of the terms, and `impact`
     where they have none (`Costs.at_size`). Empty where the data have no volumes. Raises InputError like `cost_sweep`.
@@ -72,7 +72,7 @@ def capacity(
         path = replay(targets, window, replace(terms, cash=size, costs=costs))
         own = _figures(list(targets), path, window, risk_free)
         paid = _yearly_costs(path, window.market.periods_per_year)
-        found[_amount(size)] = {
+        found[float(size)] = {
             name: figures | {"costs": float(share)} for (name, figures), share in zip(own.items(), paid, strict=True)
         }
     return found
@@ -123,9 +123,3 @@ def _yearly_costs(path: Path, periods_per_year: int) -> Array:
     paid = path.cost.sum(-1) / path.equity[:-1].clamp(min=1e-300)
     share: Array = (paid.sum(0) * (periods_per_year / len(paid))).cpu().numpy()
     return share
-
-
-def _amount(size: float) -> str:
-    """1e6 is $1M."""
-    scale, unit = next((each for each in ((1e9, "B"), (1e6, "M"), (1e3, "K")) if size >= each[0]), (1.0, ""))
-    return f"${size / scale:g}{unit}"

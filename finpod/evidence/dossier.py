@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from finpod.decisions import decisions_of
 from finpod.evidence.baselines import baselines_for
 from finpod.evidence.capacity import capacity, cost_sweep
 from finpod.evidence.fan import fan
-from finpod.lookahead.audit import RESTLESS, Audit, quick_audit
+from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.playing import played
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
-from finpod.lookahead.words import heading
 from finpod.measures import metrics
+from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
 from finpod.significance import overfitting
 from finpod.simulation import Path, Terms, Window, simulate
@@ -27,7 +27,6 @@ from finpod.strategy import EqualWeight, FeatureTable, Strategy
 
 AUDITED = 2
 """Days that every backtest has audited; `finpod audit` takes more."""
-READY = "ready weights: not audited; nothing shows that a row did not know later rows"
 Progress = Callable[[str, float], None]
 
 
@@ -50,24 +49,27 @@ def with_audit(
 
     What a strategy noted in the run, in lists or globals, is of later days: with `before` it is audited as it was then.
     """
-    decisions = {}
     if not isinstance(strategy, Strategy):
-        audit = Audit(None, (), (), "ready weights", (), READY)
+        audit = Audit(None, subject="ready weights", reason="ready_weights")
     else:
         after = Kept(strategy, homes_of(strategy)) if before else None
         if before:
             before.put_back()
         run = played(path, window, strategy.every)
-        decisions = {"decisions": int(run.decided.sum())}
         audit = quick_audit(strategy, window.market, window.first, window.last, run=run, days=days, seed=seed)
+        audit = replace(audit, decisions=int(run.decided.sum()))
         if after:
             after.put_back()
-    found = [f"{heading([finding])}: {finding}" for finding in audit.findings]
+    return replace(result, audit=audit, warnings=(*_warnings_of(audit), *result.warnings))
+
+
+def _warnings_of(audit: Audit) -> Iterator[ResultWarning]:
+    for finding in audit.findings:
+        yield ResultWarning("look_ahead", asdict(finding))
     if audit.reason:
-        plain = audit.reason.startswith((RESTLESS, READY))
-        found.append(audit.reason if plain else f"not audited: {audit.reason}")
-    found += audit.undated
-    return replace(result, audit=audit.to_dict() | decisions, warnings=(*found, *result.warnings))
+        yield ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note})
+    for model in audit.undated:
+        yield ResultWarning("undated_model", {"model": model})
 
 
 def with_evidence(
@@ -91,13 +93,13 @@ def with_evidence(
     rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
     others = {_label(rule.name, result): _run(rule, window, terms, table) for rule in rules}
     notes += [
-        f"{rule.name} found no solution on {failures} days and held inverse volatility then"
+        ResultWarning("rule_fell_back", {"rule": rule.name, "days": failures})
         for rule in rules
         if (failures := getattr(rule, "failures", 0))
     ]
     progress("random portfolios", 0.4)
     spread = fan(path, window, terms, seed=seed)
-    notes += [f"no random portfolios beside it: {spread.note}"] if spread.note else []
+    notes += [ResultWarning("no_random_portfolios", {"reason": spread.reason})] if spread.reason else []
     progress("costs and capacity", 0.7)
     targets, fair = {result.strategy: path.targets}, _run(equal, window, terms, table).targets
     itself = torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True)

@@ -37,8 +37,8 @@ class Fan(NamedTuple):
     """[R] mean of traded notional / equity over the sessions; the strategy's own, but for what cannot be matched."""
     effective_names: Array
     """[R] mean of 1 / sum of squared shares of what is invested, over the closes at which something is."""
-    note: str
-    """Why there is no fan; empty if there is one."""
+    reason: str
+    """Why there is no fan: "intraday", "never_traded" or "one_asset"; empty if there is one."""
 
 
 class Habits(NamedTuple):
@@ -65,14 +65,14 @@ def fan(path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: i
     if count < 1:
         raise InputError(f"count is {count}; it must be a whole number from 1 on")
     if window.market.bars_per_session > 1:
-        return _none("it is for daily bars, and these are intraday")
+        return _none("intraday")
     habits = habits_of(path, window)
     among = (window.tape.member & window.tape.has_bar).numpy()
     eligible = among[window.decision_rows[habits.turnover > 0]].sum(axis=1)
     if not len(eligible):
-        return _none("it never traded, and nor would random weights with the same turnover")
+        return _none("never_traded")
     if eligible.max() < 2:
-        return _none("there are no two names to choose among")
+        return _none("one_asset")
     spreads = _spread_table(int(np.median(eligible[eligible > 1])), seed)
     size = max(HELD_AT_ONCE // path.shares.numel(), 1)
     parts = []

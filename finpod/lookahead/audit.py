@@ -7,18 +7,15 @@ meanwhile it is watched for what it reads elsewhere, and searched for what it ho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from finpod.errors import FinpodError, InputError
 from finpod.lookahead.carrying import Copies
 from finpod.lookahead.examination import (
-    AFTER,
-    HISTORY,
+    CUT,
     KINDS,
-    WITHOUT,
     Change,
     Deciding,
     Examination,
@@ -31,83 +28,22 @@ from finpod.lookahead.future import auditable_rows, back_filled, fill_findings, 
 from finpod.lookahead.playing import MEMORY, Played, Replaying, play
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
-from finpod.lookahead.words import heading
 from finpod.market.data import Array, DateLike, MarketData
 from finpod.market.features import name_of, resolve
+from finpod.records import Audit, Finding, Severity
 from finpod.strategy import FeatureLike, Strategy
 
 __all__ = ["Audit", "audit", "audit_features", "quick_audit", "with_noise_after"]
 
 CUT_TOLERANCE = 1e-5
 """Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
-MADE_UP = "decisions", "decisions once invested"
+MADE_UP = "decisions", "invested"
 """In the accounts each day is decided in: all cash as the first of a run, and all invested in equal parts later on."""
-IN_A_RUN = "decisions in a run"
+IN_A_RUN = "run"
 """In the accounts of a run."""
-RESTLESS = "NOT REPEATABLE"
-"""How the reason begins where two decisions on the same data differ: chance is no look-ahead, but hides it."""
-UNSEEN_DECISIONS = "no decision was seen"
-INSTEAD = "; pass what it needs, such as market.tickers, instead"
-"""The way out for a strategy that holds a market."""
-OTHER_DAYS = "days that were not sampled"
-ELSEWHERE = "data of later days in a form of one's own, such as predictions made elsewhere, signs or whole numbers"
-DERIVED = (
-    "other statistics over all rows, such as covariances, yearly means or a scaler fitted on features of one's own"
-)
-UNSEEN = "files and clocks that native code or another thread reads"
-SYSTEMS = "files of the system and of packages, as under /etc and /proc"
-BESIDES = (ELSEWHERE, DERIVED, UNSEEN, SYSTEMS)
-UNCHECKED = (
-    OTHER_DAYS,
-    "accounts other than a run's own, all cash and all in equal parts",
-    f"what a strategy remembers over more than {MEMORY + 1} decisions",
-    *BESIDES,
-)
-FAR = f"what lies more than {HISTORY} rows before a day, or {AFTER} after it"
-
-
-@dataclass(frozen=True)
-class Audit:
-    """The verdict; prints itself."""
-
-    passed: bool | None
-    """Whether nothing was found on the days checked; None if nothing could be told."""
-    findings: tuple[str, ...]
-    """What was found, one sentence each."""
-    days: tuple[np.datetime64, ...]
-    """The days checked; none if nothing could be."""
-    subject: str
-    """What was audited."""
-    unchecked: tuple[str, ...] = ()
-    """What the verdict does not cover."""
-    reason: str = ""
-    """Why nothing could be told; empty if it could."""
-    undated: tuple[str, ...] = ()
-    """Models that may have been fitted on the days checked, one sentence each; they are in `unchecked` too."""
-
-    def __str__(self) -> str:
-        count = f"{len(self.days)} days" if len(self.days) > 1 else "1 day"
-        span = f"{count} from {self.days[0]!s:.10} to {self.days[-1]!s:.10}" if self.days else "no day"
-        if self.passed is None:
-            verdict = self.reason if self.reason.startswith(RESTLESS) else f"not audited: {self.reason}"
-        else:
-            verdict = (
-                f"no look-ahead found on {span}" if self.passed else f"{heading(self.findings)}, checked on {span}"
-            )
-        lines = [f"{self.subject}: {verdict}", *(f"  {line}" for line in self.findings)]
-        if self.unchecked:
-            lines.append(f"  not checked: {'; '.join(self.unchecked)}")
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values: 'passed' (None if not audited, and then a 'reason'), 'findings', 'days' as YYYY-MM-DD, 'unchecked'."""
-        return {
-            "passed": self.passed,
-            "findings": list(self.findings),
-            "days": [f"{day!s:.10}" for day in self.days],
-            "unchecked": list(self.unchecked),
-            **({"reason": self.reason} if self.reason else {}),
-        }
+BESIDES = ("own_form", "derived", "native", "system")
+UNCHECKED = ("other_days", "other_accounts", "memory", *BESIDES)
+"""Codes of what an audit of decisions does not cover; `backtesting.text.UNCHECKED` words them."""
 
 
 class Leak(NamedTuple):
@@ -198,20 +134,20 @@ def quick_audit(
             first_row = min(first_row, int(run.rows[0]))
             among = np.intersect1d(run.deciding_rows, auditable_rows(market, first_row, last_row - 1))
             if not len(among):
-                return _untold(strategy, UNSEEN_DECISIONS)
+                return _untold(strategy, "no_decision")
         rows = sample_rows(market, days, seed, first_row, last_row - 1, among)
         return _audit(strategy, market, rows, (first_row, last_row), seed, run)
     except Exception as error:  # whatever a strategy does; the backtest itself will say so too
-        reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-        return _untold(strategy, f"{reason}{error}")
+        kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
+        return _untold(strategy, "failed", f"{kind}{error}")
 
 
-def _untold(strategy: Strategy, reason: str) -> Audit:
+def _untold(strategy: Strategy, reason: str, note: str = "") -> Audit:
     try:
         models = undated(strategy, homes_of(strategy))
     except Exception:  # a strategy that fails even here has its reason already
         models = ()
-    return Audit(None, (), (), f"strategy {strategy.name}", models, reason, models)
+    return Audit(None, subject=f"strategy {strategy.name}", reason=reason, note=note, undated=models)
 
 
 def audit_features(
@@ -239,7 +175,8 @@ def audit_features(
         kept.put_back()
     findings = _feature_findings(market, names, {kind: seen.changes[0, kind] for kind in KINDS})
     findings += _elsewhere("features", seen) + back_filled(market, first, last)
-    return Audit(not findings, tuple(findings), tuple(market.dates[rows]), "features", (OTHER_DAYS, *BESIDES))
+    days_checked = tuple(map(_iso, market.dates[rows]))
+    return Audit(not findings, tuple(findings), days_checked, "features", ("other_days", *BESIDES))
 
 
 def _audit(
@@ -265,22 +202,28 @@ def _audit(
         rows, deciders = _one_that_decides(run, market), {IN_A_RUN: Replaying(strategy, run, from_start=True)}
         seen = _examined(strategy, market, list(deciders.values()), rows, seed, progress or silent)
         days = seen.decided_rows(1)
-    findings: list[str] = []
-    for i, what in enumerate(deciders):
-        if what != IN_A_RUN or not findings:
-            findings += _compare(what, "the weight of", market, {kind: seen.changes[i, kind] for kind in KINDS})
-    reason = "" if len(days) else UNSEEN_DECISIONS
+    findings: list[Finding] = []
+    for i, where in enumerate(deciders):
+        if where != IN_A_RUN or not findings:
+            findings += _compare(where, market, {kind: seen.changes[i, kind] for kind in KINDS})
+    reason, note = "" if len(days) else "no_decision", ""
     if seen.restless:
-        findings, reason = [], _unrepeatable(market.dates[min(seen.restless)])
+        findings, reason, note = [], "not_repeatable", _iso(market.dates[min(seen.restless)])
     names = _declared(strategy, market)
     changes = {kind: seen.changes.get((len(deciders), kind), []) for kind in KINDS}
     findings += _feature_findings(market, names, changes)
     findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window)
-    unchecked = (*models, *UNCHECKED, *((FAR,) if seen.pieces else ()))
-    passed = False if findings else None if reason else True
     shown = rows if names or findings else days
-    checked = tuple(market.dates[shown])
-    return Audit(passed, tuple(findings), checked, f"strategy {strategy.name}", unchecked, reason, models)
+    return Audit(
+        passed=False if findings else None if reason else True,
+        findings=tuple(findings),
+        days=tuple(map(_iso, market.dates[shown])),
+        subject=f"strategy {strategy.name}",
+        unchecked=(*UNCHECKED, *(("far",) if seen.pieces else ())),
+        reason=reason,
+        note=note,
+        undated=models,
+    )
 
 
 def _examined(
@@ -321,40 +264,45 @@ def _declared(strategy: Strategy, market: MarketData) -> tuple[str, ...]:
     return tuple(map(name_of, resolve(market, declared)[0]))
 
 
-def _elsewhere(what: str, seen: Examination) -> list[str]:
-    """What is held of later rows, and what was read besides the market."""
-    dates, doing = seen.market.dates, "deciding on" if what == "decisions" else "computing the values of"
+def _elsewhere(where: str, seen: Examination) -> list[Finding]:
+    """Later data that were within reach, and what was read besides the market."""
+    days, possible = seen.market.dates, Severity.CAN_LOOK_AHEAD
     held = [
-        f"{what}: on {dates[row]!s:.10} {path} holds {content}{INSTEAD if content.startswith('a market') else ''}"
-        for path, (row, content) in seen.held.items()
+        Finding("held", possible, where, _iso(days[row]), copy.path, note=copy.what, data={"market": copy.is_market})
+        for row, copy in seen.held.values()
     ]
     return held + [
-        f"{what}: {where} {deed} while {doing} {dates[row]!s:.10}" for (deed, where), row in seen.sights.items()
+        Finding(sight.kind, possible, where, _iso(days[row]), sight.where, note=sight.what)
+        for sight, row in seen.sights.items()
     ]
 
 
-def _compare(what: str, value_of: str, market: MarketData, changes: dict[str, list[Change]]) -> list[str]:
+def _compare(where: str, market: MarketData, changes: dict[str, list[Change]]) -> list[Finding]:
+    """One finding for each kind of future, cut off or noise, that changed a result."""
     findings = []
     for kind, pairs in changes.items():
-        leaks = [_leak(market, *pair, kind) for pair in pairs]
-        findings += _sentence(what, value_of, market, leaks, kind, len(pairs))
+        leaks = [leak for pair in pairs if (leak := _leak(market, *pair, kind)) is not None]
+        if leaks:
+            largest = max(leaks, key=lambda leak: leak.size)
+            data = {"largest_on": _iso(market.dates[largest.row]), "days": len(leaks), "checked": len(pairs)}
+            day = _iso(market.dates[leaks[0].row])
+            findings.append(
+                Finding(kind, Severity.LOOKS_AHEAD, where, day, largest.ticker, size=largest.size, data=data)
+            )
     return findings
 
 
-def _feature_findings(market: MarketData, names: Sequence[str], changes: dict[str, list[Change]]) -> list[str]:
+def _feature_findings(market: MarketData, names: Sequence[str], changes: dict[str, list[Change]]) -> list[Finding]:
     """Those of each feature [N, F], by its name."""
     findings = []
     for column, name in enumerate(names):
         own = {k: [Change(row, a[:, column], b[:, column]) for row, a, b in pairs] for k, pairs in changes.items()}
-        findings += _compare(f"feature {name}", "the value for", market, own)
+        findings += _compare(name, market, own)
     return findings
 
 
-def _unrepeatable(day: np.datetime64) -> str:
-    return (
-        f"{RESTLESS}: on {day!s:.10} two decisions on the same data differ, so that look-ahead cannot be told from "
-        "chance (draw random numbers from a generator of the strategy's own)"
-    )
+def _iso(day: np.datetime64) -> str:
+    return f"{day!s:.10}"
 
 
 def _leak(market: MarketData, row: int, whole: Array, other: Array, kind: str) -> Leak | None:
@@ -362,21 +310,7 @@ def _leak(market: MarketData, row: int, whole: Array, other: Array, kind: str) -
     same = (whole == other) | (np.isnan(whole) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         change = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
-    allowed = CUT_TOLERANCE * np.maximum(1.0, np.abs(np.nan_to_num(whole))) if kind == WITHOUT else 0.0
+    allowed = CUT_TOLERANCE * np.maximum(1.0, np.abs(np.nan_to_num(whole))) if kind == CUT else 0.0
     excess = np.where(change > allowed, change, 0.0)
     column = int(excess.argmax())
     return Leak(row, float(excess[column]), market.tickers[column]) if excess[column] > 0 else None
-
-
-def _sentence(
-    what: str, value_of: str, market: MarketData, leaks: Sequence[Leak | None], kind: str, checked: int
-) -> list[str]:
-    found = [leak for leak in leaks if leak is not None]
-    if not found:
-        return []
-    largest = max(found, key=lambda leak: leak.size)
-    by = f"changes by {largest.size:.3g}" if np.isfinite(largest.size) else "appears, vanishes or cannot be had"
-    return [
-        f"{what}: first leak on {market.dates[found[0].row]!s:.10}; {value_of} {largest.ticker} on "
-        f"{market.dates[largest.row]!s:.10} {by} when later rows {kind} ({len(found)} of {checked} days)"
-    ]

@@ -70,8 +70,8 @@ def clock_in(code: CodeType) -> str | None:
     return None
 
 
-def named_in(frame: FrameType) -> list[str]:
-    """What a function that returns does by clocks and readers of native code, going by what its names stand for."""
+def named_in(frame: FrameType) -> list[tuple[str, str]]:
+    """Kind and text of the clocks and native readers that a function which returns has called, by what its names stand for."""
     steps = [step for step in dis.get_instructions(frame.f_code) if step.opname not in {"PUSH_NULL", "PRECALL"}]
     found = []
     for i, step in enumerate(steps):
@@ -97,14 +97,15 @@ def _attribute(owner: Any, name: str) -> Any:
     return vars(owner).get(name) if isinstance(owner, ModuleType) else getattr(owner, name, None)
 
 
-def _deed_of(value: Any, owner: Any, given: Any) -> str | None:
+def _deed_of(value: Any, owner: Any, given: Any) -> tuple[str, str] | None:
     name = getattr(value, "__name__", None)
     if not isinstance(name, str):
         return None
     bound = getattr(value, "__self__", owner)
     if isinstance(bound, type) and bound.__module__.startswith("pandas") and issubclass(bound, date):
-        return f"reads the clock ({bound.__name__}.{name})" if name in CLOCKS_OF_DATES else None
+        return ("clock", f"reads the clock ({bound.__name__}.{name})") if name in CLOCKS_OF_DATES else None
     module = getattr(value, "__module__", None) or ""
     if name in CLOCKS_BY_WORD and given in ("now", "today") and module.partition(".")[0] in {"pandas", "numpy"}:
-        return f"reads the clock ({name}('{given}'))"
-    return UNTOLD.get((module, name))
+        return "clock", f"reads the clock ({name}('{given}'))"
+    deed = UNTOLD.get((module, name))
+    return ("file", deed) if deed else None

@@ -37,6 +37,8 @@ class Copy(NamedTuple):
     """Where the strategy has it."""
     what: str
     """What it is, with its shape."""
+    is_market: bool = False
+    """Whether it is a whole market."""
 
 
 class Copies:
@@ -64,7 +66,7 @@ class Copies:
         for path, value in reachable(root, self._homes, numbers=True):
             if path.partition("[")[0] not in found and (what := self._told(value, known)):
                 found.add(path.partition("[")[0])
-                yield Copy(path, what)
+                yield Copy(path, what, isinstance(value, (MarketData, FeatureTable)))
 
     def _told(self, value: Any, known: int) -> str | None:
         if isinstance(value, (float, np.floating)):

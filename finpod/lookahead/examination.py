@@ -11,15 +11,16 @@ import numpy as np
 
 from finpod.decisions import decide_once
 from finpod.errors import FinpodError, StrategyError
-from finpod.lookahead.carrying import Copies
+from finpod.lookahead.carrying import Copies, Copy
 from finpod.lookahead.future import with_noise_after
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import Sight, Watch
 from finpod.market.data import Array, MarketData
 from finpod.strategy import FeatureLike, FeatureTable, MarketView, Strategy, equal_parts
 
-WITHOUT, WITH_NOISE = "are left out", "are replaced by noise"
-KINDS = WITHOUT, WITH_NOISE
+CUT, NOISE = "cut", "noise"
+KINDS = CUT, NOISE
+"""Kinds of markets without a future: later rows are left out, or replaced by noise."""
 HISTORY, AFTER = 400, 130
 """Rows up to a day and after it that a piece of the market has: a year to warm up, and half a year to look ahead."""
 Progress = Callable[[str, float], None]
@@ -128,7 +129,7 @@ class Examination:
         """Rows on which two decisions on the same data differ."""
         self.sights: dict[Sight, int] = {}
         """What was read besides the view, and the first row on which it was."""
-        self.held: dict[str, tuple[int, str]] = {}
+        self.held: dict[str, tuple[int, Copy]] = {}
         """By its path, what is held of later rows, and the first row on which it was."""
         self.pieces = False
         """Whether a row was looked at on a piece of the market only."""
@@ -172,9 +173,7 @@ class Examination:
 
     def decided_rows(self, deciders: int) -> Array:
         """Sorted rows on which one of the first `deciders` results is not all NaN."""
-        found = {
-            row for i in range(deciders) for row, whole, _ in self.changes[i, WITHOUT] if not np.isnan(whole).all()
-        }
+        found = {row for i in range(deciders) for row, whole, _ in self.changes[i, CUT] if not np.isnan(whole).all()}
         return np.array(sorted(found), dtype=int)
 
     def check_repeats(self) -> None:
@@ -205,8 +204,8 @@ class Examination:
             for sight in self._watch.sights:
                 self.sights.setdefault(sight, row)
             for root in [decider.decided for decider in deciders] or [self.root]:
-                for path, what in self.copies.held_by(root, row):
-                    self.held.setdefault(path, (row, what))
+                for held in self.copies.held_by(root, row):
+                    self.held.setdefault(held.path, (row, held))
             again = [self._on(decider, stage.market, table, row - stage.offset, stage.offset) for decider in deciders]
             if not all(map(same, found, again)):
                 self.restless.add(row)
@@ -223,7 +222,7 @@ class Examination:
         at = row - stage.offset
         for kind in KINDS:
             self.kept.put_back()
-            other = stage.market.rows(0, at + 1) if kind == WITHOUT else with_noise_after(stage.market, at, self.seed)
+            other = stage.market.rows(0, at + 1) if kind == CUT else with_noise_after(stage.market, at, self.seed)
             table = FeatureTable(other)  # one for all that is read on this market
             for i, (result, whole) in enumerate(zip(self.results, found, strict=True)):
                 try:

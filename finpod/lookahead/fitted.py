@@ -11,7 +11,7 @@ from finpod.strategy import Strategy
 
 
 def undated(strategy: Strategy, homes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """A sentence for each fitted estimator or network that a strategy without `trained_until` can get at.
+    """Kind and path of each fitted estimator or network that a strategy without `trained_until` can get at.
 
     A model that was fitted on the very days it is judged on decides alike on whatever rows follow: no comparison shows it.
     """
@@ -23,9 +23,7 @@ def undated(strategy: Strategy, homes: tuple[str, ...] = ()) -> tuple[str, ...]:
         if not any(attribute == other or attribute.startswith(f"{other}.") for other in found) and (
             what := _model(value)
         ):
-            found[attribute] = (
-                f"holds {what} ({path}), and trained_until is not set: nothing shows on which days it was fitted"
-            )
+            found[attribute] = f"{what} ({path})"
     return tuple(found.values())
 
 

@@ -12,6 +12,7 @@ from finpod.errors import InputError
 from finpod.market.data import Array, MarketData
 from finpod.market.ledger import Costs
 from finpod.market.tape import Account, build_tape
+from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
 from finpod.simulation import Terms, simulate
 from finpod.strategy import equal_parts
@@ -98,8 +99,8 @@ def _noisy(table: Array, row: int, random: np.random.Generator) -> Array:
     return np.concatenate([table[: row + 1], noise])
 
 
-def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[str]:
-    """One sentence for each kind of fill at whose prices a decision that saw the rows up to one of `rows` is not blind.
+def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
+    """One finding for each kind of fill at whose prices a decision that saw the rows up to one of `rows` is not blind.
 
     The decision buys equal parts through `simulate`, on the market and on the one with noise after the day. What is
     filled at a price of a later row buys another number of shares there.
@@ -114,10 +115,9 @@ def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[str]:
             same = (bought > 0) & np.isclose(bought, other, rtol=1e-9, atol=0)
             if same.any():
                 column = int(same.argmax())
-                findings.append(
-                    f"fills: first leak on {market.dates[row]!s:.10}; with fill='{fill}' an order of that decision for "
-                    f"{market.tickers[column]} is filled at {1 / bought[column]:.6g}, a price the decision has seen"
-                )
+                day, ticker, price = f"{market.dates[row]!s:.10}", market.tickers[column], float(1 / bought[column])
+                looks = Severity.LOOKS_AHEAD
+                findings.append(Finding("fill", looks, "fills", day, ticker, size=price, data={"fill": fill}))
                 break
     return findings
 
@@ -136,8 +136,8 @@ def _bought(market: MarketData, row: int, fill: str) -> Array:
     return (path.traded.clamp(min=0).sum(0) / spent).numpy()
 
 
-def back_filled(market: MarketData, first: int, last: int) -> list[str]:
-    """A sentence if names look back-filled before their first real bar, and that bar lies in the rows [first, last].
+def back_filled(market: MarketData, first: int, last: int) -> list[Finding]:
+    """A finding if names look back-filled before their first real bar, and that bar lies in the rows [first, last].
 
     They do if the close stands still from the first bar on, for `STILL` sessions without any volume up to the first bar
     with one, which has that price too; or, in data without volumes, for `STILL_WITHOUT_VOLUME` sessions and then moves
@@ -164,8 +164,6 @@ def back_filled(market: MarketData, first: int, last: int) -> list[str]:
     if not found.any():
         return []
     column = int(np.argmax(found))
-    others = f" ({int(found.sum())} names so)" if found.sum() > 1 else ""
-    return [
-        f"data: prices of {market.tickers[column]} do not move from {market.dates[start[column]]!s:.10} until its first real "
-        f"bar on {market.dates[real[column]]!s:.10}: they look back-filled{others}"
-    ]
+    day, until = (f"{market.dates[row[column]]!s:.10}" for row in (start, real))
+    data = {"until": until, "count": int(found.sum())}
+    return [Finding("backfilled", Severity.LOOKS_AHEAD, "data", day, market.tickers[column], data=data)]

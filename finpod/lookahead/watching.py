@@ -50,13 +50,13 @@ NETWORK = {"socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.geth
 PROCESSES = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec", "os.fork", "os.forkpty"}
 EVENTS = {"open", "sqlite3.connect"} | LISTING | NETWORK | PROCESSES
 NATIVE = {
-    ("pyarrow.parquet.core", "read_table"): "reads a file (pyarrow.parquet.read_table)",
-    ("pyarrow.parquet.core", "ParquetFile.__init__"): "reads a file (pyarrow.parquet.ParquetFile)",
-    ("pyarrow.feather", "read_table"): "reads a file (pyarrow.feather.read_table)",
-    ("pyarrow.orc", "read_table"): "reads a file (pyarrow.orc.read_table)",
-    ("pyarrow.orc", "ORCFile.__init__"): "reads a file (pyarrow.orc.ORCFile)",
-    ("pyarrow.dataset", "dataset"): "reads a file (pyarrow.dataset.dataset)",
-    ("curl_cffi.requests.session", "Session.request"): "reaches for the network (curl_cffi)",
+    ("pyarrow.parquet.core", "read_table"): ("file", "reads a file (pyarrow.parquet.read_table)"),
+    ("pyarrow.parquet.core", "ParquetFile.__init__"): ("file", "reads a file (pyarrow.parquet.ParquetFile)"),
+    ("pyarrow.feather", "read_table"): ("file", "reads a file (pyarrow.feather.read_table)"),
+    ("pyarrow.orc", "read_table"): ("file", "reads a file (pyarrow.orc.read_table)"),
+    ("pyarrow.orc", "ORCFile.__init__"): ("file", "reads a file (pyarrow.orc.ORCFile)"),
+    ("pyarrow.dataset", "dataset"): ("file", "reads a file (pyarrow.dataset.dataset)"),
+    ("curl_cffi.requests.session", "Session.request"): ("network", "reaches for the network (curl_cffi)"),
 }
 """Functions that hand a file or an address to native code, of which Python does not tell."""
 _NATIVE_NAMES = {name.rpartition(".")[2] for _, name in NATIVE}
@@ -76,6 +76,8 @@ _OF_ENVIRON = {"os", "collections.abc", "posixpath", "ntpath"}
 class Sight(NamedTuple):
     """Something that a strategy took from elsewhere than its view."""
 
+    kind: str
+    """"file", "network", "process", "clock" or "environment"."""
     what: str
     """'reads the file prices.csv', 'reads the clock (datetime.now)'."""
     where: str
@@ -130,7 +132,7 @@ class Watch:
         if event == "c_call":
             name = getattr(arg, "__name__", "")
             if name in CLOCK_NAMES and self._is_users(frame) and (clock := clock_of(arg, name, frame)):
-                self._add(f"reads the clock ({clock})", "", frame)
+                self._add("clock", f"reads the clock ({clock})", "", frame)
             elif name in ASKING and getattr(arg, "__module__", "") == os.stat.__module__:
                 self._asked(frame, name)
         elif event == "call":
@@ -139,20 +141,20 @@ class Watch:
                 deed = NATIVE.get((frame.f_globals.get("__name__", ""), code.co_qualname))
                 user = self._user(frame)[0] if deed else None
                 if deed and user:
-                    self._add(deed, "", user)
+                    self._add(*deed, "", user)
             elif code.co_name.startswith(("read_", "scan_")) and frame.f_globals.get("__name__", "").startswith(
                 "polars."
             ):
                 if user := self._user(frame)[0]:
-                    self._add(f"reads a file (polars.{code.co_name})", "", user)
+                    self._add("file", f"reads a file (polars.{code.co_name})", "", user)
             elif code.co_name in _ENVIRON_NAMES and code in ENVIRON:
                 self._environment(frame)
             elif self._is_users(frame) and (clock := clock_in(code)):
-                self._add(f"reads the clock ({clock})", "", frame)
+                self._add("clock", f"reads the clock ({clock})", "", frame)
         elif event == "return" and frame.f_code not in self._named and self._is_users(frame):
             self._named.add(frame.f_code)  # when it returns, what it imports is there
             for deed in named_in(frame):
-                self._add(deed, "", frame, frame.f_code.co_firstlineno)
+                self._add(*deed, "", frame, frame.f_code.co_firstlineno)
 
     def _environment(self, frame: FrameType) -> None:
         """Tells of a variable that is read, or of all: what goes through all of them is not told of each.
@@ -167,9 +169,9 @@ class Watch:
             return
         if frame.f_code.co_name == "__iter__":
             self._whole.add(user.f_code)
-            self._add("reads the environment", "", user)
+            self._add("environment", "reads the environment", "", user)
         else:
-            self._add("reads the environment", f"variable {frame.f_locals['key']}", user)
+            self._add("environment", "reads the environment", f"variable {frame.f_locals['key']}", user)
 
     def _is_users(self, frame: FrameType) -> bool:
         return whose(frame.f_code.co_filename, self.homes) == "user"
@@ -194,9 +196,9 @@ class Watch:
             return
         path = next((value for value in map(_first_argument, reversed(between)) if value is not None), None)
         if path is None:
-            self._add(f"asks for a file (os.{name})", "", user)
+            self._add("file", f"asks for a file (os.{name})", "", user)
         elif not (between[-1].f_code.co_name in WHETHER_THERE and _is_no_file(path)) and not _is_pythons(path, False):
-            self._add("asks for the file", path, user)
+            self._add("file", "asks for the file", path, user)
 
     def _caller(self, frame: FrameType | None, modules: set[str]) -> tuple[FrameType | None, list[FrameType]]:
         """The frame of the user's code that is behind a frame, and those between, if they are all of some modules."""
@@ -210,13 +212,13 @@ class Watch:
             frame = frame.f_back
         return None, between
 
-    def _add(self, deed: str, subject: object, frame: FrameType, line: int | None = None) -> None:
+    def _add(self, kind: str, deed: str, subject: object, frame: FrameType, line: int | None = None) -> None:
         """Keeps the first subject of a deed at a place: what a loop reads by many names is one sight."""
         code = frame.f_code
         name = code.co_qualname.rpartition("<locals>.")[2]
         file = os.path.basename(code.co_filename)  # noqa: PTH119  # not every file name of a code object is a path
         where = f"{name} ({file}, line {line or frame.f_lineno})"
-        self._sights.setdefault(Sight(deed, where), Sight(f"{deed} {subject}".rstrip(), where))
+        self._sights.setdefault(Sight(kind, deed, where), Sight(kind, f"{deed} {subject}".rstrip(), where))
 
 
 def homes_of(strategy: Strategy) -> tuple[str, ...]:
@@ -267,12 +269,12 @@ def _is_in(path: Path, folders: Sequence[Path]) -> bool:
     return any(path.is_relative_to(folder) for folder in folders)
 
 
-def _deed(event: str, args: tuple[Any, ...], packages: bool) -> tuple[str, str] | None:
-    """An audit event in words, and what it is about; None for what is nobody's business."""
+def _deed(event: str, args: tuple[Any, ...], packages: bool) -> tuple[str, str, str] | None:
+    """The kind of an audit event, the event in words, and what it is about; None for what is nobody's business."""
     if event in NETWORK:
-        return "reaches for the network", ""
+        return "network", "reaches for the network", ""
     if event in PROCESSES:
-        return "starts a process", ""
+        return "process", "starts a process", ""
     subject = args[0] if args else None
     if isinstance(subject, int):  # a file that is open already
         return None
@@ -281,11 +283,11 @@ def _deed(event: str, args: tuple[Any, ...], packages: bool) -> tuple[str, str] 
         return None
     path = Path(name)
     if event in LISTING:
-        return None if _is_pythons(path, packages) else ("lists the folder", str(path))
+        return None if _is_pythons(path, packages) else ("file", "lists the folder", str(path))
     flags = args[2] if event == "open" and isinstance(args[2], int) else os.O_RDONLY
     makes = flags & MAKING == MAKING or flags & TEMPORARY == TEMPORARY
     writes = makes or flags & os.O_WRONLY or (flags & os.O_RDWR and flags & os.O_TRUNC)
-    return None if writes or _is_pythons(path, packages) else ("reads the file", str(path))
+    return None if writes or _is_pythons(path, packages) else ("file", "reads the file", str(path))
 
 
 def _is_of_temporary_files(frame: FrameType) -> bool:

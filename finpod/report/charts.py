@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.dates import date2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from finpod.figures import percent, ratio
 from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, session_dates
 from finpod.report.drawing import (
     CURVES,
@@ -29,7 +30,6 @@ from finpod.report.drawing import (
 )
 from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
 from finpod.report.rivals import rival_charts
-from finpod.table import percent, ratio
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

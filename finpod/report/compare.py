@@ -9,14 +9,25 @@ import numpy as np
 import pandas as pd
 
 from finpod.atomic import refuse_existing, write_text
+from finpod.backtesting.text import TURNOVER, short_note
+from finpod.comparison.comparison import (
+    Comparison,
+    contrasts,
+    figure_rows,
+    headings,
+    note_sentence,
+    pairs_note,
+    rank_rows,
+    selection,
+    unfair_sentence,
+    warning_lines,
+)
 from finpod.comparison.contrasts import LEVEL, RESAMPLES
-from finpod.comparison.side_by_side import contrasts, figure_rows, pairs_note, rank_rows, short_note
+from finpod.figures import percent, ratio
 from finpod.measures import drawdowns, session_dates
 from finpod.report.provenance import Table, provenance
-from finpod.table import TURNOVER, percent, ratio
 
 if TYPE_CHECKING:
-    from finpod.comparison.runs import Comparison
     from finpod.report.drawing import Chart
 
 COLOURS = {
@@ -69,7 +80,7 @@ def contents(comparison: Comparison) -> dict[str, Any]:
         "end": f"{days[-1]:%Y-%m-%d}",
         "returns": f"{len(days) - 1:,} return{'s' if len(days) > 2 else ''}",
         "summary": summary(comparison),
-        "selection": comparison.selection,
+        "selection": selection(comparison),
         "notes": notes(comparison),
         "legend": dict(zip(_keys(comparison), comparison.runs, strict=True)) | _rival_legend(comparison),
         "colours": COLOURS,
@@ -77,7 +88,7 @@ def contents(comparison: Comparison) -> dict[str, Any]:
         "figures": figures(comparison),
         "many": len(comparison.runs) + len(comparison.rivals) > _WIDEST,
         "turnover_note": TURNOVER,
-        "short_note": short_note(comparison),
+        "short_note": short_note(len(days) - 1) if comparison.is_short else "",
         "pairs": pairs(comparison),
         "pairs_note": pairs_note(comparison),
         "correlation": correlation(comparison),
@@ -107,20 +118,19 @@ def summary(comparison: Comparison) -> str:
 
 def notes(comparison: Comparison) -> list[tuple[str, bool]]:
     """What must be known before believing the table, each with whether it is grave."""
-    said, everyone = [], tuple(comparison.runs)
-    for warned in comparison.warnings:
-        who = "" if warned.runs == everyone else f"{', '.join(warned.runs)}: "
-        said.append((f"{who}{warned.text if who else _sentence(warned.text)}", warned.grave))
-    said += [(_sentence(text), True) for text in comparison.unfair]
-    said += [(_sentence(text), False) for text in comparison.notes]
-    return sorted(said, key=lambda note: not note[1])
+    sentences = [
+        (f"{names}: {text}" if names else _sentence(text), grave) for names, text, grave in warning_lines(comparison)
+    ]
+    sentences += [(_sentence(unfair_sentence(unfair)), True) for unfair in comparison.unfair]
+    sentences += [(_sentence(note_sentence(note)), False) for note in comparison.notes]
+    return sorted(sentences, key=lambda sentence: not sentence[1])
 
 
 def figures(comparison: Comparison) -> Table:
     """Figures of the runs and of what they are set against, closed by the ranks of the runs."""
     empty = [""] * len(comparison.rivals)
     return Table(
-        ("", *comparison.headings, *comparison.rivals),
+        ("", *headings(comparison), *comparison.rivals),
         [(label, *cells) for label, cells in figure_rows(comparison)],
         [(label, *cells, *empty) for label, cells in rank_rows(comparison)],
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from finpod.figures import percent
 from finpod.measures import Array, drawdowns, session_dates
 from finpod.report.drawing import (
     CURVES,
@@ -20,7 +21,6 @@ from finpod.report.drawing import (
     new_figure,
     to_svg,
 )
-from finpod.table import percent
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from finpod.backtesting.sentences import finding_sentence, reason, unchecked
+from finpod.backtesting.text import describe_terms, who_varies
+from finpod.figures import count, money, percent, ratio
 from finpod.market.repairs import repair_lines, suspicion_lines
-from finpod.table import count, describe_terms, money, percent, ratio, who_varies
+from finpod.records import Audit
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -121,16 +124,19 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     return [(title, rows) for title, rows in groups if rows]
 
 
-def _audit(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _audit(audit: Audit | None) -> list[tuple[str, str]]:
     """Each point of the audit in full, one after the other."""
-    listed = {
-        key: "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value for key, value in found.items()
-    }
+    if audit is None:
+        return []
     rows = [
-        (_words(key), "yes" if value is True else "no" if value is False else str(value))
-        for key, value in listed.items()
+        ("Days", "; ".join(audit.days)),
+        ("Decisions", "" if audit.decisions is None else count(audit.decisions)),
+        ("Findings", "; ".join(map(finding_sentence, audit.findings))),
+        ("Not checked", "; ".join(unchecked(audit))),
+        ("Passed", {True: "yes", False: "no", None: "not audited"}[audit.passed]),
+        ("Reason", reason(audit.reason, audit.note) if audit.reason else ""),
     ]
-    return sorted((label.replace("Unchecked", "Not checked"), text) for label, text in rows if text)
+    return [(label, text) for label, text in rows if text]
 
 
 def _spread(rows: list[dict[str, Any]]) -> Table:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from finpod.backtesting.text import columns
+from finpod.figures import amount, percent
 from finpod.measures import Array, session_dates
 from finpod.report.drawing import CURVES, PALETTE, PERCENT, Chart, date_axis, new_figure, to_svg
-from finpod.report.skill import in_order
-from finpod.table import columns, percent
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -25,9 +25,11 @@ def rival_charts(result: BacktestResult) -> dict[str, Chart]:
     """The charts that the result has figures for, by name."""
     drawn = {"fan": fan_chart(result)} if len(result.fan) else {}
     if result.cost_sweep:
-        drawn["fees"] = growth_chart(result, result.cost_sweep, "CAGR by fee a side", "fees")
+        fees = {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}
+        drawn["fees"] = growth_chart(result, fees, "CAGR by fee a side", "fees")
     if result.capacity:
-        drawn["sizes"] = growth_chart(result, result.capacity, "CAGR by size of the account", "sizes")
+        sizes = {amount(size): figures for size, figures in result.capacity.items()}
+        drawn["sizes"] = growth_chart(result, sizes, "CAGR by size of the account", "sizes")
     return drawn
 
 
@@ -68,7 +70,6 @@ def growth_chart(
     result: BacktestResult, found: Mapping[str, Mapping[str, Mapping[str, float]]], title: str, name: str
 ) -> Chart:
     """CAGR of each strategy at each fee or size, one line a strategy; the steps stand at equal distances."""
-    found = in_order(found)
     names = sorted({strategy for at in found.values() for strategy in at})
     values = {
         strategy: np.array([_number(at.get(strategy, {}).get("cagr")) for at in found.values()]) for strategy in names

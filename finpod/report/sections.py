@@ -7,34 +7,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finpod.evidence.verdict import verdicts
-from finpod.lookahead.words import CAN, LOOKS
+from finpod.backtesting.sentences import event_sentence, verdict_lines, warning_sentence
+from finpod.backtesting.text import TURNOVER, columns, describe_terms, headline, short_note, spread_note
+from finpod.evidence.alarms import alarms
+from finpod.evidence.warnings import benchmark_cover
+from finpod.figures import count, money, percent, ratio, times
 from finpod.measures import drawdown_table, period_returns, session_dates
+from finpod.records import GRAVE, ResultWarning
 from finpod.report.provenance import Table, members, provenance
 from finpod.report.skill import skill
 from finpod.report.sources import sources
-from finpod.table import (
-    TURNOVER,
-    benchmark_cover,
-    columns,
-    count,
-    describe_terms,
-    headline,
-    money,
-    percent,
-    ratio,
-    ruin_date,
-    short_note,
-    spread_note,
-    times,
-)
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-GRAVE = ("in-sample", LOOKS, CAN)
-"""How warnings begin after which the figures mean nothing."""
 _TOP_HOLDINGS = 10
 
 
@@ -60,10 +47,11 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "data_title": result.manifest.get("title", result.manifest.get("source", "unnamed market")),
         "simulated": result.manifest.get("source") == "simulated",
         "terms": describe_terms(result.costs, result.fill, result.whole_shares),
-        "ruined": ruin_date(result),
-        "short_note": short_note(result) if result.is_short else "",
+        "ruined": result.ruined_on,
+        "short_note": short_note(result.metrics.days) if result.is_short else "",
         "summary": summary(result),
-        "verdicts": verdicts(result),
+        "verdicts": verdict_lines(result),
+        "events": [event_sentence(event) for event in result.events],
         "notes": notes(result),
         "tiles": tiles(result),
         "timeline": timeline(result),
@@ -119,7 +107,7 @@ def summary(result: BacktestResult) -> str:
         if result.is_short
         else (f" Its Sharpe ratio was {ratio(own.sharpe)}; {had} {ratio(result.equal_weight_metrics.sharpe)}.")
     )
-    ruined = f" The account was ruined on {day}: it fell to zero." if (day := ruin_date(result)) else ""
+    ruined = f" The account was ruined on {day}: it fell to zero." if (day := result.ruined_on) else ""
     return (
         f"From {start} to {end} ({days}), {result.strategy} turned {money(result.equity.iloc[0])} into "
         f"{money(result.equity.iloc[-1])}: a total return of {percent(own.total_return)}{yearly} after costs of "
@@ -130,14 +118,15 @@ def summary(result: BacktestResult) -> str:
 
 
 def notes(result: BacktestResult) -> list[tuple[str, bool]]:
-    """The warnings and alarms, each with whether it is grave: an in-sample window and ruin are."""
-    told = dict.fromkeys((*result.warnings, *result.attribution.alarms))
-    said = [(warning, warning.startswith(GRAVE)) for warning in told]
-    if result.in_sample and not any(grave for _, grave in said):
-        said.insert(0, ("in-sample: the window overlaps the days the strategy was trained or chosen on", True))
-    if day := ruin_date(result):
-        said.insert(0, (f"ruined on {day}: the account fell to zero", True))
-    return [(text[:1].upper() + text[1:], grave) for text, grave in said]
+    """The warnings as sentences, each with whether it is grave; an in-sample window and ruin are warned of in any case."""
+    warnings = [*result.warnings, *(alarm for alarm in alarms(result) if alarm not in result.warnings)]
+    codes = {warning.code for warning in warnings}
+    if result.in_sample and not codes & GRAVE:
+        warnings.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
+    if result.ruined_on:
+        warnings.insert(0, ResultWarning("ruined", {"day": result.ruined_on}))
+    sentences = [(warning_sentence(warning), warning.grave) for warning in warnings]
+    return [(text[:1].upper() + text[1:], grave) for text, grave in sentences]
 
 
 def tiles(result: BacktestResult) -> list[tuple[str, str, str]]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from finpod.evidence.verdict import audit_passed
+from finpod.backtesting.sentences import finding_sentence, hurdle, luck_sentence, reason
+from finpod.backtesting.text import columns
+from finpod.evidence.skill import BENCHMARK, EQUAL_WEIGHT, MEASURED, SAMPLING, evidence
+from finpod.figures import amount, count, percent, plural, ratio
 from finpod.measures import metrics, relative
+from finpod.records import Audit
 from finpod.report.provenance import Table
-from finpod.table import columns, count, percent, ratio
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -24,6 +26,13 @@ _MEASURES: tuple[tuple[str, str, Callable[..., str], int], ...] = (
     ("max_drawdown", "Max drawdown", percent, 1),
 )
 """What there are intervals of: key, heading, how it is written, and digits of the ends; the estimate has two."""
+_LEADS = {EQUAL_WEIGHT: "minus equal weight", BENCHMARK: "minus benchmark"}
+"""Labels of the differences."""
+_SOURCES = {
+    MEASURED: " (measured in the search)",
+    SAMPLING: " (sampling deviation of a ratio of zero, 1 / sqrt(years))",
+}
+"""Where the deviation of the trials comes from."""
 _SHORT_NAME = 12
 """Letters up to which the benchmark is called by its name beside figures."""
 _ROOM = 0.06
@@ -62,35 +71,32 @@ class Span(NamedTuple):
 
 def skill(result: BacktestResult) -> dict[str, Any]:
     """All that the page's sections on skill print, by the name the template uses."""
-    said, findings, failed = audit_line(result)
+    audit = result.audit
     return {
-        "audit": said,
-        "findings": findings,
-        "audit_failed": failed,
-        "unaudited": bool(result.audit) and audit_passed(result.audit) is None,
+        "audit": audit_line(audit),
+        "findings": [] if audit is None else [finding_sentence(finding) for finding in audit.findings],
+        "audit_failed": audit is not None and audit.passed is False,
+        "unaudited": audit is not None and audit.passed is None,
         "not_run": not_run(result),
         "luck": luck(result),
         "rules": rules(result),
         "random_name": f"{result.fan.shape[1]:,} random portfolios: median, middle half, nine in ten",
-        "fees": sweep(result, result.cost_sweep),
-        "sizes": sweep(result, result.capacity),
+        "fees": sweep(result, {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}),
+        "sizes": sweep(result, {amount(size): figures for size, figures in result.capacity.items()}),
     }
 
 
-def audit_line(result: BacktestResult) -> tuple[str, Sequence[str], bool]:
-    """What the look-ahead audit found in a few words, its findings, and whether that is grave; empty if none was run."""
-    audit = result.audit
-    if not audit:
-        return "", (), False
-    if audit_passed(audit) is None:
-        return f"Look-ahead audit: not audited: {audit.get('reason', 'no day was looked at')}", (), False
-    days = audit.get("days", 0)
-    number = len(days) if isinstance(days, (list, tuple)) else int(days or 0)
-    span = f"on {number:,} day{'s' if number != 1 else ''}"
-    if audit.get("passed"):
-        beside = "; what it does not cover stands under Provenance" if audit.get("unchecked") else ""
-        return f"Look-ahead audit: passed {span}{beside}", (), False
-    return f"Look-ahead audit: failed {span}", [str(finding) for finding in audit.get("findings") or ()], True
+def audit_line(audit: Audit | None) -> str:
+    """What the look-ahead audit found in a few words; empty if none was run."""
+    if audit is None:
+        return ""
+    if audit.passed is None:
+        return f"Look-ahead audit: not audited: {reason(audit.reason, audit.note)}"
+    span = f"on {plural(len(audit.days), 'day')}"
+    if not audit.passed:
+        return f"Look-ahead audit: failed {span}"
+    beside = "; what it does not cover stands under Provenance" if audit.unchecked else ""
+    return f"Look-ahead audit: passed {span}{beside}"
 
 
 def not_run(result: BacktestResult) -> str:
@@ -98,7 +104,7 @@ def not_run(result: BacktestResult) -> str:
     missing = [
         name
         for name, found in (
-            ("look-ahead audit", audit_passed(result.audit) is not None),
+            ("look-ahead audit", result.audit is not None and result.audit.passed is not None),
             ("simple rules", len(result.baselines) > 0),
             ("random portfolios", len(result.fan) > 0),
             ("other fees", len(result.cost_sweep) > 0),
@@ -111,7 +117,7 @@ def not_run(result: BacktestResult) -> str:
 
 def luck(result: BacktestResult) -> dict[str, Any] | None:
     """The section on luck: sentence, intervals by measure, and the probabilities in words; None for a short history."""
-    found: Mapping[str, Any] = result.significance
+    found = evidence(result)
     groups = [
         (title, spans) for key, title, show, places in _MEASURES if (spans := _spans(result, found, key, show, places))
     ]  # [(measure, rows)]
@@ -119,7 +125,7 @@ def luck(result: BacktestResult) -> dict[str, Any] | None:
     if not groups and not answers:
         return None
     return {
-        "sentence": str(found.get("sentence") or ""),
+        "sentence": luck_sentence(result),
         "level": f"{100 * found.get('level', 0.95):g} %",
         "groups": groups,
         "answers": answers,
@@ -136,9 +142,9 @@ def luck(result: BacktestResult) -> dict[str, Any] | None:
 def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What was asked, the answer, and what it means; questions without an answer are left out."""
     trials = int(found.get("trials") or result.trials)
-    hurdle = f"the best of {trials:,} trials without skill" if trials > 1 else "zero"
+    barrier = hurdle(trials)
     level = f"{100 * found.get('level', 0.95):g} %"
-    source = f" ({said})" if (said := found.get("trial_sd_source")) else ""
+    source = _SOURCES.get(found.get("trial_sd_source", ""), "")
     active = "of the returns less equal weight's"
     history = f"this record has {len(result.returns) / result.periods_per_year:.1f}"
     rows = [
@@ -148,20 +154,20 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
             "from the length, skew and tails of this record, as if nothing else had been tried (probabilistic Sharpe ratio)",
         ),
         (
-            f"Chance that it is above {hurdle}",
+            f"Chance that it is above {barrier}",
             _share(found.get("deflated_sharpe")) if trials > 1 else "",
             f"luck alone would show {ratio(found.get('expected_best'))}, as the ratios of the trials deviate by "
             f"{ratio(found.get('trial_sd'))}{source} (deflated Sharpe ratio)",
         ),
         (
-            f"Chance that the lead over equal weight is above {hurdle}",
+            f"Chance that the lead over equal weight is above {barrier}",
             _share(found.get("deflated_active_sharpe")),
             f"{active}, which tell of skill where the whole market rises",
         ),
         (
             "Years needed",
             _years(found.get("minimum_years")),
-            f"of returns like these, before the chance of beating {hurdle} passes {level}; {history}",
+            f"of returns like these, before the chance of beating {barrier} passes {level}; {history}",
         ),
         (
             "Years needed for the lead",
@@ -206,7 +212,7 @@ def sweep(result: BacktestResult, found: Mapping[str, Mapping[str, Mapping[str, 
     """Sharpe ratio and rank of each strategy at each fee or size, best of the first one first, and what it cost."""
     if not found:
         return None
-    steps, own = list(in_order(found).values()), columns(result)["strategy"]
+    steps, own = list(found.values()), columns(result)["strategy"]
     first = {name: _known(figures.get("rank")) for name, figures in steps[0].items()}
     names = sorted({name for at in steps for name in at}, key=lambda name: (_last(first.get(name)), name))
     rows = [(name, *(_sharpe_and_rank(at.get(name, {})) for at in steps)) for name in names]
@@ -214,17 +220,7 @@ def sweep(result: BacktestResult, found: Mapping[str, Mapping[str, Mapping[str, 
     foot = (
         [(f"costs a year of {own}", *map(percent, paid))] if any(math.isfinite(_known(cost)) for cost in paid) else []
     )
-    return Table(("", *in_order(found)), rows, foot, own=own)
-
-
-def in_order(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Fees or sizes ('20 bps', '$10M') from small to great: a stored result has them in the order of their letters."""
-
-    def size(step: str) -> float:
-        number = re.fullmatch(r"\$?([\d.]+(?:e[+-]?\d+)?)\s*([KMB]?)(?: bps)?", step)
-        return float(number[1]) * {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}[number[2]] if number else math.inf
-
-    return {step: found[step] for step in sorted(found, key=size)}
+    return Table(("", *found), rows, foot, own=own)
 
 
 def short_benchmark(result: BacktestResult) -> str:
@@ -260,14 +256,14 @@ def _spans(
     scale = scale_of([value for three in ends.values() for value in three])
     spans = []
     for name, (low, estimate, high) in ends.items():
-        sign = "+" if name.startswith("minus ") else ""
+        sign = "+" if name in _LEADS else ""
         shown = [
             f"{sign * (value > 0)}{show(value, digits)}"
             for value, digits in ((low, places), (estimate, 2), (high, places))
         ]
         drawn = mark(low, high, scale, estimate)
         said = {"gain": "above zero", "loss": "below zero", "": "covers zero"}[drawn.tone] if drawn else "undefined"
-        label = f"minus {short_benchmark(result)}" if name == "minus benchmark" else name
+        label = f"minus {short_benchmark(result)}" if name == BENCHMARK else _LEADS.get(name, name)
         spans.append(Span(label, shown[1], f"{shown[0]} to {shown[2]}", said, drawn))
     return spans
 

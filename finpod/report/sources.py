@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from finpod.backtesting.text import columns
+from finpod.evidence.attribution import Attribution, attribute
+from finpod.figures import money, percent, ratio, times
 from finpod.report.provenance import Table
 from finpod.report.skill import Mark, mark, scale_of, short_benchmark
-from finpod.table import columns, money, percent, ratio, times
 
 if TYPE_CHECKING:
-    from finpod.evidence.attribution import Attribution
     from finpod.result import BacktestResult
 
 _ENDS = 5
@@ -36,7 +37,7 @@ class Gain(NamedTuple):
 
 def sources(result: BacktestResult) -> dict[str, Any]:
     """The section on where the result came from."""
-    found = result.attribution
+    found = attribute(result)
     top, rest = gains(found.contributions, float(result.equity.iloc[0]))
     return {"facts": facts(result, found), "gains": top, "rest": rest, "months": worst_months(result, found)}
 

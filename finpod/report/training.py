@@ -12,9 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from finpod.atomic import refuse_existing, write_text
+from finpod.figures import percent, ratio
 from finpod.market.features import MOST_UNDEFINED
 from finpod.report.provenance import Table
-from finpod.table import percent, ratio
 from finpod.tournament.history import History, Trial
 from finpod.tournament.standing import Luck, differing, inputs, luck, ranked, sentences, tree
 

@@ -92,6 +92,11 @@ class WalkForward(Strategy):
         return [table for agent in self.agents for table in agent.tried]
 
     @property
+    def variant_kind(self) -> str:  # type: ignore[override]
+        """That of the first agent's variants."""
+        return self.agents[0].variant_kind
+
+    @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
         """Those that every agent has, by name, each followed through all segments."""
         own = [{variant.name: variant for variant in agent.variants} for agent in self.agents]

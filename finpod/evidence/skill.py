@@ -1,127 +1,116 @@
-"""Is the excess more than luck? Intervals and deflated Sharpe ratios of a result, and plain sentences on them."""
+"""Is the excess more than luck? Intervals, verdicts and deflated Sharpe ratios of a result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
 
 from finpod.bootstrap import Array, Interval, intervals
-from finpod.lookahead.words import heading, only_held
 from finpod.measures import metrics
+from finpod.result import BacktestResult
 from finpod.significance import deflated_sharpe, expected_best, minimum_length, probabilistic_sharpe
-
-if TYPE_CHECKING:
-    from finpod.result import BacktestResult
 
 LEVEL = 0.95
 """Probability that an interval covers the truth, and that a deflated Sharpe ratio must pass."""
 RESAMPLES = 10_000
 """Bootstrap samples of the intervals; the seed is fixed, so that they are the same in every run."""
-EQUAL_WEIGHT, BENCHMARK = "equal weight", "benchmark"
-"""What a strategy is set against, as `evidence` calls it."""
+EQUAL_WEIGHT, BENCHMARK = "equal_weight", "benchmark"
+"""What a strategy is compared with."""
+MEASURED, SAMPLING = "measured", "sampling"
+"""Where the deviation of the trials comes from: their validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
 
-MEASURED, SAMPLING = "measured in the search", "sampling deviation of a ratio of zero, 1 / sqrt(years)"
-"""Where the deviation of the trials comes from."""
-
-Found = dict[str, dict[str, Interval]]
-_FOUND: WeakKeyDictionary[BacktestResult, Found] = WeakKeyDictionary()
-"""Intervals of each result in use: table, JSON, report and `evidence` all ask for them."""
-
-
-def excess_over(result: BacktestResult, other: pd.Series) -> Interval | None:
-    """95 % interval of the yearly growth in excess of another curve, on common days; None for a short or equal history."""
-    return _lead(_against(result, {"other": result.sessions_of(other)}), "other")
+Intervals = dict[str, dict[str, Interval]]
+_CACHE: WeakKeyDictionary[BacktestResult, Intervals] = WeakKeyDictionary()
+"""Intervals of each result in use. They take about a second, and only the table, JSON and the report need them."""
 
 
-def sentence(result: BacktestResult, other: pd.Series, name: str, reserve: str = "") -> str:
-    """What the interval says in words, and the audit; empty where there is none. `reserve` is added to praise."""
-    said = _said(excess_over(result, other), name, result.trials, reserve)
-    return said and said + doubt(result)
+class Code(StrEnum):
+    """What an interval of an excess return says."""
+
+    MORE = "more_than_luck"
+    """It lies above zero."""
+    NOT_DISTINGUISHABLE = "not_distinguishable"
+    """It contains zero."""
+    WORSE = "worse"
+    """It lies below zero."""
 
 
-def doubt(result: BacktestResult) -> str:
-    """What the look-ahead audit takes away from any sentence on skill; empty if it passed, or was never asked for."""
-    passed = audit_passed(result.audit)
-    if not result.audit or passed:
-        return ""
-    if passed is None:
-        return ", and it was not audited"
-    findings = result.audit.get("findings", ())
-    does = "holds later rows" if only_held(findings) else heading(findings).lower()
-    return f", but it {does}: this says nothing of skill"
+class Verdict(NamedTuple):
+    """The yearly growth of a strategy in excess of another curve, and what its interval says."""
+
+    over: str
+    """`EQUAL_WEIGHT`, `BENCHMARK`, or the name of another curve."""
+    interval: Interval
+    """Of the difference of the CAGRs, a fraction a year."""
+    code: Code
+    """What the interval says, as if nothing else had been tried."""
 
 
-def audit_passed(audit: Mapping[str, Any]) -> bool | None:
-    """Whether the look-ahead audit found nothing; None if there was none, or if it saw no day."""
-    passed = audit.get("passed")
-    return None if passed and not audit.get("days") else passed
+def excess_over(result: BacktestResult, other: pd.Series, name: str = "other") -> Verdict | None:
+    """The growth in excess of another curve on common days, at 95 %; None for a short or equal history."""
+    return _verdict(_against(result, {name: result.sessions_of(other)}), name)
 
 
-def verdicts(result: BacktestResult) -> list[str]:
-    """The sentences on equal weight and on the benchmark."""
-    hindsight = ", but names chosen with hindsight explain it as well" if result.manifest.get("survivorship") else ""
-    found = _found(result)
-    said = [
-        _said(_lead(found, EQUAL_WEIGHT), EQUAL_WEIGHT, result.trials),
-        _said(_lead(found, BENCHMARK), result.benchmark, result.trials, hindsight),
-    ]
-    return [one + doubt(result) for one in said if one]
+def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
+    """Those over equal weight and over the benchmark, as far as there are any."""
+    intervals = intervals_of(result)
+    return tuple(one for name in (EQUAL_WEIGHT, BENCHMARK) if (one := _verdict(intervals, name)) is not None)
 
 
 def evidence(result: BacktestResult) -> dict[str, Any]:
     """What is known of whether the result is luck, in plain values; undefined ones are NaN.
 
-    'intervals'               'strategy', 'minus equal weight', 'minus benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high', at 'level', from 'resamples'; without what is undefined
+    'intervals'               'strategy', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
+                              -> 'low', 'estimate', 'high', at 'level', from 'resamples'; the latter two are of the strategy
+                              less the other; undefined ones are left out
+    'verdicts'                'equal_weight', 'benchmark' -> what the interval of the excess growth says, a `Code`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
     'deflated_sharpe'         that it is above 'expected_best': what the best of 'trials' without skill would show
     'deflated_active_sharpe'  the same of the returns less equal weight's
-    'trial_sd'                deviation of the trials' Sharpe ratios, and 'trial_sd_source', where that comes from
+    'trial_sd'                deviation of the trials' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`
     'minimum_years'           history after which such a Sharpe ratio would pass the level; infinite if none would do
     'minimum_active_years'    the same of the returns less equal weight's
     'overfitting'             probability of backtest overfitting, as the search found it
     'fan_beaten'              share of the 'fan_size' random portfolios whose Sharpe ratio is lower
-    'sentence'                the lead over equal weight in one sentence; empty if there is none
 
     Where prices rise, luck alone has a Sharpe ratio above zero: the active ratio is the one that tells of skill. It is
     held against trials of the sampling deviation, as a search measures none of active ratios. Intraday results are
     judged session by session; a short history has neither intervals nor probabilities.
     """
-    found, ratios = _found(result), _ratios(result)
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
-        for key, figures in found.items()
+        for key, figures in intervals_of(result).items()
     }
-    said = _summary(_lead(found, EQUAL_WEIGHT), ratios["deflated_active_sharpe"], result.trials)
-    return ratios | {
+    return _ratios(result) | {
         "level": LEVEL,
         "resamples": RESAMPLES,
         "intervals": spans,
+        "verdicts": {one.over: one.code.value for one in verdicts(result)},
         "trials": result.trials,
         "overfitting": _number(result.search, "overfitting"),
         "fan_beaten": _fan_beaten(result),
         "fan_size": result.fan.shape[1],
-        "sentence": said and said + doubt(result),
     }
 
 
-def _found(result: BacktestResult) -> Found:
-    """The intervals of a result, worked out once."""
-    if result not in _FOUND:
+def intervals_of(result: BacktestResult) -> Intervals:
+    """Intervals of a result and of its lead over equal weight and benchmark, computed once for each result."""
+    if result not in _CACHE:
         sessions = result.by_session()
-        rivals = {EQUAL_WEIGHT: sessions.equal_weight_equity, BENCHMARK: sessions.benchmark_equity}
-        _FOUND[result] = _against(result, rivals)
-    return _FOUND[result]
+        others = {EQUAL_WEIGHT: sessions.equal_weight_equity, BENCHMARK: sessions.benchmark_equity}
+        _CACHE[result] = _against(result, others)
+    return _CACHE[result]
 
 
-def _against(result: BacktestResult, others: Mapping[str, pd.Series]) -> Found:
+def _against(result: BacktestResult, others: Mapping[str, pd.Series]) -> Intervals:
     """Intervals of a result and of its lead over daily curves, each on common days; without those equal to its own."""
-    found: Found = {}
+    found: Intervals = {}
     if result.is_short:
         return found
     sessions = result.by_session()
@@ -149,9 +138,13 @@ def _against(result: BacktestResult, others: Mapping[str, pd.Series]) -> Found:
     return found
 
 
-def _lead(found: Found, name: str) -> Interval | None:
-    """The interval of the growth in excess of a rival."""
-    return found.get(f"minus {name}", {}).get("cagr")
+def _verdict(intervals: Intervals, name: str) -> Verdict | None:
+    """What the interval of the growth in excess of another curve says; None without one."""
+    interval = intervals.get(name, {}).get("cagr")
+    if interval is None:
+        return None
+    code = Code.WORSE if interval.high < 0 else Code.MORE if interval.low > 0 else Code.NOT_DISTINGUISHABLE
+    return Verdict(name, interval, code)
 
 
 def _ratios(result: BacktestResult) -> dict[str, Any]:
@@ -191,48 +184,6 @@ def _fan_beaten(result: BacktestResult) -> float:
         return math.nan
     equal = np.isclose(known, own, rtol=1e-9)  # but for rounding; such ones count half
     return float((np.where(equal, 0.5, known < own)).mean())
-
-
-def _said(found: Interval | None, name: str, trials: int, reserve: str = "") -> str:
-    if found is None:
-        return ""
-    estimate, low, high = _points(found)
-    said = "not distinguishable from luck" if found.covers_zero else "more than luck explains"
-    if found.high < 0:
-        said = "worse than luck explains"
-    return (
-        f"Excess over {name}: {estimate} points a year, {100 * found.level:.0f} % interval {low} to {high}: {said}"
-        + (" if this were the only trial" if trials > 1 and found.low > 0 else "")
-        + (reserve if found.low > 0 else "")
-    )
-
-
-def _summary(found: Interval | None, deflated: float, trials: int) -> str:
-    if found is None or math.isnan(deflated):
-        return ""
-    estimate, low, high = _points(found)
-    if found.high < 0:
-        said = "worse than luck explains"
-    elif found.low > 0 and deflated >= LEVEL:
-        said = "more than luck explains"
-    elif found.low > 0 and trials > 1:
-        said = f"more than luck explains in one trial, but not in {trials:,}"
-    else:
-        said = "not distinguishable from luck"
-    return (
-        f"Growth in excess of equal weight is {estimate} points a year, with a {100 * LEVEL:.0f} % interval from {low} to "
-        f"{high}, and the chance that its true Sharpe ratio is above {hurdle(trials)} is {100 * deflated:.0f} %: {said}"
-    )
-
-
-def hurdle(trials: int) -> str:
-    """What a deflated Sharpe ratio is held against, in words."""
-    return f"the best of {trials:,} without skill" if trials > 1 else "zero"
-
-
-def _points(found: Interval) -> list[str]:
-    """Estimate and both ends in percentage points."""
-    return [f"{100 * value:+.1f}" for value in (found.estimate, found.low, found.high)]
 
 
 def _steps(curve: Array) -> Array:

@@ -1,11 +1,13 @@
-"""`load_result`: a saved backtest, found by its folder or name, read back and checked against itself."""
+"""A result as JSON and as a folder: written whole, read back and checked against itself."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -14,10 +16,110 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finpod.atomic import BACKTESTS
+from finpod import jsonable
+from finpod.atomic import BACKTESTS, new_folder, write_text
 from finpod.errors import InputError, did_you_mean
+from finpod.evidence.attribution import attribute
+from finpod.evidence.skill import evidence
 from finpod.market.ledger import Costs
-from finpod.result import AGENT, BASELINE, FORMAT, PLAIN, SUMMED, SUMS, VARIANT, BacktestResult, checksums
+from finpod.records import Audit, Event, ResultWarning, records
+from finpod.result import BacktestResult
+
+FORMAT = 3
+SUMS = "SHA256SUMS"
+"""File of a saved run that tells whether the others are as they were written."""
+SUMMED = ("fan.parquet", "result.json", "returns.csv", "trades.csv", "weights.parquet")
+"""Files it is of; run.json differs from run to run."""
+PLAIN: dict[str, tuple[type, ...]] = {
+    "strategy": (str,),
+    "benchmark": (str,),
+    "fill": (str,),
+    "whole_shares": (bool,),
+    "risk_free": (int, float),
+    "periods_per_year": (int,),
+    "trained_until": (str, type(None)),
+    "trials": (int,),
+    "agent": (dict,),
+    "in_sample": (bool,),
+    "variant_kind": (str,),
+    "search": (dict,),
+    "data_hash": (str,),
+    "manifest": (dict,),
+}
+"""Fields that result.json holds as they are, and of what type."""
+AGENT = "agent: "
+"""Begins the columns of returns.csv that hold the equity of a single agent."""
+VARIANT = "variant: "
+"""Begins the columns of returns.csv that hold the equity of a variant."""
+BASELINE = "baseline: "
+"""Begins those that hold the equity of a baseline."""
+
+
+def to_json(result: BacktestResult) -> str:
+    """Everything but the series, as deterministic JSON; undefined figures are null."""
+    content = {
+        "format": FORMAT,
+        "start": f"{result.equity.index[0]:%Y-%m-%d}",
+        "end": f"{result.equity.index[-1]:%Y-%m-%d}",
+        "metrics": asdict(result.metrics),
+        "benchmark_metrics": asdict(result.benchmark_metrics),
+        "equal_weight_metrics": asdict(result.equal_weight_metrics),
+        "relative": asdict(result.relative),
+        "relative_to_equal_weight": asdict(result.relative_to_equal_weight),
+        "table": result.table,
+        "costs": asdict(result.costs),
+        "cash": float(result.equity.iloc[0]),
+        "windows": result.windows,
+        "cost_sweep": result.cost_sweep,
+        "capacity": result.capacity,
+        "audit": None if result.audit is None else result.audit.to_record(),
+        "warnings": records(result.warnings),
+        "events": records(result.events),
+        "spread": result.spread,
+        "agent_spread": result.agent_spread,
+        "significance": evidence(result),
+        "attribution": attribute(result).to_dict(),
+        "baselines": {name: asdict(result.metrics_of(equity)) for name, equity in result.baselines.items()},
+    } | {name: getattr(result, name) for name in PLAIN}
+    return jsonable.to_json(content)
+
+
+def save(
+    result: BacktestResult, folder: Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None
+) -> Path:
+    """Write result.json, returns.csv, trades.csv and weights.parquet, and run.json for clock times; all or nothing.
+
+    SHA256SUMS holds the hashes of all but run.json, as `sha256sum --check` reads it. Raises InputError if the folder exists
+    (unless `overwrite`) or cannot be written.
+    """
+    with new_folder(folder, overwrite=overwrite) as fresh:
+        write_text(fresh / "result.json", to_json(result))
+        write_text(fresh / "run.json", jsonable.to_json(run or {}))
+        curves = pd.DataFrame(
+            {
+                "equity": result.equity,
+                "benchmark": result.benchmark_equity,
+                "equal_weight": result.equal_weight_equity,
+                "return": result.returns,
+                "turnover": result.turnover,
+            }
+            | {f"{VARIANT}{name}": equity for name, equity in result.variants.items()}
+            | {f"{AGENT}{name}": equity for name, equity in result.agents.items()}
+            | {f"{BASELINE}{name}": equity for name, equity in result.baselines.items()}
+        )
+        write_text(fresh / "returns.csv", curves.to_csv(index_label="date"))
+        write_text(fresh / "trades.csv", result.trades.to_csv(index=False))
+        result.weights.to_parquet(fresh / "weights.parquet")
+        if len(result.fan):
+            result.fan.to_parquet(fresh / "fan.parquet")
+        write_text(fresh / SUMS, checksums(fresh))
+    return folder
+
+
+def checksums(folder: Path) -> str:
+    """A line for each of the `SUMMED` files that are there: its SHA-256 and its name, as `sha256sum` writes them."""
+    there = [name for name in SUMMED if (folder / name).exists()]
+    return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
@@ -91,10 +193,18 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         if (source / "fan.parquet").exists()
         else pd.DataFrame(),
         windows={name: (first, last) for name, (first, last) in content["windows"].items()},
-        warnings=tuple(content["warnings"]),
-        events=tuple(content["events"]),
+        warnings=tuple(ResultWarning(**record) for record in content["warnings"]),
+        events=tuple(Event(**record) for record in content["events"]),
+        audit=None if content["audit"] is None else Audit.from_record(content["audit"]),
+        cost_sweep=_by_number(content["cost_sweep"]),
+        capacity=_by_number(content["capacity"]),
         **{name: content[name] for name in PLAIN},
     )
+
+
+def _by_number(sweep: Mapping[str, Any]) -> dict[float, Any]:
+    """A sweep with its settings as numbers, in increasing order."""
+    return dict(sorted((float(setting), figures) for setting, figures in sweep.items()))
 
 
 def _named(curves: pd.DataFrame, prefix: str) -> dict[str, pd.Series]:

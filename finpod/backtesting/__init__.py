@@ -1,0 +1,1 @@
+"""Backtests: from a strategy to a result, its text and its files."""

@@ -1,0 +1,317 @@
+"""Warnings, events, findings and verdicts in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from finpod.evidence.skill import BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, evidence, verdicts
+from finpod.figures import plural
+from finpod.records import Audit, Event, Finding, ResultWarning, Severity
+from finpod.result import BacktestResult
+
+Data = Mapping[str, Any]
+
+SEVERITIES = {Severity.LOOKS_AHEAD: "LOOKS AHEAD", Severity.CAN_LOOK_AHEAD: "CAN LOOK AHEAD"}
+"""How findings are headed."""
+
+REASONS = {
+    "ready_weights": "ready weights are not audited; nothing shows that a row did not use later rows",
+    "no_decision": "the strategy made no decision on the days sampled",
+    "not_repeatable": "two decisions on the same data differ on {note}, so look-ahead cannot be told from chance; draw random "
+    "numbers from a generator of the strategy's own",
+    "failed": "{note}",
+}
+"""Why an audit could tell nothing."""
+
+UNCHECKED = {
+    "other_days": "days that were not sampled",
+    "other_accounts": "accounts other than the run's own, all cash and equal parts",
+    "memory": "what a strategy remembers over more than four decisions",
+    "own_form": "later data in a form of the strategy's own, such as predictions made elsewhere, signs or whole numbers",
+    "derived": "other statistics over all rows, such as covariances, yearly means or a scaler fitted on own features",
+    "native": "files and clocks that native code or another thread reads",
+    "system": "files of the system and of packages, such as those under /etc and /proc",
+    "far": "rows more than 400 before a sampled day or 130 after it",
+}
+"""What an audit does not cover."""
+
+
+NO_RANDOM_PORTFOLIOS = {
+    "intraday": "they are for daily bars",
+    "never_traded": "the strategy never traded",
+    "one_asset": "there are no two assets to choose from",
+}
+"""Why random portfolios were left out."""
+
+NOT_FILLED = {
+    "not_member": "it was not a member on the day of the decision",
+    "no_price": "there was no price to fill at",
+    "no_cash": "there was no cash left",
+    "no_whole_share": "the cash did not cover one whole share",
+}
+"""Why an order was not filled."""
+
+
+def _chosen(data: Data) -> str:
+    where = {"validation": " on validation days", "window": ", on these very days"}.get(data["on"], "")
+    return f"chosen among {plural(data['trials'], 'trial')}{where}; the best of many looks better than it is"
+
+
+def _missing(data: Data) -> str:
+    more = " ..." if data["count"] > len(data["tickers"]) else ""
+    return (
+        f"{plural(data['count'], 'member')} without prices on some of these dates, left out then: "
+        f"{', '.join(data['tickers'])}{more}"
+    )
+
+
+def _index_list(data: Data) -> str:
+    index, listed = f"{data['size']} members of the {data['title']} on {data['day']}", data["members"]
+    if listed < data["size"]:
+        return (
+            f"the list of members is incomplete: it has {listed} of {index}; most of those it lacks have left since, which "
+            "flatters every strategy"
+        )
+    return f"the list of members has {listed} assets for the {index}; some of them were no longer members"
+
+
+def _cover(data: Data) -> str:
+    partial = "" if data["whole"] else ", so the excess is not the difference of the two total returns"
+    return (
+        f"the benchmark {data['benchmark']} has {data['bars']:,} of the window's {data['of']:,} bars, from {data['first']} to "
+        f"{data['last']}; excess, beta and the other relative figures use the days the benchmark has{partial}"
+    )
+
+
+def _too_good(data: Data) -> str:
+    figure = f"a Sharpe ratio of {data['sharpe']:.2f}" if "sharpe" in data else f"growth of {data['cagr']:.0%} a year"
+    return f"too good: {figure} is more than any known daily strategy earns after costs; look for look-ahead first"
+
+
+def _unaudited(data: Data) -> str:
+    heading = "NOT REPEATABLE" if data["reason"] == "not_repeatable" else "not audited"
+    return f"{heading}: {reason(data['reason'], data['note'])}"
+
+
+def _look_ahead(data: Data) -> str:
+    heading = SEVERITIES[Severity(data["severity"])]
+    return f"{heading}: {finding_sentence(Finding(**data)) if 'kind' in data else 'the audit of its decisions failed'}"
+
+
+WARNINGS: dict[str, Callable[[Data], str]] = {
+    "in_sample": lambda d: (
+        f"in-sample: the window starts on or before {d['trained_until']}, the last day the strategy was trained or chosen "
+        "on; these figures say nothing about the future"
+    ),
+    "ruined": lambda d: f"ruined on {d['day']}: the account fell to zero",
+    "look_ahead": _look_ahead,
+    "not_audited": _unaudited,
+    "undated_model": lambda d: (
+        f"the strategy holds {d['model']} and does not set trained_until: nothing shows on which days it was fitted"
+    ),
+    "short_history": lambda d: (
+        f"short history: {plural(d['returns'], 'return')}; yearly figures are extrapolated and mean little"
+    ),
+    "many_trials": _chosen,
+    "no_benchmark": lambda d: "there is no benchmark to compare it with",
+    "empty_benchmark": lambda d: (
+        f"the benchmark {d['benchmark']} has no two bars in the window; nothing can be compared with it"
+    ),
+    "benchmark_cover": _cover,
+    "price_return_benchmark": lambda d: (
+        f"the benchmark {d['benchmark']} is a price return: it leaves dividends out while the stocks' prices include them, "
+        "which flatters every strategy by about two percent a year"
+    ),
+    "simulated": lambda d: f"simulated prices ({d['title']}): the figures say nothing about real markets",
+    "survivorship": lambda d: (
+        f"survivorship: {d['membership']}; companies that failed or left before are not in the data, which flatters every "
+        "strategy"
+    ),
+    "unknown_universe": lambda d: (
+        "the data do not say how their assets were chosen; if with hindsight, every strategy is flattered"
+    ),
+    "missing_members": _missing,
+    "index_list": _index_list,
+    "note": lambda d: str(d["text"]),
+    "other_fill": lambda d: (
+        f"it was trained and chosen with fills at the {d['trained']}, and is filled at the {d['filled']} here"
+    ),
+    "unfilled": lambda d: event_sentence(Event(**d)),
+    "too_good": _too_good,
+    "never_traded": lambda d: "degenerate policy: it never traded",
+    "all_cash": lambda d: f"degenerate policy: almost all cash, {d['cash']:.1%} of the account",
+    "one_asset": lambda d: f"degenerate policy: almost all in one asset, {d['share']:.1%} of what is invested",
+    "one_trading_day": lambda d: "buy and hold: it traded on one day only",
+    "untouched": lambda d: (
+        f"close to buy and hold: at most {d['share']:.1%} of the account differed from positions left alone from {d['day']} on"
+    ),
+    "constant_cash": lambda d: (
+        f"market timing that never switches: about {d['cash']:.0%} of the account is always in cash"
+    ),
+    "closet_benchmark": lambda d: (
+        f"closet benchmark: beta {d['beta']:.2f} and a tracking error of {d['tracking_error']:.2%} a year"
+    ),
+    "closet_equal_weight": lambda d: f"closet equal weight: a tracking error of {d['tracking_error']:.2%} a year",
+    "rules_daily_only": lambda d: f"{', '.join(d['rules'])} are left out: they are rules for daily bars",
+    "rules_missing": lambda d: f"{', '.join(d['rules'])} are left out: the package {d['package']} is not installed",
+    "rule_fell_back": lambda d: (
+        f"{d['rule']} found no solution on {plural(d['days'], 'day')} and held inverse volatility then"
+    ),
+    "no_random_portfolios": lambda d: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[d['reason']]}",
+}
+"""Code of a warning -> its sentence, from its data."""
+
+_WHERE = {
+    "decisions": "decisions",
+    "invested": "decisions once invested",
+    "run": "decisions in a run",
+    "features": "features",
+    "fills": "fills",
+    "data": "data",
+}
+_CHANGED = {"cut": "are left out", "noise": "are replaced by noise"}
+
+
+def warning_sentence(warning: ResultWarning) -> str:
+    """The warning in one sentence, without a capital or a full stop."""
+    return WARNINGS[warning.code](warning.data)
+
+
+def event_sentence(event: Event) -> str:
+    """The event in one sentence that begins with its day."""
+    if event.code == "skipped":
+        return f"{event.day}: no row before the start to decide on; the first decision was skipped"
+    if event.code == "delisted":
+        return (
+            f"{event.day}: {event.ticker} has no more bars (it left the exchange, or its source ended); {event.shares:.6g} "
+            f"shares turned to cash at {event.price:.6g}"
+        )
+    return f"{event.day}: {event.ticker} was not bought: {NOT_FILLED[event.code]} ({plural(event.count, 'such order')} in all)"
+
+
+def finding_sentence(finding: Finding) -> str:
+    """The finding in one sentence that begins with what was examined."""
+    where = _WHERE.get(finding.where, f"feature {finding.where}")
+    if finding.kind in _CHANGED:
+        data = finding.data
+        value = f"the weight of {finding.subject}" if finding.where in _WHERE else f"the value for {finding.subject}"
+        vanished = finding.size is None or not math.isfinite(finding.size)
+        by = "appears, vanishes or cannot be computed" if vanished else f"changes by {finding.size:.3g}"
+        return (
+            f"{where}: first leak on {finding.day}; {value} on {data['largest_on']} {by} when later rows "
+            f"{_CHANGED[finding.kind]} ({data['days']} of {data['checked']} days)"
+        )
+    if finding.kind == "held":
+        cure = "; pass what it needs, such as market.tickers, instead" if finding.data.get("market") else ""
+        return f"{where}: on {finding.day} {finding.subject} holds {finding.note}{cure}"
+    if finding.kind == "fill":
+        return (
+            f"fills: first leak on {finding.day}; with fill='{finding.data['fill']}' an order of that decision for "
+            f"{finding.subject} is filled at {finding.size:.6g}, a price the decision has seen"
+        )
+    if finding.kind == "backfilled":
+        others = f" ({finding.data['count']} assets in all)" if finding.data["count"] > 1 else ""
+        return (
+            f"data: prices of {finding.subject} do not move from {finding.day} until its first real bar on "
+            f"{finding.data['until']}: they look back-filled{others}"
+        )
+    doing = "computing the values of" if finding.where == "features" else "deciding on"
+    return f"{where}: {finding.subject} {finding.note} while {doing} {finding.day}"
+
+
+def severity_of(findings: Sequence[Finding]) -> str:
+    """The heading of the gravest finding."""
+    grave = any(finding.severity is Severity.LOOKS_AHEAD for finding in findings)
+    return SEVERITIES[Severity.LOOKS_AHEAD if grave or not findings else Severity.CAN_LOOK_AHEAD]
+
+
+def reason(code: str, note: str = "") -> str:
+    """Why an audit could tell nothing."""
+    return REASONS[code].format(note=note) if code in REASONS else "no day was checked"
+
+
+def unchecked(audit: Audit) -> list[str]:
+    """What the audit does not cover, a clause each; models that may have been fitted on the days checked come first."""
+    models = [WARNINGS["undated_model"]({"model": model}) for model in audit.undated]
+    return [*models, *(UNCHECKED[code] for code in audit.unchecked)]
+
+
+def format_audit(audit: Audit) -> str:
+    """The audit as plain text, a line a finding."""
+    span = "no day"
+    if audit.days:
+        span = f"{plural(len(audit.days), 'day')} from {audit.days[0]} to {audit.days[-1]}"
+    if audit.passed is None:
+        outcome = _unaudited({"reason": audit.reason, "note": audit.note})
+    elif audit.passed:
+        outcome = f"no look-ahead found on {span}"
+    else:
+        outcome = f"{severity_of(audit.findings)}, checked on {span}"
+    lines = [f"{audit.subject}: {outcome}", *(f"  {finding_sentence(finding)}" for finding in audit.findings)]
+    if gaps := unchecked(audit):
+        lines.append(f"  not checked: {'; '.join(gaps)}")
+    return "\n".join(lines)
+
+
+def hurdle(trials: int) -> str:
+    """What a deflated Sharpe ratio is compared with."""
+    return f"the best of {trials:,} without skill" if trials > 1 else "zero"
+
+
+def verdict_lines(result: BacktestResult) -> list[str]:
+    """A sentence on the growth over equal weight and one on that over the benchmark, as far as there are any."""
+    return [verdict_sentence(verdict, result) for verdict in verdicts(result)]
+
+
+def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
+    """What the interval of an excess growth says, and what the audit takes away from it."""
+    above = verdict.code is Code.MORE
+    name = {EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}.get(verdict.over, verdict.over)
+    hindsight = above and verdict.over == BENCHMARK and result.manifest.get("survivorship")
+    return (
+        f"Excess over {name}: {_span(verdict)}: {_LUCK[verdict.code]}"
+        + (" if this were the only trial" if result.trials > 1 and above else "")
+        + (", but assets chosen with hindsight explain it as well" if hindsight else "")
+        + doubt(result.audit)
+    )
+
+
+def luck_sentence(result: BacktestResult) -> str:
+    """The growth over equal weight and its deflated Sharpe ratio in one sentence; empty where there is no interval."""
+    verdict = next((one for one in verdicts(result) if one.over == EQUAL_WEIGHT), None)
+    deflated, trials = evidence(result)["deflated_active_sharpe"], result.trials
+    if verdict is None or math.isnan(deflated):
+        return ""
+    outcome = _LUCK[verdict.code]
+    if verdict.code is Code.MORE and deflated < LEVEL:
+        one_trial = f"more than luck explains in one trial, but not in {trials:,}"
+        outcome = one_trial if trials > 1 else _LUCK[Code.NOT_DISTINGUISHABLE]
+    return (
+        f"Growth over equal weight is {_span(verdict)}, and the chance that the true Sharpe ratio of the excess is above "
+        f"{hurdle(trials)} is {100 * deflated:.0f} %: {outcome}{doubt(result.audit)}"
+    )
+
+
+def doubt(audit: Audit | None) -> str:
+    """What the look-ahead audit takes away from a sentence on skill; empty if it passed or was not run."""
+    if audit is None or audit.passed:
+        return ""
+    if audit.passed is None:
+        return ", and it was not audited"
+    does = "has later rows within reach" if audit.only_held else severity_of(audit.findings).lower()
+    return f", but it {does}: this says nothing of skill"
+
+
+_LUCK = {
+    Code.MORE: "more than luck explains",
+    Code.NOT_DISTINGUISHABLE: "not distinguishable from luck",
+    Code.WORSE: "worse than luck explains",
+}
+
+
+def _span(verdict: Verdict) -> str:
+    interval = verdict.interval
+    estimate, low, high = (f"{100 * value:+.1f}" for value in (interval.estimate, interval.low, interval.high))
+    return f"{estimate} points a year, {100 * interval.level:.0f} % interval {low} to {high}"

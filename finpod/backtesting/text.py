@@ -1,0 +1,189 @@
+"""A result as plain text: the headline table, what it is worth, its warnings and events."""
+
+from __future__ import annotations
+
+import math
+
+from finpod.backtesting.sentences import (
+    event_sentence,
+    hurdle,
+    reason,
+    severity_of,
+    verdict_lines,
+    warning_sentence,
+)
+from finpod.evidence.skill import evidence
+from finpod.figures import COMMON, Row, figure, percent, plain, plural, ratio, text_table
+from finpod.market.ledger import Costs
+from finpod.records import Audit
+from finpod.result import BacktestResult
+
+TURNOVER = "turnover: traded notional / equity at the fill, both sides"
+"""What turnover means, printed beside it."""
+
+_SHOWN_EVENTS = 5
+
+
+ROWS = (
+    *COMMON,
+    Row("beta", "Beta", "ratio"),
+    Row("alpha", "Alpha", "percent", yearly=True),
+    Row("information_ratio", "Information ratio", "ratio", yearly=True),
+    Row("tracking_error", "Tracking error", "percent", yearly=True),
+    Row("turnover", "Turnover", "times"),
+    Row("yearly_turnover", "Turnover a year", "times", yearly=True),
+    Row("costs", "Costs paid", "money"),
+    Row("cash", "Time in cash", "percent"),
+    Row("buys", "Buys", "count"),
+    Row("sells", "Sells", "count"),
+    Row("days", "Returns", "count"),
+)
+
+
+def columns(result: BacktestResult) -> dict[str, str]:
+    """Columns of the headline table: key in `BacktestResult.table` -> name a reader sees."""
+    benchmark = result.benchmark if result.has_benchmark else "no benchmark"
+    return {"strategy": result.strategy, "benchmark": benchmark, "equal_weight": "equal weight"}
+
+
+def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
+    """Label and cells of every row; an empty cell where a column has no such figure. Short histories are starred."""
+    table, star = result.table, " *" if result.is_short else ""
+    return [
+        (
+            row.label + star * row.yearly,
+            [
+                figure(table[column][row.key], row.kind) if row.key in table[column] else ""
+                for column in columns(result)
+            ],
+        )
+        for row in ROWS
+    ]
+
+
+def short_note(returns: int) -> str:
+    """What the star of a short history stands for."""
+    return f"* scaled to a year from only {plural(returns, 'return')}: not reliable"
+
+
+def ruin_date(result: BacktestResult) -> str | None:
+    """The day on which the account fell to zero, if it did."""
+    gone = result.equity.to_numpy() <= 0
+    return f"{result.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
+
+
+def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
+    """One line on what trading cost and how orders were filled."""
+    parts = [f"{costs.fee_bps:g} bps fee a side"]
+    parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
+    parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
+    parts += [f"impact {costs.impact:g} x daily volatility x sqrt(share of daily volume)"] if costs.impact else []
+    return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
+
+
+def who_varies(result: BacktestResult) -> str:
+    """What the variants are: 'each of 3 seeds', of members of one seed, or of variants; empty without variants."""
+    if not result.variants:
+        return ""
+    kind = {"seed": "seeds", "member": "members of one seed"}.get(result.variant_kind, "variants")
+    return f"each of {len(result.variants)} {kind}"
+
+
+def spread_note(result: BacktestResult) -> str:
+    """Why the members of one tournament say too little about luck; empty for other variants."""
+    if not result.variants or result.variant_kind != "member":
+        return ""
+    return "members of one tournament are alike: their deviation understates luck, which only more seeds show"
+
+
+def spread_line(result: BacktestResult) -> str:
+    """Mean and standard deviation over the variants in one line; empty without variants."""
+    if not result.spread:
+        return ""
+    mean, sd = result.spread["mean"], result.spread["sd"]
+    figures = [
+        f"{label} {show(mean[key])} ({show(sd[key])})"
+        for label, key, show in (
+            ("total return", "total_return", percent),
+            ("Sharpe", "sharpe", ratio),
+            ("max drawdown", "max_drawdown", percent),
+            ("excess over equal weight", "excess_over_equal_weight", percent),
+        )
+    ]
+    note = f" ({note})" if (note := spread_note(result)) else ""
+    return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
+
+
+def agents_line(result: BacktestResult) -> str:
+    """The agent that was the best on validation, and the mean over all kept where `spread_line` tells of seeds instead."""
+    spread = result.agent_spread
+    if not spread:
+        return ""
+    best, mean, sd = next(iter(spread.values())), spread["mean"], spread["sd"]
+    said = (
+        "the agent that was the best on validation, on its own: "
+        f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
+    )
+    if len(result.variants) == len(result.agents):
+        return said
+    return (
+        f"{said}; all {len(result.agents)}, mean (standard deviation): Sharpe {ratio(mean['sharpe'])} "
+        f"({ratio(sd['sharpe'])}), total return {percent(mean['total_return'])} ({percent(sd['total_return'])})"
+    )
+
+
+def evidence_lines(result: BacktestResult) -> list[str]:
+    """Whether it is more than luck and more than anyone could have had, a line for each answer that is there."""
+    found = evidence(result)
+    lines = []
+    if not math.isnan(found["deflated_active_sharpe"]):
+        share = found["overfitting"]
+        overfit = "" if math.isnan(share) else f"; probability that choosing on validation overfits {percent(share, 0)}"
+        lines.append(
+            f"Chance that the true Sharpe of the excess over equal weight is above {hurdle(found['trials'])}: "
+            f"{percent(found['deflated_active_sharpe'], 0)}{overfit}"
+        )
+    if result.baselines:
+        ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}
+        lines.append("Sharpe of simple rules: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
+    if not math.isnan(found["fan_beaten"]):
+        beaten, size = percent(found["fan_beaten"], 0), found["fan_size"]
+        lines.append(f"Sharpe above that of {beaten} of {size} random portfolios with the same turnover")
+    return [*lines, *filter(None, [audit_line(result.audit)])]
+
+
+def audit_line(audit: Audit | None) -> str:
+    """What the look-ahead audit found, or why there was none; empty if none was run."""
+    if audit is None:
+        return ""
+    if audit.passed is None:
+        return f"Look-ahead audit: NOT AUDITED: {reason(audit.reason, audit.note)}"
+    outcome = "nothing found" if audit.passed else severity_of(audit.findings)
+    days = " and ".join(audit.days) if len(audit.days) < 3 else plural(len(audit.days), "day")
+    if audit.decisions:
+        names = f" ({days})" if len(audit.days) < 3 else ""
+        days = f"{len(audit.days)} of {plural(audit.decisions, 'decision')}{names}"
+    return f"Look-ahead audit of {days}: {outcome}"
+
+
+def format_result(result: BacktestResult) -> str:
+    """The headline table with its warnings and events, as plain text without a newline at the end."""
+    start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
+    lines = [f"{plain(result.strategy)}, {start} .. {end}"]
+    lines += [describe_terms(result.costs, result.fill, result.whole_shares), ""]
+    lines += text_table(list(columns(result).values()), headline(result))
+    if result.is_short:
+        lines.append(short_note(result.metrics.days))
+    lines.append(TURNOVER)
+    facts = [*verdict_lines(result), *evidence_lines(result), spread_line(result), agents_line(result)]
+    if any(facts):
+        lines += ["", *(plain(fact) for fact in facts if fact)]
+    if result.ruined_on:
+        lines += ["", f"RUINED on {result.ruined_on}: the account fell to zero"]
+    if result.warnings:
+        lines += ["", *(f"warning: {plain(warning_sentence(warning))}" for warning in result.warnings)]
+    if result.events:
+        lines += ["", *(f"event: {plain(event_sentence(event))}" for event in result.events[:_SHOWN_EVENTS])]
+        hidden = len(result.events) - _SHOWN_EVENTS
+        lines += [f"event: and {hidden} more, all in the report"] if hidden > 0 else []
+    return "\n".join(lines)

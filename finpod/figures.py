@@ -1,0 +1,119 @@
+"""How figures are written, in text and HTML alike, and how a table of them is laid out as text."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Kind = Literal["percent", "ratio", "times", "money", "count"]
+
+
+class Row(NamedTuple):
+    """One line of a table of figures."""
+
+    key: str
+    """Name of the figure."""
+    label: str
+    """Label that a reader sees."""
+    kind: Kind
+    """How the figure is written."""
+    yearly: bool = False
+    """Whether the figure is scaled to a year, and so means little for a short history."""
+
+
+COMMON = (
+    Row("total_return", "Total return", "percent"),
+    Row("cagr", "CAGR", "percent", yearly=True),
+    Row("volatility", "Volatility", "percent", yearly=True),
+    Row("sharpe", "Sharpe", "ratio", yearly=True),
+    Row("sortino", "Sortino", "ratio", yearly=True),
+    Row("max_drawdown", "Max drawdown", "percent"),
+    Row("calmar", "Calmar", "ratio", yearly=True),
+    Row("excess", "Excess over benchmark", "percent"),
+    Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
+)
+"""First rows of the table of a result and of a comparison."""
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A fraction as a percentage: 0.123 is 12.30%. Undefined is n/a, and what rounds to zero has no sign."""
+    return _number(value, digits, 100, "%")
+
+
+def ratio(value: float | None, digits: int = 2) -> str:
+    """A plain number: 1.234 is 1.23."""
+    return _number(value, digits, 1, "")
+
+
+def times(value: float | None) -> str:
+    """A multiple: 2.998 is 3.00x."""
+    return _number(value, 2, 1, "x")
+
+
+def money(value: float | None) -> str:
+    """An amount in the currency of the cash, in whole units; in hundredths below 100."""
+    small = value is not None and abs(value) < 99.995
+    return _number(value, 2 if small and value else 0, 1, "")
+
+
+def count(value: float | None) -> str:
+    """A whole number."""
+    return _number(value, 0, 1, "")
+
+
+WRITE: dict[Kind, Callable[[float | None], str]] = {
+    "percent": percent,
+    "ratio": ratio,
+    "times": times,
+    "money": money,
+    "count": count,
+}
+
+
+def figure(value: float | None, kind: Kind) -> str:
+    """A figure, written as its row asks."""
+    return WRITE[kind](value)
+
+
+def amount(size: float) -> str:
+    """A round amount of money: 1e6 is $1M."""
+    units = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
+    scale, unit = next((each for each in units if size >= each[0]), (1.0, ""))
+    return f"${size / scale:g}{unit}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A count with its noun: 1 day, 2 days."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], width: int = 20) -> list[str]:
+    """Lines of a table: labels on the left, cells aligned on the right under headings wrapped to `width` letters.
+
+    Rows may have fewer cells than there are headings.
+    """
+    heads = [textwrap.wrap(plain(name), width) or [""] for name in head]
+    cells = [[*row, *[""] * (len(heads) - len(row))] for _, row in rows]
+    widths = [max(map(len, [*lines, *(row[i] for row in cells)])) for i, lines in enumerate(heads)]
+    upside_down = zip_longest(*(reversed(lines) for lines in heads), fillvalue="")  # headings end beside the figures
+    lines = [("", list(line)) for line in upside_down][::-1]
+    lines += [(label, row) for (label, _), row in zip(rows, cells, strict=True)]
+    longest = max(len(label) for label, _ in rows)
+    return ["  ".join([label.ljust(longest), *map(str.rjust, row, widths)]).rstrip() for label, row in lines]
+
+
+def plain(text: str) -> str:
+    """Text without line breaks and control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _number(value: float | None, digits: int, scale: float, unit: str) -> str:
+    if value is None or not math.isfinite(value):
+        return "n/a"
+    scaled = np.round(float(value) * scale, digits) + 0.0  # turns -0.0 into 0.0
+    return f"{scaled:.3g}{unit}" if abs(scaled) >= 1e15 else f"{scaled:,.{digits}f}{unit}"
