@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from finpod.bootstrap import Interval
+from finpod.evidence import skill
 from finpod.market.ledger import Costs
+from finpod.records import Audit, Event, ResultWarning
 from finpod.result import BacktestResult
 
 
@@ -71,8 +74,8 @@ def trained(days=1008, **changes: Any) -> BacktestResult:
         "trials": 16,
         "agent": agent,
         "windows": {"train": ("2009-01-02", "2015-12-31"), "validation": ("2016-01-04", "2016-12-30")},
-        "warnings": ("chosen among 16 trials on validation days; the best of many looks better than it is",),
-        "events": ("2018-03-02: N03 left the exchange; 10 shares turned to cash at 14.2",),
+        "warnings": (ResultWarning("many_trials", {"trials": 16, "on": "validation"}),),
+        "events": (Event("2018-03-02", "delisted", "N03", 10.0, 14.2),),
     }
     return make_result(days=days, **{**content, **changes})
 
@@ -80,7 +83,7 @@ def trained(days=1008, **changes: Any) -> BacktestResult:
 def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> BacktestResult:
     """A trained result with all that can be asked of it: rules, random portfolios, costs, capacity, audit, luck and sources.
 
-    `significance` is made up and put in its place, so that no test waits for it.
+    Its intervals are made up, so that no test waits for them.
     """
     generator = np.random.default_rng(seed + 1)
     base = trained(days=days, names=names, seed=seed)
@@ -96,60 +99,61 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
             name: pd.Series(curves[:, randoms + place], base.equity.index) for place, name in enumerate(rules)
         },
         "fan": pd.DataFrame(curves[:, :randoms], base.equity.index, [f"{i}" for i in range(randoms)]),
-        "cost_sweep": _sweep(("0 bps", "5 bps", "10 bps", "20 bps", "50 bps"), rules, 0.03),
-        "capacity": _sweep(("$1M", "$10M", "$100M", "$1B"), rules, 0.05, costs=True),
-        "audit": {
-            "passed": True,
-            "findings": [],
-            "days": ["2018-03-01", "2019-05-02"],
-            "unchecked": ["state kept outside the strategy"],
-        },
+        "cost_sweep": _sweep((0.0, 5.0, 10.0, 20.0, 50.0), rules, 0.03),
+        "capacity": _sweep((1e6, 1e7, 1e8, 1e9), rules, 0.05, costs=True),
+        "audit": Audit(True, days=("2018-03-01", "2019-05-02"), unchecked=("other_days",)),
         "search": {"trials": 16, "sharpe_sd": 0.21, "overfitting": 0.38},
+        "variant_kind": "seed",
         "variants": {
             f"seed {i}": base.equity * np.linspace(1, 1 + 0.05 * generator.normal(), days + 1) for i in range(3)
         },
     }
     result = trained(days=days, names=names, seed=seed, **{**content, **changes})
-    result.__dict__["significance"] = made_significance()
+    skill._CACHE[result] = made_intervals()
     return result
 
 
-def made_significance() -> dict[str, Any]:
-    """What `BacktestResult.significance` holds: intervals, probabilities and the sentence that sums them up."""
+def made_intervals() -> skill.Intervals:
+    """What `skill.intervals_of` gives for a result with an unclear lead over equal weight and a clear one over the benchmark."""
     spans = {
         "strategy": ((-0.13, 0.49, 1.1), (-0.036, 0.0768, 0.19), (-0.55, -0.3221, -0.2)),
-        "minus equal weight": ((-0.08, 0.21, 0.52), (-0.011, 0.0425, 0.101), (-0.11, 0.0665, 0.19)),
-        "minus benchmark": ((0.03, 0.24, 0.47), (0.004, 0.0457, 0.091), (-0.12, 0.0293, 0.14)),
+        skill.EQUAL_WEIGHT: ((-0.08, 0.21, 0.52), (-0.011, 0.0425, 0.101), (-0.11, 0.0665, 0.19)),
+        skill.BENCHMARK: ((0.03, 0.24, 0.47), (0.004, 0.0457, 0.091), (-0.12, 0.0293, 0.14)),
     }
     keys = ("sharpe", "cagr", "max_drawdown")
+    return {
+        name: {
+            key: Interval(low=low, estimate=estimate, high=high, level=0.95)
+            for key, (low, estimate, high) in zip(keys, ends, strict=True)
+        }
+        for name, ends in spans.items()
+    }
+
+
+def made_evidence() -> dict[str, Any]:
+    """What `skill.evidence` gives for a result of 16 trials with these intervals."""
     return {
         "level": 0.95,
         "resamples": 10_000,
         "intervals": {
-            name: {
-                key: dict(zip(("low", "estimate", "high"), span, strict=True))
-                for key, span in zip(keys, found, strict=True)
-            }
-            for name, found in spans.items()
+            name: {key: at._asdict() for key, at in figures.items()} for name, figures in made_intervals().items()
         },
         "probabilistic_sharpe": 0.932,
         "deflated_sharpe": 0.614,
         "deflated_active_sharpe": 0.402,
         "trials": 16,
         "trial_sd": 0.21,
-        "trial_sd_source": "measured in the search",
+        "trial_sd_source": skill.MEASURED,
         "expected_best": 0.376,
         "overfitting": 0.38,
         "minimum_years": 11.2,
         "minimum_active_years": float("inf"),
         "fan_beaten": 0.87,
         "fan_size": 200,
-        "sentence": "Growth in excess of equal weight is +4.3 points a year, with a 95 % interval from -1.1 to +10.1, and "
-        "the chance that its true Sharpe ratio is above the best of 16 without skill is 40 %: not distinguishable from luck",
     }
 
 
-def _sweep(steps: tuple[str, ...], rules: tuple[str, ...], fall: float, *, costs: bool = False) -> dict[str, Any]:
+def _sweep(steps: tuple[float, ...], rules: tuple[str, ...], fall: float, *, costs: bool = False) -> dict[str, Any]:
     """Figures of the strategy, equal weight and the rules at each step, worse by `fall` times their turnover a step."""
     found: dict[str, Any] = {}
     for place, step in enumerate(steps):

@@ -10,6 +10,7 @@ import finpod.evidence.alarms as module
 from finpod.backtester import backtest
 from finpod.evidence.alarms import alarms
 from finpod.market.ledger import Costs
+from finpod.records import ResultWarning
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, Momentum, Strategy, equal_parts
 
 FREE = Costs(fee_bps=0)
@@ -52,15 +53,17 @@ def said(strategy, market, **options):
 
 
 @pytest.mark.parametrize(
-    ("weights", "sentence"),
+    ("weights", "code", "data"),
     [
-        ((0, 0, 0, 0, 0, 0), "degenerate policy: it never traded"),
-        ((0.01, 0.01, 0.01, 0, 0, 0), "degenerate policy: almost all cash, 97.0% of the account"),
-        ((0.97, 0, 0, 0, 0, 0.01), "degenerate policy: almost all in one name, 99.0% of what is invested"),
+        ((0, 0, 0, 0, 0, 0), "never_traded", {}),
+        ((0.01, 0.01, 0.01, 0, 0, 0), "all_cash", {"cash": 0.97}),
+        ((0.97, 0, 0, 0, 0, 0.01), "one_asset", {"share": 0.99}),
     ],
 )
-def test_degenerate_policies_are_named_first(market, weights, sentence):
-    assert said(Constant(*weights), market, costs=FREE)[0] == sentence
+def test_degenerate_policies_are_named_first(market, weights, code, data):
+    first = said(Constant(*weights), market, costs=FREE)[0]
+    assert first.code == code
+    assert first.data == pytest.approx(data, abs=5e-4)
 
 
 def test_one_name_at_a_time_is_one_name_too(market):
@@ -68,7 +71,7 @@ def test_one_name_at_a_time_is_one_name_too(market):
         def decide(self, view):
             return np.eye(6)[view.step % 6]
 
-    assert said(Hopping(), market) == ("degenerate policy: almost all in one name, 100.0% of what is invested",)
+    assert said(Hopping(), market) == (ResultWarning("one_asset", {"share": pytest.approx(1.0)}),)
 
 
 @pytest.mark.parametrize("kind", [EqualWeight, Momentum, lambda: Constant(0.4, 0.1, 0.2, 0.1, 0.1, 0.1)])
@@ -81,7 +84,7 @@ def test_strategies_that_choose_are_left_in_peace(market, kind):
 
 
 def test_buying_once_is_buy_and_hold(market):
-    assert said(BuyAndHold(), market) == ("buy and hold: it traded on one day only",)
+    assert said(BuyAndHold(), market) == (ResultWarning("one_trading_day"),)
     assert said(EqualWeight(), market.rows(0, 2)) == ()  # one day has no second
 
 
@@ -90,10 +93,13 @@ def test_fidgeting_around_what_is_held_is_buy_and_hold_in_disguise(market, fill)
     """Opens are where it closed, so that with open fills only the nudges are traded; 0.4 % at most stands otherwise."""
     result = backtest(Fidgeting(), market, costs=FREE, fill=fill)
     assert (result.turnover > 0).sum() > 100
-    found = [sentence for sentence in alarms(result) if "in disguise" in sentence]
+    found = [
+        alarm for alarm in alarms(result) if alarm.code in {"untouched", "closet_benchmark", "closet_equal_weight"}
+    ]
     if fill == "open":
-        assert found[0].startswith("buy and hold in disguise: never more than 0.")
-        assert found[0].endswith("of the account stood otherwise than if it had been left alone from 2024-01-02 on")
+        assert found[0].code == "untouched"
+        assert found[0].data["share"] < 0.01
+        assert found[0].data["day"] == "2024-01-02"
     else:  # holding the weights of the session before is a bet against the last move, and adds up
         assert found == []
 
@@ -105,7 +111,7 @@ def test_it_does_so_with_departures_as_well():
     market = make_market(close, open=np.vstack([close[:1], close[:-1]]), benchmark=close[:, 0])
     result = backtest(Fidgeting(), market, costs=FREE)
     assert (result.trades["kind"] == "delisted").sum() == 1
-    assert any(sentence.startswith("buy and hold in disguise") for sentence in alarms(result))
+    assert any(alarm.code == "untouched" for alarm in alarms(result))
 
 
 def test_how_far_it_stood_apart_by_hand(monkeypatch):
@@ -119,10 +125,7 @@ def test_how_far_it_stood_apart_by_hand(monkeypatch):
     result = backtest(Pausing(), make_market(prices, open=prices), costs=FREE)
     assert alarms(result) == ()
     monkeypatch.setattr(module, "UNTOUCHED", 0.21)
-    assert alarms(result)[0] == (
-        "buy and hold in disguise: never more than 20.0% of the account stood otherwise than if it had been left alone "
-        "from 2024-01-02 on"
-    )
+    assert alarms(result)[0] == ResultWarning("untouched", {"share": pytest.approx(0.2), "day": "2024-01-02"})
 
 
 def test_shares_rebuilt_from_the_log_are_those_held():
@@ -146,12 +149,11 @@ def test_the_benchmark_in_disguise():
     base = make_result(days=252)
     noise = 1 + 1e-4 * np.random.default_rng(0).normal(size=253).cumsum()
     same = make_result(base.benchmark_equity.to_numpy() * noise, benchmark_equity=base.benchmark_equity)
-    found = [sentence for sentence in alarms(same) if "benchmark" in sentence]
-    assert found == [
-        f"the benchmark in disguise: beta {same.relative.beta:.2f}, and a tracking error of "
-        f"{100 * same.relative.tracking_error:.2f}% a year"
+    figures = {"beta": same.relative.beta, "tracking_error": same.relative.tracking_error}
+    assert [alarm for alarm in alarms(same) if alarm.code == "closet_benchmark"] == [
+        ResultWarning("closet_benchmark", figures)
     ]
-    assert not any("benchmark" in sentence for sentence in alarms(base))
+    assert not any(alarm.code == "closet_benchmark" for alarm in alarms(base))
 
 
 def test_equal_weight_in_disguise(market):
@@ -164,9 +166,10 @@ def test_equal_weight_in_disguise(market):
 
     found = said(Untrained(), market)
     assert len(found) == 1
-    assert found[0].startswith("equal weight in disguise: a tracking error of 0.")
+    assert found[0].code == "closet_equal_weight"
+    assert 0 < found[0].data["tracking_error"] < 0.01
     assert said(EqualWeight(), market) == ()
-    assert said(EqualWeight(), market, name="mine")[0] == "equal weight in disguise: a tracking error of 0.00% a year"
+    assert said(EqualWeight(), market, name="mine")[0] == ResultWarning("closet_equal_weight", {"tracking_error": 0.0})
 
 
 def test_timing_that_never_switches(market):
@@ -175,7 +178,7 @@ def test_timing_that_never_switches(market):
             return np.full(6, 1 / 6) * (0.9 if view.step % 40 < 20 else 0.3)
 
     always = Constant(*[0.8 / 6] * 6)
-    assert said(always, market) == ("market timing that never switches: about 20% of the account is always in cash",)
+    assert said(always, market) == (ResultWarning("constant_cash", {"cash": pytest.approx(0.2, abs=0.005)}),)
     assert said(Timing(), market) == ()
 
 
@@ -184,7 +187,7 @@ def test_timing_that_never_switches(market):
 
 def test_a_short_history_is_not_judged_by_its_returns(market):
     assert said(Constant(*[0.8 / 6] * 6), market.rows(0, 15)) == ()
-    assert said(Constant(0, 0, 0, 0, 0, 0), market.rows(0, 2)) == ("degenerate policy: it never traded",)
+    assert said(Constant(0, 0, 0, 0, 0, 0), market.rows(0, 2)) == (ResultWarning("never_traded"),)
 
 
 def test_what_rounding_left_of_a_position_is_no_position():
@@ -206,43 +209,36 @@ def test_a14_ruin_is_not_all_cash():
     market = make_market(close, open=close)
     result = backtest(Constant(1, 0), market, delisting_return=-1.0, costs=FREE)
     assert result.equity.iloc[-1] == 0
-    assert "cash" not in "".join(alarms(result))
+    assert not any(alarm.code in {"all_cash", "constant_cash"} for alarm in alarms(result))
     assert alarms(make_result([100, 0, 0])) == ()
 
 
 def test_without_a_benchmark_nothing_is_said_of_it(market):
     base = make_result(days=100)
     none = make_result(days=100, benchmark_equity=pd.Series(np.nan, base.equity.index))
-    assert not any("benchmark" in sentence for sentence in alarms(none))
+    assert not any(alarm.code == "closet_benchmark" for alarm in alarms(none))
 
 
 @pytest.mark.parametrize(
-    ("drift", "days", "sentence"),
+    ("drift", "days", "figures"),
     [
-        (0.004, 400, "too good: a Sharpe ratio of "),
-        (0.0005, 400, ""),
-        (0.004, 100, ""),  # too short to tell
+        (0.004, 400, [{"sharpe"}]),
+        (0.0005, 400, []),
+        (0.004, 100, []),  # too short to tell
     ],
 )
-def test_what_is_too_good_to_be_true_is_not_believed(drift, days, sentence):
-    good = too_good(drift, days)
-    assert bool(good) == bool(sentence)
-    assert all(one.startswith(sentence) for one in good)
-    assert all(
-        one.endswith(" is more than any known daily strategy earns after costs; look for look-ahead first")
-        for one in good
-    )
+def test_what_is_too_good_to_be_true_is_not_believed(drift, days, figures):
+    assert [set(alarm.data) for alarm in too_good(drift, days)] == figures
 
 
 def test_growth_alone_may_be_too_good(monkeypatch):
     monkeypatch.setattr(module, "TOO_GOOD", 1000.0)
-    (sentence,) = too_good(0.02, 252)
-    assert sentence.startswith("too good: growth of ")
-    assert "% a year is more than" in sentence
+    (alarm,) = too_good(0.02, 252)
+    assert alarm.data["cagr"] > module.TOO_FAST
 
 
 def too_good(drift, days):
     random = np.random.default_rng(1)
     close = 50 * np.cumprod(1 + random.normal(drift, 0.01, (days, 1)) + random.normal(0, 0.001, (days, 4)), axis=0)
     told = said(Fidgeting(), make_market(close, benchmark=10 + random.random(days)))
-    return [one for one in told if one.startswith("too good")]
+    return [one for one in told if one.code == "too_good"]

@@ -7,15 +7,16 @@ from dataclasses import asdict, fields, replace
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.saved import load_result
 from made_markets import NAN, make_market, random_market
 from made_results import make_result, trained
 
 from finpod.backtester import backtest
+from finpod.backtesting.result_io import load_result
 from finpod.evidence.attribution import Attribution, Month, attribute, contributions
 from finpod.jsonable import to_json
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
+from finpod.records import ResultWarning
 from finpod.strategy import BUILT_IN, BenchmarkHold, BuyAndHold, EqualWeight, Strategy
 
 FREE = Costs(fee_bps=0)
@@ -265,7 +266,7 @@ def test_an_account_that_never_traded():
     assert {"names", "effective_names", "usual_largest", "unevenness", "holding_days", "gaining_names"} <= undefined(
         found
     )
-    assert found.alarms == ("degenerate policy: it never traded",)
+    assert found.alarms == (ResultWarning("never_traded"),)
 
 
 def test_a14_ruin():

@@ -9,15 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from finpod.evidence.verdict import verdicts
-from finpod.table import audit_line as said_of
-from finpod.table import evidence_lines
 from made_markets import random_market
 from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner
 
 import finpod
+from finpod.backtesting.sentences import luck_sentence, verdict_lines, warning_sentence
+from finpod.backtesting.text import audit_line as said_of
+from finpod.backtesting.text import evidence_lines
 from finpod.cli import app
+from finpod.records import Audit, Severity
 from finpod.report.skill import audit_line
 from finpod.strategy import EqualWeight, Momentum, Strategy, equal_parts, top_k
 
@@ -27,7 +28,7 @@ UNAUDITED = ", and it was not audited"
 
 @pytest.fixture(autouse=True)
 def fewer_resamples(monkeypatch):
-    monkeypatch.setattr("finpod.evidence.verdict.RESAMPLES", 200)
+    monkeypatch.setattr("finpod.evidence.skill.RESAMPLES", 200)
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +71,16 @@ class Random(Strategy):
 
 def test_a_strategy_that_cannot_be_copied_is_not_called_sound(market, tmp_path):
     result = finpod.backtest(Locked(), market)
-    assert result.warnings[0].startswith("not audited: strategy Locked cannot be audited, for it cannot be copied")
+    assert (result.warnings[0].code, result.warnings[0].data["reason"]) == ("not_audited", "failed")
     result.save(tmp_path / "run")
     for one in (result, finpod.load_result(tmp_path / "run")):
-        assert one.audit["passed"] is None
-        assert "cannot be copied" in one.audit["reason"]
+        assert one.audit.passed is None
+        assert "cannot be copied" in one.audit.note
         assert evidence_lines(one)[-1].startswith("Look-ahead audit: NOT AUDITED: strategy Locked cannot")
         assert json.loads(one.to_json())["audit"]["passed"] is None
-        assert audit_line(one) == (f"Look-ahead audit: not audited: {one.audit['reason']}", (), False)
-        assert all(said.endswith(UNAUDITED) for said in verdicts(one))
-        assert verdicts(one)
+        assert audit_line(one.audit) == f"Look-ahead audit: not audited: {one.audit.note}"
+        assert all(said.endswith(UNAUDITED) for said in verdict_lines(one))
+        assert verdict_lines(one)
     page = result.report(tmp_path / "page.html").read_text()
     assert '<div class="doubtful"><p>Look-ahead audit: not audited: strategy Locked cannot' in page
     assert ">Not audited</span>" in page
@@ -87,10 +88,11 @@ def test_a_strategy_that_cannot_be_copied_is_not_called_sound(market, tmp_path):
 
 def test_a_strategy_that_waits_and_then_looks_ahead_is_red(market):
     result = finpod.backtest(Waits(), market)
-    assert result.audit["passed"] is False
-    assert result.warnings[0].startswith("LOOKS AHEAD: decisions: first leak on ")
-    assert all(said.endswith(AHEAD) for said in verdicts(result))
-    assert result.significance["sentence"].endswith(AHEAD)
+    assert result.audit.passed is False
+    assert (result.warnings[0].code, result.warnings[0].data["severity"]) == ("look_ahead", Severity.LOOKS_AHEAD)
+    assert result.warnings[0].data["where"] == "decisions"
+    assert all(said.endswith(AHEAD) for said in verdict_lines(result))
+    assert luck_sentence(result).endswith(AHEAD)
     assert "Look-ahead audit of " in str(result)
     assert ": LOOKS AHEAD" in str(result)
 
@@ -111,14 +113,15 @@ def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
     result = finpod.backtest(Peeks(market), market)
     result.save(tmp_path / "run")
     for one in (result, finpod.load_result(tmp_path / "run")):
-        assert one.audit["passed"] is False
-        day = one.audit["days"][0]
-        assert one.warnings[0] == (
+        assert one.audit.passed is False
+        day = one.audit.days[0]
+        assert warning_sentence(one.warnings[0]) == (
             f"CAN LOOK AHEAD: decisions: on {day} self.market holds a market [200, 8] up to {market.dates[-1]!s:.10}; "
             "pass what it needs, such as market.tickers, instead"
         )
-        assert all(said.endswith(", but it holds later rows: this says nothing of skill") for said in verdicts(one))
-        assert verdicts(one)
+        doubt = ", but it has later rows within reach: this says nothing of skill"
+        assert all(said.endswith(doubt) for said in verdict_lines(one))
+        assert verdict_lines(one)
         assert evidence_lines(one)[-1].endswith(": CAN LOOK AHEAD")
     assert "LOOKS AHEAD" not in str(result)
 
@@ -134,10 +137,12 @@ def test_a_strategy_that_asks_for_a_file_can_look_ahead(market, tmp_path, monkey
             return equal_parts(view.tradable) * (0.5 if Path("prices.csv").exists() else 1)
 
     result = finpod.backtest(Asks(), market)
-    assert result.warnings[0].startswith("CAN LOOK AHEAD: decisions: ")
-    assert "asks for the file prices.csv while deciding on 2024-" in result.warnings[0]
-    assert all(said.endswith(", but it can look ahead: this says nothing of skill") for said in verdicts(result))
-    assert verdicts(result)
+    (finding,) = result.audit.findings
+    assert (finding.kind, finding.severity) == ("file", Severity.CAN_LOOK_AHEAD)
+    assert "prices.csv" in finding.note
+    assert "prices.csv" in warning_sentence(result.warnings[0])
+    assert all(said.endswith(", but it can look ahead: this says nothing of skill") for said in verdict_lines(result))
+    assert verdict_lines(result)
 
 
 def test_a_decision_that_changed_is_said_to_look_ahead_whatever_is_held(market):
@@ -146,23 +151,23 @@ def test_a_decision_that_changed_is_said_to_look_ahead_whatever_is_held(market):
             return top_k(np.nan_to_num(view._market.close[-1] / view.closes(1)[0]), 1)
 
     result = finpod.backtest(Both(market), market)
-    heads = [warning.partition(": ")[0] for warning in result.warnings]
-    assert heads[0] == "LOOKS AHEAD"
-    assert "CAN LOOK AHEAD" in heads
-    assert verdicts(result)[0].endswith(AHEAD)
+    severities = [warning.data["severity"] for warning in result.warnings if warning.code == "look_ahead"]
+    assert severities[0] == Severity.LOOKS_AHEAD
+    assert Severity.CAN_LOOK_AHEAD in severities
+    assert verdict_lines(result)[0].endswith(AHEAD)
     assert evidence_lines(result)[-1].endswith(": LOOKS AHEAD")
 
 
 def test_the_audit_says_how_many_of_the_decisions_it_looked_at(market, tmp_path):
     result = finpod.backtest(Momentum(20, 3), market)
-    one, other = result.audit["days"]
-    decisions = result.audit["decisions"]
+    one, other = result.audit.days
+    decisions = result.audit.decisions
     assert decisions == 10  # one every 21 sessions
     said = f"Look-ahead audit of 2 of {decisions} decisions ({one} and {other}): nothing found"
     assert evidence_lines(result)[-1] == said
     result.save(tmp_path / "run")
     assert said in str(finpod.load_result(tmp_path / "run"))
-    assert said_of({"passed": True, "days": [one, other]}) == f"Look-ahead audit of {one} and {other}: nothing found"
+    assert said_of(Audit(True, days=(one, other))) == f"Look-ahead audit of {one} and {other}: nothing found"
 
 
 def test_a_model_without_a_day_is_a_warning(market):
@@ -171,11 +176,10 @@ def test_a_model_without_a_day_is_a_warning(market):
             self.model = LinearRegression().fit(np.eye(3), np.arange(3))
 
     result = finpod.backtest(Fitted(), market)
-    assert result.audit["passed"]
-    assert result.warnings[0] == (
-        "holds a fitted LinearRegression (self.model), and trained_until is not set: nothing shows on which days it was fitted"
-    )
-    assert result.warnings[0] in result.audit["unchecked"]
+    assert result.audit.passed
+    assert result.warnings[0].code == "undated_model"
+    assert result.warnings[0].data["model"] == "a fitted LinearRegression (self.model)"
+    assert result.audit.undated == (result.warnings[0].data["model"],)
 
 
 def test_a_strategy_that_decides_nothing_was_not_audited(market):
@@ -184,21 +188,22 @@ def test_a_strategy_that_decides_nothing_was_not_audited(market):
             return None
 
     result = finpod.backtest(Never(), market)
-    assert result.warnings[0] == "not audited: no decision was seen"
-    assert result.audit["passed"] is None
+    assert result.audit.reason == result.warnings[0].data["reason"] == "no_decision"
+    assert result.audit.passed is None
 
 
 def test_chance_is_no_look_ahead(market):
     result = finpod.backtest(Random(), market)
-    assert result.warnings[0].startswith("NOT REPEATABLE: on ")
-    assert not any("LOOKS AHEAD" in warning for warning in result.warnings)
-    assert audit_line(result)[2] is False
+    assert result.audit.reason == result.warnings[0].data["reason"] == "not_repeatable"
+    assert not any(warning.code == "look_ahead" for warning in result.warnings)
+    assert result.audit.passed is None
 
 
 def test_a_sound_strategy_has_nothing_added(market):
     result = finpod.backtest(EqualWeight(), market)
-    assert result.audit["passed"]
-    assert not any("audit" in said for said in [*result.warnings, *verdicts(result)])
+    assert result.audit.passed
+    assert not any(warning.code in {"look_ahead", "not_audited"} for warning in result.warnings)
+    assert not any("audit" in said for said in verdict_lines(result))
     assert evidence_lines(result)[-1].endswith(": nothing found")
 
 
@@ -206,9 +211,9 @@ def test_ready_weights_are_said_to_be_unaudited(market):
     weights = np.full(market.shape, 1 / 8)
     weights[::2] = 0.1
     result = finpod.backtest(weights, market)
-    assert result.warnings[0] == "ready weights: not audited; nothing shows that a row did not know later rows"
-    assert result.audit["passed"] is None
-    assert all(said.endswith(UNAUDITED) for said in verdicts(result))
+    assert result.audit.reason == result.warnings[0].data["reason"] == "ready_weights"
+    assert result.audit.passed is None
+    assert all(said.endswith(UNAUDITED) for said in verdict_lines(result))
 
 
 LOG, TABLE = [], {}
@@ -233,7 +238,7 @@ class Notes(Strategy):
 def test_what_is_noted_in_the_run_is_no_knowledge_of_the_future(market):
     strategy = Notes()
     result = finpod.backtest(strategy, market)
-    assert result.audit["passed"], result.audit
+    assert result.audit.passed, result.audit
     assert len(LOG) == len(TABLE) == len(strategy.seen) == 67
     assert len({id(closes) for closes in LOG}) == 67
 
@@ -258,7 +263,7 @@ def test_what_is_noted_in_place_is_none_either(market, notes):
 
     strategy = InPlace()
     result = finpod.backtest(strategy, market)
-    assert result.audit["passed"], result.audit
+    assert result.audit.passed, result.audit
     kept = strategy.notes.to_numpy() if isinstance(strategy.notes, pd.DataFrame) else np.asarray(strategy.notes)
     assert np.isfinite(kept).any(axis=1).sum() > 100
     assert len(np.unique(kept)) > 100
@@ -287,11 +292,11 @@ def test_weights_of_a_network_are_no_row_for_each_session(market):
         def __init__(self):
             self.layer = torch.nn.Linear(market.shape[1], market.shape[0])
 
-    assert finpod.backtest(Network(), market.rows(0, market.shape[0]), start=market.dates[2]).audit["passed"]
+    assert finpod.backtest(Network(), market.rows(0, market.shape[0]), start=market.dates[2]).audit.passed
 
 
 @pytest.mark.parametrize(("body", "code", "said"), [
-    ("return None", 2, "not audited: no decision was seen"),
+    ("return None", 2, "not audited: "),
     ("return {view.tickers[0]: 1.0}", 0, "no look-ahead found"),
     ("return {view.tickers[int(view._market.close[-1].argmax())]: 1.0}", 1, "LOOKS AHEAD"),
     ("import random; return {view.tickers[0]: random.random()}", 2, "NOT REPEATABLE"),

@@ -102,7 +102,7 @@ def test_close_fills_come_after_the_mark_and_their_fee_falls_in_the_next_return(
 def test_without_a_row_before_the_start_close_fills_skip_a_decision_and_say_so(fill):
     market = make_market([10, 11, 12, 13], open=[10, 10, 11, 12])
     result = backtest(BuyAndHold(), market, fill=fill, costs=FREE)
-    skipped = [event for event in result.events if "the first decision was skipped" in event]
+    skipped = [event for event in result.events if event.code == "skipped"]
     assert len(skipped) == (fill == "close")
     assert result.metrics.total_return == pytest.approx(13 / 10 - 1 if fill == "open" else 13 / 11 - 1)
 
@@ -171,9 +171,13 @@ def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
     whole = backtest(EqualWeight(), market, cash=1000, costs=FREE, whole_shares=True)
     assert whole.trades.empty
     assert whole.equity.tolist() == [1000] * 6
-    assert [w for w in whole.warnings if "whole share" in w] == [
-        "2024-01-02: A was wanted, but the money did not reach for one whole share (5 such orders in all)"
-    ]
+    (unfilled,) = [warning for warning in whole.warnings if warning.code == "unfilled"]
+    assert {key: unfilled.data[key] for key in ("day", "code", "ticker", "count")} == {
+        "day": "2024-01-02",
+        "code": "no_whole_share",
+        "ticker": "A",
+        "count": 5,
+    }
 
 
 @BOTH
@@ -268,7 +272,8 @@ def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
     assert len(result.trades) == 1
     late = backtest(Does(lambda view: np.array([1.0, 0.0])), market, start="2020-07-02", fill=fill)
     assert late.trades.empty
-    assert any("X was wanted, but it was not a member on the day of the decision" in w for w in late.warnings)
+    (unfilled,) = [warning for warning in late.warnings if warning.code == "unfilled"]
+    assert (unfilled.data["code"], unfilled.data["ticker"]) == ("not_member", "X")
 
 
 @BOTH
@@ -289,9 +294,8 @@ def test_b08_a_delisted_position_becomes_cash(fill, delisting_return, last):
     left = result.trades[result.trades["kind"] == "delisted"]
     assert left["date"].tolist() == [pd.Timestamp(market.dates[4])]
     assert left["shares"].tolist() == [-10]
-    assert any(
-        "2024-01-05: A has no more bars" in event and "10 shares turned to cash" in event for event in result.events
-    )
+    (event,) = [event for event in result.events if event.code == "delisted"]
+    assert (event.day, event.ticker, event.shares) == ("2024-01-05", "A", pytest.approx(10))
     assert result.weights["A"].iloc[-1] == 0
 
 
@@ -313,7 +317,7 @@ def test_b08_the_cash_of_a_delisting_comes_after_the_open_and_before_the_close(f
         (pd.Timestamp(market.dates[bought]), "B", "fill"),
     ]
     assert result.trades["shares"].iloc[-1] == pytest.approx(1e6 / 10)
-    assert any("no cash left" in event for event in result.events) == (fill == "open")
+    assert any(event.code == "no_cash" for event in result.events) == (fill == "open")
 
 
 @BOTH
@@ -335,7 +339,7 @@ def test_a_missing_bar_means_no_fill_and_the_last_mark(fill):
         assert held.iloc[row] == pytest.approx(750)  # not sold on row 2, sold at the close of the end only
     else:
         assert held.tolist() == [0, 0, 0]  # the fill would have been at the missing open
-        assert any("B was wanted, but there was no price to fill at" in event for event in result.events)
+        assert any((event.code, event.ticker) == ("no_price", "B") for event in result.events)
 
 
 # --- the benchmark and the equal weight ---------------------------------------------------------------------------
@@ -387,7 +391,7 @@ def test_a_benchmark_with_gaps_or_without_bars_leaves_the_strategy_its_own_figur
     bare = backtest(EqualWeight(), make_market(np.arange(10.0, 16.0), benchmark=np.full(6, NAN)))
     assert np.isnan(bare.benchmark_metrics.total_return)
     assert bare.metrics.days == 5
-    assert any("no two bars in the window" in warning for warning in bare.warnings)
+    assert any(warning.code == "empty_benchmark" for warning in bare.warnings)
 
 
 # --- ready weights and what decide may return ---------------------------------------------------------------------
@@ -528,7 +532,7 @@ def test_a_rate_of_five_hundred_percent_is_refused_before_anything_is_run():
 
 @pytest.mark.parametrize(("rule", "rows"), [(EqualWeight(), 0), (Momentum(lookback=5, k=2), 1)])
 def test_equal_weight_is_swept_once(rule, rows):
-    swept = backtest(rule, random_market(days=40), examine=True).cost_sweep["10 bps"]
+    swept = backtest(rule, random_market(days=40), examine=True).cost_sweep[10.0]
     assert [name for name in swept if "equal" in name] == (["equal weight"] if rows else ["equal-weight"])
 
 
@@ -539,7 +543,7 @@ def test_a_strategy_with_the_name_of_a_rule_does_not_take_its_place(name):
             return np.eye(len(view.tickers))[0]
 
     result = backtest(First(), random_market(days=300), name=name, examine=True)
-    assert set(result.cost_sweep["10 bps"]) >= {name, f"{name} (the rule)"}
+    assert set(result.cost_sweep[10.0]) >= {name, f"{name} (the rule)"}
     assert len(result.baselines) == 4
     itself = backtest(MinimumVariance(), random_market(days=300), examine=True)
     assert len(itself.baselines) == 3
@@ -550,8 +554,10 @@ def test_why_there_is_no_fan_is_said_once():
         def decide(self, view):
             return None
 
-    said = backtest(Idle(), random_market(days=40), examine=True).warnings
-    assert any(text.startswith("no random portfolios beside it: it never traded, and nor would") for text in said)
+    warnings = backtest(Idle(), random_market(days=40), examine=True).warnings
+    assert [warning.data for warning in warnings if warning.code == "no_random_portfolios"] == [
+        {"reason": "never_traded"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -630,8 +636,8 @@ def test_a_window_within_training_is_refused_or_marked(until, refused):
             backtest(trained, market, start="2024-01-03")
     result = backtest(trained, market, start="2024-01-03", allow_in_sample=True)
     assert result.in_sample == refused
-    assert result.warnings[0].startswith("in-sample:") == refused
-    assert any("chosen among 12 trials" in warning for warning in result.warnings)
+    assert (result.warnings[0].code == "in_sample") == refused
+    assert any(warning.code == "many_trials" and warning.data["trials"] == 12 for warning in result.warnings)
 
 
 @pytest.mark.parametrize("wrong", [{"cash": 0}, {"cash": NAN}, {"delisting_return": -1.5}, {"fill": "noon"}])

@@ -136,7 +136,7 @@ def test_a_place_gives_the_whole_result(ten):
 
 def test_the_result_of_one_says_how_many_were_tried(ten):
     assert ten[0].trials == 10
-    assert any("chosen among 10 trials" in warning for warning in ten[0].warnings)
+    assert any(warning.code == "many_trials" and warning.data["trials"] == 10 for warning in ten[0].warnings)
     assert ten[2:4][0].trials == 10
 
 
@@ -199,12 +199,12 @@ def test_a_strategy_of_many_is_no_better_audited_than_one_alone():
     many = random_weights(market, 2)
     alone, picked = backtest(many[1], market), backtest(many, market)[1]
     assert picked.audit == alone.audit
-    assert picked.audit["passed"] is None
+    assert picked.audit.passed is None
     assert set(alone.warnings) < set(picked.warnings)
 
 
 def test_nobody_has_looked_whether_ready_weights_knew_the_future(ten):
-    assert str(ten).endswith("\nwarning: ready weights: not audited; nothing shows that a row did not know later rows")
+    assert "\nwarning: ready weights are not audited" in str(ten)
 
 
 def test_figures_that_are_undefined_are_left_out():
@@ -274,7 +274,9 @@ def test_fast_is_the_same_to_rounding(fill):
             np.testing.assert_allclose(getattr(quick, name), getattr(slow, name), rtol=1e-11, err_msg=name)
         np.testing.assert_allclose(quick.weights, slow.weights, atol=1e-11)
         assert quick.trades[["date", "ticker", "kind"]].equals(slow.trades[["date", "ticker", "kind"]])
-        assert quick.events == slow.events
+        assert [(event.day, event.code, event.ticker) for event in quick.events] == [
+            (event.day, event.code, event.ticker) for event in slow.events
+        ]
         assert quick.metrics.sharpe == pytest.approx(slow.metrics.sharpe, rel=1e-9)
     together = backtest(many, market, fill=fill, fast=True)
     np.testing.assert_allclose(together[1].equity, together.equity["weights 1"], rtol=1e-11)

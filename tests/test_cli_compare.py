@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from finpod.saved import load_result
 from made_results import make_result
 
+from finpod.backtesting.result_io import load_result
 from finpod.cli import main
 from finpod.comparison import contrasts
 from finpod.comparison.runs import compare

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from finpod.evidence.verdict import LEVEL, evidence
 
 import finpod
+from finpod.evidence.skill import LEVEL, evidence
 from finpod.market.ledger import Costs
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ FREE = Costs(fee_bps=0)
 
 @pytest.fixture(autouse=True)
 def fewer_resamples(monkeypatch):
-    monkeypatch.setattr("finpod.evidence.verdict.RESAMPLES", 2000)
+    monkeypatch.setattr("finpod.evidence.skill.RESAMPLES", 2000)
 
 
 def random_tilts(market, count, seed):

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import empyrical
 import numpy as np
@@ -284,7 +284,7 @@ def test_the_description_carries_the_warnings(tmp_path):
     made = trained(30)
     export(made, tmp_path / "out")
     described = json.loads((tmp_path / "out" / MARKER).read_text())
-    assert described["warnings"] == list(made.warnings)
+    assert described["warnings"] == [asdict(warning) for warning in made.warnings]
     assert described["start"] == "2017-01-03"
     assert "tz_localize(None)" in described["dates"]
     assert described["data_hash"] == made.data_hash

@@ -173,20 +173,20 @@ def test_the_dates_are_those_of_the_window(market):
 def test_an_account_that_never_traded_has_no_fan(market):
     found = run(Idle(), market)[2]
     assert found.equity.empty
-    assert found.note == "it never traded, and nor would random weights with the same turnover"
+    assert found.reason == "never_traded"
 
 
 def test_a_market_of_one_name_has_no_fan():
     found = run(EqualWeight(), make_market([10.0, 11, 12, 11]))[2]
     assert found.equity.empty
-    assert found.note == "there are no two names to choose among"
+    assert found.reason == "one_asset"
 
 
 def test_intraday_data_have_no_fan(market):
     dates = market.dates[0] + np.timedelta64(9, "h") + np.timedelta64(10, "m") * np.arange(6)
     found = run(EqualWeight(), replace(market.rows(0, 6), dates=dates, last_bar=None))[2]
     assert found.equity.empty
-    assert found.note == "it is for daily bars, and these are intraday"
+    assert found.reason == "intraday"
 
 
 def test_one_day(market):

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finpod.saved import load_result
-from finpod.table import headline, percent, ratio
 from made_results import examined, make_result, trained
 
+from finpod.backtesting.result_io import load_result
+from finpod.backtesting.text import headline
 from finpod.errors import InputError
+from finpod.figures import percent, ratio
+from finpod.records import Event, ResultWarning
 from finpod.report import render, write_report
 from finpod.report.charts import draw
 from finpod.report.provenance import provenance
@@ -58,7 +60,7 @@ class Page(HTMLParser):
 def few_resamples():
     """The intervals of the verdicts have tests of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("finpod.evidence.verdict.RESAMPLES", 100)
+        patch.setattr("finpod.evidence.skill.RESAMPLES", 100)
         yield
 
 
@@ -161,7 +163,7 @@ def test_e05_every_shape_of_history_renders(name):
     for absurd in ("inf", "nan", "-0.00%", "e+1"):
         assert not re.search(rf"(?<![\w.]){re.escape(absurd)}(?!\w)", text), absurd
     assert ("None: the account never fell below a peak." in text) == (result.metrics.max_drawdown == 0)
-    assert ("scaled up to a year from only" in text) == (result.metrics.days < 20)
+    assert ("* scaled to a year from only" in text) == (result.metrics.days < 20)
     assert ("Luck or skill?" in text) == (result.metrics.days >= 20 and result.metrics.volatility > 0)
     assert "Where it came from" in text
 
@@ -215,8 +217,8 @@ def test_names_are_escaped_everywhere():
             days=40,
             strategy=evil,
             benchmark=evil,
-            warnings=(evil,),
-            events=(evil,),
+            warnings=(ResultWarning("note", {"text": evil}),),
+            events=(Event("2017-02-01", "no_price", evil),),
             agent={evil: evil, "list": [{evil: 1}, {evil: 2}]},
             manifest={"title": evil, evil: [evil]},
             windows={evil: ("2016-01-04", "2016-12-30")},
@@ -298,11 +300,11 @@ def test_a23_the_excess_says_on_which_days_it_is():
 def test_in_sample_is_said_in_red():
     windows = {"train": ("2016-01-04", "2017-02-01")}
     html = render(trained(days=60, in_sample=True, trained_until="2017-02-01", windows=windows))
-    assert '<li class="red">In-sample: the window overlaps' in html
+    assert '<li class="red">In-sample: the window starts on or before 2017-02-01' in html
     assert '<span class="badge red">In-sample</span>' in html
     assert "train window</text>" in html
-    said = notes(trained(days=60, in_sample=True, warnings=("in-sample: said already",)))
-    assert said == [("In-sample: said already", True)]
+    warned = (ResultWarning("in_sample", {"trained_until": "2017-02-01"}),)
+    assert len(notes(trained(days=60, in_sample=True, warnings=warned))) == 1
 
 
 def test_simulated_prices_are_labelled():
@@ -377,7 +379,7 @@ def test_an_agents_own_seed_is_called_so(html):
 
 def test_members_of_one_seed_are_no_measure_of_luck():
     equity = make_result(days=60).equity
-    html = render(make_result(days=60, variants={f"member {i}": equity for i in range(3)}))
+    html = render(make_result(days=60, variants={f"member {i}": equity for i in range(3)}, variant_kind="member"))
     assert "Each of 3 members of one seed on its own over this window" in html
     assert "their deviation understates luck" in html
 

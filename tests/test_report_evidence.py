@@ -8,17 +8,22 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.saved import load_result
-from finpod.table import money, percent, ratio
-from made_results import examined, made_significance, make_result, trained
+from made_results import examined, made_evidence, made_intervals, make_result, trained
 from test_report import Page, few_resamples  # noqa: F401
 
+from finpod.backtesting.result_io import load_result
+from finpod.backtesting.sentences import luck_sentence
+from finpod.evidence import skill
+from finpod.evidence.alarms import alarms
+from finpod.evidence.attribution import attribute
+from finpod.figures import amount, money, percent, ratio
 from finpod.measures import metrics, relative
+from finpod.records import Audit, Finding, ResultWarning, Severity
 from finpod.report import render
 from finpod.report.drawing import CURVES, report_style
 from finpod.report.rivals import BANDS, fan_chart, growth_chart, rival_charts
 from finpod.report.sections import notes
-from finpod.report.skill import audit_line, in_order, luck, mark, not_run, probabilities, rules, scale_of, sweep
+from finpod.report.skill import audit_line, luck, mark, not_run, probabilities, rules, scale_of, sweep
 from finpod.report.sources import facts, gains, worst_months
 
 NEW = {
@@ -40,13 +45,6 @@ def html(result):
     return render(result)
 
 
-def lucky(**changes):
-    """A short result with the given findings on luck in the place of its own."""
-    result = make_result(days=60)
-    result.__dict__["significance"] = made_significance() | changes
-    return result
-
-
 def test_every_section_is_there_and_can_be_reached(html):
     for anchor, title in NEW.items():
         assert f'<h2 id="{anchor}">{title}</h2>' in html
@@ -66,21 +64,27 @@ def test_what_was_not_run_is_left_out_and_named():
 
 def test_the_audit_is_a_line_if_passed_and_a_red_box_if_not(html):
     assert "Look-ahead audit: passed on 2 days; what it does not cover stands under Provenance." in Page(html).text
-    assert "Not checked state kept outside the strategy Passed yes" in Page(html).text
+    assert "Not checked days that were not sampled Passed yes" in Page(html).text
     assert "Looks ahead" not in html
-    found = {"passed": False, "findings": ["the weight of N03 changed", "<b>"], "days": 1, "unchecked": None}
-    failed = render(make_result(days=30, audit=found))
+    changed = Finding(
+        "cut",
+        Severity.LOOKS_AHEAD,
+        "decisions",
+        "2024-01-05",
+        "<b>",
+        size=0.5,
+        data={"largest_on": "2024-01-05", "days": 1, "checked": 1},
+    )
+    failed = render(make_result(days=30, audit=Audit(False, (changed,), ("2024-01-05",))))
     assert '<span class="badge red">Looks ahead</span>' in failed
     assert "<p>Look-ahead audit: failed on 1 day</p>" in failed
-    assert "<li>the weight of N03 changed</li><li>&lt;b&gt;</li>" in failed
-    assert (
-        audit_line(make_result(days=30, audit={"passed": True, "days": 3}))[0] == "Look-ahead audit: passed on 3 days"
-    )
+    assert "the weight of &lt;b&gt; on 2024-01-05 changes by 0.5" in failed
+    assert audit_line(Audit(True, days=("a", "b", "c"))) == "Look-ahead audit: passed on 3 days"
 
 
 def test_intervals_stand_in_a_table_with_their_drawing(result, html):
     text = Page(html).text
-    found = luck(result)
+    found = luck(result, made_evidence())
     assert [title for title, _ in found["groups"]] == ["Sharpe ratio", "CAGR", "Max drawdown"]
     for title, spans in found["groups"]:
         assert [span.label for span in spans] == ["strategy", "minus equal weight", "minus QQQ"], title
@@ -92,8 +96,8 @@ def test_intervals_stand_in_a_table_with_their_drawing(result, html):
     assert found["groups"][1][1][0].interval == "-3.6% to 19.0%"
     assert found["groups"][2][1][0].said == "below zero"
     assert html.split('class="spans"')[1].split("</table>")[0].count('<span class="track"') == 9
-    assert made_significance()["sentence"] in text
-    assert "10,000 resamples" in text
+    assert luck_sentence(result) in text
+    assert f"{skill.RESAMPLES:,} resamples" in text
 
 
 def test_a_mark_lies_where_its_figures_do():
@@ -108,7 +112,7 @@ def test_a_mark_lies_where_its_figures_do():
 
 
 def test_all_bars_of_a_measure_share_one_scale(result):
-    for _, spans in luck(result)["groups"]:
+    for _, spans in luck(result, made_evidence())["groups"]:
         assert len({span.mark.zero for span in spans}) == 1
         for span in spans:
             assert 0 <= span.mark.left <= span.mark.dot <= span.mark.left + span.mark.width <= 100
@@ -116,24 +120,28 @@ def test_all_bars_of_a_measure_share_one_scale(result):
 
 def test_undefined_figures_of_luck_are_not_drawn():
     nothing = {"low": None, "estimate": math.nan, "high": None}
-    result = lucky(intervals={"strategy": {"sharpe": nothing}}, probabilistic_sharpe=None, overfitting=math.nan)
-    ((_, (span,)),) = luck(result)["groups"]
+    undefined = {
+        "intervals": {"strategy": {"sharpe": nothing}},
+        "probabilistic_sharpe": None,
+        "overfitting": math.nan,
+    }
+    shown = luck(make_result(days=60), made_evidence() | undefined)
+    ((_, (span,)),) = shown["groups"]
     assert (span.estimate, span.interval, span.said, span.mark) == ("n/a", "n/a to n/a", "undefined", None)
-    asked = [question for question, _, _ in luck(result)["answers"]]
+    asked = [question for question, _, _ in shown["answers"]]
     assert "Chance that the true Sharpe ratio is above zero" not in asked
     assert "Chance that the choice was overfitted" not in asked
     assert "Random portfolios beaten" in asked
-    Page(render(result))
 
 
 def test_each_probability_is_said_in_words(result):
-    answers = {question: (shown, meaning) for question, shown, meaning in luck(result)["answers"]}
+    answers = {question: (shown, meaning) for question, shown, meaning in luck(result, made_evidence())["answers"]}
     assert answers["Chance that the true Sharpe ratio is above zero"][0] == "93.2%"
-    deflated, meaning = answers["Chance that it is above the best of 16 trials without skill"]
+    deflated, meaning = answers["Chance that it is above the best of 16 without skill"]
     assert deflated == "61.4%"
     assert "luck alone would show 0.38" in meaning
     assert "deviate by 0.21 (measured in the search)" in meaning
-    assert answers["Chance that the lead over equal weight is above the best of 16 trials without skill"][0] == "40.2%"
+    assert answers["Chance that the lead over equal weight is above the best of 16 without skill"][0] == "40.2%"
     assert answers["Years needed"][0] == "11.2"
     assert "passes 95 %; this record has 1.2" in answers["Years needed"][1]
     assert answers["Years needed for the lead"][0] == "no number is enough"
@@ -145,7 +153,7 @@ def test_each_probability_is_said_in_words(result):
 
 
 def test_a_single_trial_has_nothing_to_be_deflated_by():
-    asked = [question for question, _, _ in probabilities(lucky(trials=1), made_significance() | {"trials": 1})]
+    asked = [question for question, _, _ in probabilities(make_result(days=60), made_evidence() | {"trials": 1})]
     assert asked[:2] == [
         "Chance that the true Sharpe ratio is above zero",
         "Chance that the lead over equal weight is above zero",
@@ -154,11 +162,11 @@ def test_a_single_trial_has_nothing_to_be_deflated_by():
 
 def test_what_the_result_finds_itself_can_be_shown():
     result = examined(days=300, names=12, randoms=40)
-    del result.__dict__["significance"]
-    found, text = luck(result), Page(render(result)).text
+    del skill._CACHE[result]
+    found, text = luck(result, skill.evidence(result)), Page(render(result)).text
     assert len(found["groups"]) == 3
     shown = {question: answer for question, answer, _ in found["answers"]}
-    assert shown["Random portfolios beaten"] == percent(result.significance["fan_beaten"], 1)
+    assert shown["Random portfolios beaten"] == percent(skill.evidence(result)["fan_beaten"], 1)
     assert all(answer in text for answer in shown.values())
     estimate = found["groups"][1][1][0].estimate
     assert estimate == percent(result.metrics.cagr)  # the headline table says the same
@@ -198,28 +206,22 @@ def test_a_rule_named_like_the_strategy_does_not_take_its_place():
     assert next(row for row in table.rows if row[0] == "first")[4] == ratio(base.metrics.sharpe)
 
 
+def steps_of(result):
+    """The cost sweep and the capacity as the report labels them."""
+    fees = {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}
+    return fees, {amount(size): figures for size, figures in result.capacity.items()}
+
+
 def test_sweeps_show_sharpe_and_rank(result, html):
-    table = sweep(result, result.cost_sweep)
+    fees, sizes = steps_of(result)
+    table = sweep(result, fees)
     assert table.head == ("", "0 bps", "5 bps", "10 bps", "20 bps", "50 bps")
     assert table.rows[0] == ("first", "0.70 (1)", "0.64 (1)", "0.58 (3)", "0.52 (5)", "0.46 (6)")
     assert [row[1][-2] for row in table.rows] == list("123456")
     assert (table.own, table.foot) == ("first", [])
-    sizes = sweep(result, result.capacity)
-    assert sizes.foot == [("costs a year of first", "0.40%", "0.80%", "1.60%", "3.20%")]
+    assert sweep(result, sizes).foot == [("costs a year of first", "0.40%", "0.80%", "1.60%", "3.20%")]
     assert "0.46 (6)" in html
     assert sweep(result, {}) is None
-
-
-def test_steps_stand_in_order_of_size_however_they_are_stored():
-    stored = ("$100M", "$10M", "$1B", "$1M", "$500K", "$2500")
-    assert list(in_order(dict.fromkeys(stored))) == ["$2500", "$500K", "$1M", "$10M", "$100M", "$1B"]
-    assert list(in_order(dict.fromkeys(("10 bps", "2.5 bps", "0 bps", "50 bps")))) == [
-        "0 bps",
-        "2.5 bps",
-        "10 bps",
-        "50 bps",
-    ]
-    assert list(in_order({"dear": 1, "1e3 bps": 2, "5 bps": 3})) == ["5 bps", "1e3 bps", "dear"]
 
 
 def test_sweeps_read_back_from_disk_may_hold_nulls():
@@ -234,7 +236,7 @@ def test_sweeps_read_back_from_disk_may_hold_nulls():
 
 def test_the_lines_over_fees_take_the_colours_of_the_curves(result):
     with report_style():
-        chart = growth_chart(result, result.cost_sweep, "CAGR by fee a side", "fees")
+        chart = growth_chart(result, steps_of(result)[0], "CAGR by fee a side", "fees")
     assert chart.curves == ("strategy", "equal-weight", "random")
     assert "from 10.50% to 6.90%" in chart.alt
     assert all(f"var(--{key})" in chart.svg for key in chart.curves)
@@ -243,7 +245,7 @@ def test_the_lines_over_fees_take_the_colours_of_the_curves(result):
         step: {name.replace(" ", "-"): at for name, at in found.items()} for step, found in result.capacity.items()
     }
     assert growth_chart(result, named, "CAGR by size", "sizes").curves == chart.curves
-    few = dict(list(result.cost_sweep.items())[:2])
+    few = dict(list(steps_of(result)[0].items())[:2])
     assert growth_chart(result, few, "CAGR by fee a side", "fees") == (
         "CAGR by fee a side",
         "Fewer than 3 steps: see the table.",
@@ -273,7 +275,7 @@ def test_portfolios_that_were_ruined_have_no_place_in_the_fan():
 
 
 def test_facts_on_exposure_are_those_of_the_attribution(result, html):
-    found, text = result.attribution, Page(html).text
+    found, text = attribute(result), Page(html).text
     shown = {what: (figure, meaning) for what, figure, meaning in facts(result, found)}
     assert shown["Beta with QQQ"] == (
         ratio(result.relative.beta),
@@ -289,15 +291,15 @@ def test_facts_on_exposure_are_those_of_the_attribution(result, html):
 def test_an_account_that_never_traded_has_few_facts():
     base = make_result([1000.0] * 30)
     idle = replace(base, weights=base.weights * 0, trades=base.trades.iloc[:0], turnover=base.turnover * 0)
-    assert [what for what, *_ in facts(idle, idle.attribution)] == [
+    assert [what for what, *_ in facts(idle, attribute(idle))] == [
         "Beta with QQQ",
         "Beta with equal weight",
         "Invested",
     ]
     assert "Nothing was ever held." in Page(render(idle)).text
-    assert "degenerate policy: it never traded" in idle.attribution.alarms
+    assert ResultWarning("never_traded") in alarms(idle)
     assert ("Degenerate policy: it never traded", False) in notes(idle)
-    assert notes(replace(idle, warnings=idle.attribution.alarms)) == notes(idle)
+    assert notes(replace(idle, warnings=alarms(idle))) == notes(idle)
 
 
 def test_names_at_both_ends_and_the_rest_make_the_whole():
@@ -326,7 +328,7 @@ def test_few_names_are_all_shown():
 
 
 def test_the_worst_months_stand_beside_those_of_the_strategy(result, html):
-    found = result.attribution
+    found = attribute(result)
     table = worst_months(result, found)
     assert table.head == ("Month", "QQQ", "first", "equal weight")
     worst = found.worst_months[0]
@@ -347,12 +349,11 @@ def test_names_are_escaped_in_the_new_sections():
         baselines={evil + "2": base.baselines["minimum variance"]},
         cost_sweep=figures,
         capacity=figures,
-        audit={"passed": False, "findings": [evil], "days": 2, "unchecked": [evil]},
+        audit=Audit(False, (Finding("held", Severity.CAN_LOOK_AHEAD, "decisions", "2024-01-05", evil, note=evil),)),
         variants={evil: base.equity, "b": base.equity},
         weights=base.weights.rename(columns={"N00": evil}),
         trades=base.trades.replace({"ticker": {"N00": evil}}),
     )
-    result.__dict__["significance"] = made_significance() | {"sentence": evil, "trial_sd_source": evil}
     html = render(result)
     assert "<script" not in html
     assert Page(html).text.count(evil) > 10
@@ -361,7 +362,7 @@ def test_names_are_escaped_in_the_new_sections():
 def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
     result.save(tmp_path / "run")
     again = load_result(tmp_path / "run")
-    again.__dict__["significance"] = made_significance()
+    skill._CACHE[again] = made_intervals()
     assert render(again) == html
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.saved import load_result
 from made_markets import make_market, random_market
 
 from finpod.atomic import new_folder
 from finpod.backtester import backtest
+from finpod.backtesting.result_io import load_result
+from finpod.comparison.comparison import headings
+from finpod.comparison.runs import compare
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
+from finpod.records import ResultWarning
 from finpod.result import BacktestResult
 from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
 
@@ -199,7 +202,7 @@ def word_weights(folder):
         (lambda folder: (folder / "result.json").unlink(), "holds no backtest result"),
         (lambda folder: (folder / "result.json").write_text("{"), "holds no backtest result"),
         (lambda folder: (folder / "result.json").write_text("[]"), "holds no backtest result"),
-        (lambda folder: (folder / "result.json").write_text('{"format": 2}'), r"is damaged \(it lacks 'strategy'\)"),
+        (lambda folder: (folder / "result.json").write_text('{"format": 3}'), r"is damaged \(it lacks 'strategy'\)"),
         (lambda folder: (folder / "returns.csv").unlink(), r"is damaged \(.*No such file.*returns.csv"),
         (lambda folder: (folder / "returns.csv").write_text(""), r"is damaged \("),
         (lambda folder: (folder / "returns.csv").write_text("a,b\n1,2\n"), r"is damaged \("),
@@ -230,7 +233,7 @@ def word_weights(folder):
         (lines("returns.csv", cell(20, 3, "999999.0")), "returns.csv is not what was written"),
         (half_weights, "weights.parquet is not what was written"),
         (lines("trades.csv", cell(1, 3, "1.0")), "trades.csv is not what was written"),
-        (edit(cost_sweep={"5 bps": {}}), "result.json is not what was written"),
+        (edit(cost_sweep={"5.0": {}}), "result.json is not what was written"),
         (edit(warnings=[]), "result.json is not what was written"),
         (lambda folder: (folder / "run.json").unlink(), "is damaged: run.json is missing"),
         (lambda folder: (folder / "SHA256SUMS").unlink(), "is damaged: SHA256SUMS is missing"),
@@ -278,7 +281,7 @@ def test_another_format_is_refused(tmp_path):
     folder = run().save(tmp_path / "run")
     content = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(content | {"format": 99}))
-    with pytest.raises(InputError, match="has result format 99, this finpod reads 2; run it again"):
+    with pytest.raises(InputError, match="has result format 99, this finpod reads 3; run it again"):
         load_result(folder)
 
 
@@ -314,8 +317,8 @@ def test_a14_after_ruin_everything_is_finite():
 # --- caveats ------------------------------------------------------------------------------------------------------
 
 
-def warnings_of(strategy, market, **options) -> str:
-    return "\n".join(backtest(strategy, market, **options).warnings)
+def codes_of(strategy, market, **options) -> set[str]:
+    return {warning.code for warning in backtest(strategy, market, **options).warnings}
 
 
 def flat(days=30, **manifest):
@@ -324,44 +327,57 @@ def flat(days=30, **manifest):
 
 
 @pytest.mark.parametrize(
-    ("weights", "warning"),
-    [
-        ((0, 0, 0), "degenerate policy: it never traded"),
-        ((0.01, 0.01, 0.01), "degenerate policy: almost all cash"),
-        ((0.97, 0, 0), "degenerate policy: almost all in one name"),
-    ],
+    ("weights", "code"),
+    [((0, 0, 0), "never_traded"), ((0.01, 0.01, 0.01), "all_cash"), ((0.97, 0, 0), "one_asset")],
 )
-def test_degenerate_policies_are_named(weights, warning):
-    assert warning in warnings_of(Constant(*weights), flat())
-    assert "degenerate" not in warnings_of(EqualWeight(), flat())
+def test_degenerate_policies_are_named(weights, code):
+    assert code in codes_of(Constant(*weights), flat())
+    assert code not in codes_of(EqualWeight(), flat())
 
 
 def test_buy_and_hold_is_named():
-    assert "buy and hold: it traded on one day only" in warnings_of(BuyAndHold(), flat())
+    assert "one_trading_day" in codes_of(BuyAndHold(), flat())
 
 
 @pytest.mark.parametrize(("days", "short"), [(20, True), (21, False)])
 def test_a13_a_short_history_is_warned_of(days, short):
-    assert ("short history" in warnings_of(EqualWeight(), flat(days))) == short
+    assert ("short_history" in codes_of(EqualWeight(), flat(days))) == short
 
 
 @pytest.mark.parametrize(
     ("manifest", "warning"),
     [
-        ({"source": "simulated"}, "simulated prices"),
-        ({"survivorship": True, "membership": "list of 2026"}, "survivorship: list of 2026; names that failed"),
-        ({"benchmark_kind": "price return"}, "is a price return: it leaves dividends out"),
-        ({"missing": ["XYZ"]}, "1 members lack prices on some of these dates, and are left out then: XYZ"),
-        ({"notes": ["mind this"]}, "mind this"),
+        ({"source": "simulated"}, ResultWarning("simulated", {"title": "no title"})),
+        (
+            {"survivorship": True, "membership": "list of 2026"},
+            ResultWarning("survivorship", {"membership": "list of 2026"}),
+        ),
+        ({"benchmark_kind": "price return"}, ResultWarning("price_return_benchmark", {"benchmark": "QQQ"})),
+        ({"missing": ["XYZ"]}, ResultWarning("missing_members", {"tickers": ["XYZ"], "count": 1})),
+        ({"notes": ["mind this"]}, ResultWarning("note", {"text": "mind this"})),
     ],
 )
 def test_the_data_speak_for_themselves(manifest, warning):
-    assert warning in warnings_of(EqualWeight(), flat(**manifest))
-    assert warning not in warnings_of(EqualWeight(), flat())
+    assert warning in backtest(EqualWeight(), flat(**manifest)).warnings
+    assert warning not in backtest(EqualWeight(), flat()).warnings
+
+
+def test_a_note_of_the_vendor_is_never_grave(tmp_path):
+    """A note that speaks of in-sample files says nothing of the strategy."""
+    notes = ["in-sample and out-of-sample files of the vendor were joined", "LOOKS AHEAD of nothing"]
+    result = backtest(EqualWeight(), flat(notes=notes))
+    other = backtest(BuyAndHold(), flat(notes=notes))
+    assert not any(warning.grave for warning in result.warnings)
+    page = result.report(tmp_path / "page.html").read_text()
+    assert '<li class="red">' not in page
+    assert "In-sample and out-of-sample files of the vendor were joined" in page
+    compared = compare([result, other])
+    assert set(compared.flaws.values()) == {""}
+    assert headings(compared) == ["equal-weight", "buy-and-hold"]
 
 
 def test_selection_is_warned_of_and_in_sample_comes_first():
     strategy = Constant(0.3, 0.3, 0.3, trained_until="2024-02-01", trials=40)
     result = backtest(strategy, flat(survivorship=True), allow_in_sample=True)
-    assert result.warnings[0].startswith("in-sample: the window starts on or before 2024-02-01")
-    assert "chosen among 40 trials" in "\n".join(result.warnings)
+    assert result.warnings[0] == ResultWarning("in_sample", {"trained_until": "2024-02-01"})
+    assert ResultWarning("many_trials", {"trials": 40, "on": "validation"}) in result.warnings

@@ -5,23 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.caveats import caveats
-from finpod.table import (
-    ROWS,
-    agents_line,
-    count,
-    describe_terms,
-    format_result,
-    headline,
-    money,
-    percent,
-    ratio,
-    spread_line,
-    times,
-)
 from made_results import make_result, trained
 
+from finpod.backtesting.sentences import warning_sentence
+from finpod.backtesting.text import ROWS, agents_line, describe_terms, format_result, headline, spread_line
+from finpod.evidence.warnings import warnings_of
+from finpod.figures import count, money, percent, ratio, times
 from finpod.market.ledger import Costs
+from finpod.records import Event
 
 
 def row(text, label):
@@ -89,7 +80,7 @@ def test_a11_a_flat_account_shows_no_absurd_ratio():
 def test_a13_short_histories_are_starred():
     text = str(make_result([100.0, 101.0]))
     assert row(text, "CAGR *")[0] == "1,127.40%"
-    assert "* scaled up to a year from only 1 return: not to be relied on" in text
+    assert "* scaled to a year from only 1 return" in text
     assert "*" not in str(make_result(days=20))
     assert all(
         label.endswith("*") == item.yearly
@@ -115,11 +106,11 @@ def test_a23_the_benchmark_may_miss_days():
 
 
 def test_warnings_and_events_follow_the_table():
-    events = tuple(f"event number {number}" for number in range(8))
+    events = tuple(Event(f"2018-03-0{day}", "no_price", f"N{day}") for day in range(1, 9))
     text = str(trained(events=events))
     assert "warning: chosen among 16 trials" in text
-    assert "event: event number 4" in text
-    assert "event number 5" not in text
+    assert "event: 2018-03-05: N5 was not bought" in text
+    assert "N6" not in text
     assert text.endswith("event: and 3 more, all in the report")
 
 
@@ -159,7 +150,7 @@ def test_c06_turnover_is_defined_beside_it():
 )
 def test_d24_the_spread_says_of_what_it_is(name, said):
     equity = make_result(days=60).equity
-    line = spread_line(make_result(days=60, variants={f"{name} {i}": equity for i in range(3)}))
+    line = spread_line(make_result(days=60, variants={f"{name} {i}": equity for i in range(3)}, variant_kind=name))
     assert line.startswith(said)
     assert ("understates luck" in line) == (name == "member")
 
@@ -171,7 +162,8 @@ def test_single_agents_are_averaged_only_where_no_other_line_does():
     seeds = agents_line(make_result(days=60, agents=agents, variants={"seed 0": base.equity, "seed 1": base.equity}))
     assert seeds.startswith(best)
     assert "; all 3, mean (standard deviation): Sharpe" in seeds
-    members = agents_line(make_result(days=60, agents=agents, variants={f"member {i}": base.equity for i in range(3)}))
+    alone = {f"member {i}": base.equity for i in range(3)}
+    members = agents_line(make_result(days=60, agents=agents, variants=alone, variant_kind="member"))
     assert members.startswith(best)
     assert "mean" not in members
     assert agents_line(base) == ""
@@ -184,14 +176,15 @@ def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
     benchmark.iloc[missing] = math.nan
     part = make_result(days=40, benchmark_equity=benchmark)
     bars = benchmark.dropna()
-    (said,) = [note for note in caveats(part) if "QQQ" in note]
+    (warning,) = [warning for warning in warnings_of(part) if warning.code == "benchmark_cover"]
+    said = warning_sentence(warning)
     assert (
         f"has {len(bars)} of the window's 41 bars, from {bars.index[0]:%Y-%m-%d} to {bars.index[-1]:%Y-%m-%d}" in said
     )
     difference = part.metrics.total_return - part.benchmark_metrics.total_return
     agrees = math.isclose(part.relative.excess, difference, rel_tol=1e-12)
     assert agrees == ("not the difference of the two total returns" not in said)
-    assert not any("QQQ" in note for note in caveats(base))
+    assert not any(warning.code == "benchmark_cover" for warning in warnings_of(base))
 
 
 def test_terms_name_every_cost():

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from finpod.saved import load_result
 from made_markets import random_market
 
 from finpod.backtester import backtest
+from finpod.backtesting.result_io import load_result
 from finpod.report import write_report
 from finpod.strategy import Strategy
 
@@ -27,6 +27,7 @@ class Family(Fixed):
 
     def __init__(self):
         super().__init__("family", 0.5, 0.3, 0.2)
+        self.variant_kind = "seed"
         self.variants = [Fixed("seed 0", 1, 0, 0), Fixed("seed 1", 0.5, 0.5, 0), Fixed("seed 2", 0, 0.4, 0.6)]
 
 

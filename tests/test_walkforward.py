@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.saved import load_result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_agents import CONFIG, FEATURES, SMALL, VALIDATION, tiny_train
 from made_markets import make_market, random_market
 
 import finpod
+from finpod.backtesting.result_io import load_result
 from finpod.errors import CheckpointError, InputError, StrategyError
 from finpod.lookahead.audit import audit, with_noise_after
 from finpod.market.data import MarketData

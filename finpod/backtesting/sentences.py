@@ -268,7 +268,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
     """What the interval of an excess growth says, and what the audit takes away from it."""
     above = verdict.code is Code.MORE
-    name = {EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}.get(verdict.over, verdict.over)
+    name = {EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}[verdict.over]
     hindsight = above and verdict.over == BENCHMARK and result.manifest.get("survivorship")
     return (
         f"Excess over {name}: {_span(verdict)}: {_LUCK[verdict.code]}"

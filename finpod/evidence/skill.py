@@ -45,16 +45,11 @@ class Verdict(NamedTuple):
     """The yearly growth of a strategy in excess of another curve, and what its interval says."""
 
     over: str
-    """`EQUAL_WEIGHT`, `BENCHMARK`, or the name of another curve."""
+    """`EQUAL_WEIGHT` or `BENCHMARK`."""
     interval: Interval
     """Of the difference of the CAGRs, a fraction a year."""
     code: Code
     """What the interval says, as if nothing else had been tried."""
-
-
-def excess_over(result: BacktestResult, other: pd.Series, name: str = "other") -> Verdict | None:
-    """The growth in excess of another curve on common days, at 95 %; None for a short or equal history."""
-    return _verdict(_against(result, {name: result.sessions_of(other)}), name)
 
 
 def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:

@@ -78,7 +78,7 @@ def skill(result: BacktestResult) -> dict[str, Any]:
         "audit_failed": audit is not None and audit.passed is False,
         "unaudited": audit is not None and audit.passed is None,
         "not_run": not_run(result),
-        "luck": luck(result),
+        "luck": luck(result, evidence(result)),
         "rules": rules(result),
         "random_name": f"{result.fan.shape[1]:,} random portfolios: median, middle half, nine in ten",
         "fees": sweep(result, {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}),
@@ -115,9 +115,8 @@ def not_run(result: BacktestResult) -> str:
     return f"Not run for this result: {', '.join(missing)}." if missing else ""
 
 
-def luck(result: BacktestResult) -> dict[str, Any] | None:
+def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | None:
     """The section on luck: sentence, intervals by measure, and the probabilities in words; None for a short history."""
-    found = evidence(result)
     groups = [
         (title, spans) for key, title, show, places in _MEASURES if (spans := _spans(result, found, key, show, places))
     ]  # [(measure, rows)]

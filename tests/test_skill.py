@@ -1,4 +1,4 @@
-"""What is said of whether an excess is more than luck, in figures and in sentences."""
+"""Intervals, verdicts and deflated ratios of a result, and the sentences made of them."""
 
 import json
 import math
@@ -7,11 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.evidence.verdict import MEASURED, RESAMPLES, SAMPLING, evidence, excess_over, sentence, verdicts
 from made_results import make_result
 
 from finpod import bootstrap
-from finpod.evidence import verdict
+from finpod.backtesting.sentences import luck_sentence, verdict_lines
+from finpod.evidence import skill
+from finpod.evidence.skill import (
+    BENCHMARK,
+    EQUAL_WEIGHT,
+    MEASURED,
+    RESAMPLES,
+    SAMPLING,
+    Code,
+    evidence,
+    intervals_of,
+    verdicts,
+)
 from finpod.jsonable import to_json
 from finpod.significance import expected_best, minimum_length, probabilistic_sharpe
 
@@ -23,7 +34,7 @@ YEARS = ("minimum_years", "minimum_active_years")
 @pytest.fixture(autouse=True)
 def fewer_resamples(monkeypatch):
     assert RESAMPLES == 10_000
-    monkeypatch.setattr(verdict, "RESAMPLES", 1000)
+    monkeypatch.setattr(skill, "RESAMPLES", 1000)
 
 
 def curve(steps, index):
@@ -41,40 +52,35 @@ def against(mean, sd=0.002, trials=1, **changes):
 
 
 @pytest.mark.parametrize(
-    ("mean", "verdict"),
-    [
-        (0.00005, "not distinguishable from luck"),
-        (0.0008, "more than luck explains"),
-        (-0.0008, "worse than luck explains"),
-    ],
+    ("mean", "code"),
+    [(0.00005, Code.NOT_DISTINGUISHABLE), (0.0008, Code.MORE), (-0.0008, Code.WORSE)],
 )
-def test_noise_is_luck_an_edge_is_more_and_a_loss_is_worse(mean, verdict):
+def test_noise_is_luck_an_edge_is_more_and_a_loss_is_worse(mean, code):
     result = against(mean)
-    assert sentence(result, result.equal_weight_equity, "equal weight").endswith(f": {verdict}")
+    (over_equal_weight, _) = verdicts(result)
+    assert (over_equal_weight.over, over_equal_weight.code) == (EQUAL_WEIGHT, code)
+    assert evidence(result)["verdicts"][EQUAL_WEIGHT] == code.value
 
 
 def test_the_best_of_many_trials_is_not_judged_as_one():
-    result = against(0.0008, trials=24)
-    assert sentence(result, result.equal_weight_equity, "x").endswith(
-        "more than luck explains if this were the only trial"
-    )
+    assert verdict_lines(against(0.0008, trials=24))[0].endswith("if this were the only trial")
+    assert "only trial" not in verdict_lines(against(0.0008))[0]
 
 
 def test_hindsight_is_held_against_the_excess_over_the_benchmark():
     made = against(0.0008, manifest={"survivorship": True})
     flattered = against(0.0008, manifest={"survivorship": True}, benchmark_equity=made.equal_weight_equity)
-    own, bench = verdicts(flattered)
-    assert own.endswith(": more than luck explains")
-    assert bench.endswith("but names chosen with hindsight explain it as well")
+    own, bench = verdict_lines(flattered)
+    assert "hindsight" not in own
+    assert "hindsight" in bench
 
 
 def test_the_sentence_holds_the_figures():
     result = against(0.00005)
-    found = excess_over(result, result.equal_weight_equity)
-    said = sentence(result, result.equal_weight_equity, "equal weight")
+    found = verdicts(result)[0].interval
     assert (
         f"{100 * found.estimate:+.1f} points a year, 95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
-        in said
+        in verdict_lines(result)[0]
     )
     assert found.estimate == result.metrics.cagr - result.equal_weight_metrics.cagr or np.isclose(
         found.estimate, result.metrics.cagr - result.equal_weight_metrics.cagr
@@ -85,15 +91,14 @@ def test_both_comparisons_are_made_and_gaps_are_left_out():
     result = against(0.00005)
     holes = result.benchmark_equity.copy()
     holes.iloc[[5, 6, 100]] = np.nan
-    said = verdicts(against(0.00005, benchmark_equity=holes))
-    assert [text.split(":")[0] for text in said] == ["Excess over equal weight", "Excess over QQQ"]
+    assert [verdict.over for verdict in verdicts(against(0.00005, benchmark_equity=holes))] == [EQUAL_WEIGHT, BENCHMARK]
 
 
 def test_there_is_no_sentence_without_a_history_or_a_difference():
     short = make_result(days=10)
-    assert verdicts(short) == []
+    assert verdicts(short) == ()
     same = against(0.0, sd=0.0)
-    assert excess_over(same, same.equal_weight_equity) is None
+    assert [verdict.over for verdict in verdicts(same)] == [BENCHMARK]
     nothing = make_result(days=DAYS, benchmark_equity=pd.Series(np.nan, make_result(days=DAYS).equity.index))
     assert len(verdicts(nothing)) == 1
 
@@ -105,10 +110,10 @@ def test_evidence_is_the_intervals_and_the_ratios():
     steps, active = np.expm1(own), np.expm1(own) - np.expm1(base)
     sd = 1 / math.sqrt(DAYS / 252)
     best = expected_best(12, sd)
-    assert list(found["intervals"]) == ["strategy", "minus equal weight", "minus benchmark"]
+    assert list(found["intervals"]) == ["strategy", EQUAL_WEIGHT, BENCHMARK]
     assert found["intervals"]["strategy"]["sharpe"]["estimate"] == pytest.approx(result.metrics.sharpe)
     drawdown = result.metrics.max_drawdown - result.benchmark_metrics.max_drawdown
-    assert found["intervals"]["minus benchmark"]["max_drawdown"]["estimate"] == pytest.approx(drawdown)
+    assert found["intervals"][BENCHMARK]["max_drawdown"]["estimate"] == pytest.approx(drawdown)
     assert found["probabilistic_sharpe"] == pytest.approx(probabilistic_sharpe(steps))
     assert found["deflated_sharpe"] == pytest.approx(probabilistic_sharpe(steps, best))
     assert found["deflated_active_sharpe"] == pytest.approx(probabilistic_sharpe(active, best))
@@ -150,23 +155,17 @@ def test_the_risk_free_rate_is_taken_off():
 def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
     """The intervals are worked out once, whoever asks first."""
     calls, whole = [], bootstrap.intervals
-    monkeypatch.setattr(verdict, "intervals", lambda *given, **settings: calls.append(1) or whole(*given, **settings))
+    monkeypatch.setattr(skill, "intervals", lambda *given, **settings: calls.append(1) or whole(*given, **settings))
     result = against(0.00005)
-    own, bench = verdicts(result)
+    own, bench = verdict_lines(result)
     found = evidence(result)
-    assert (own, bench) == tuple(verdicts(result))
+    assert [own, bench] == verdict_lines(result)
     assert len(calls) == 1
-    for said, key in (
-        (own, "minus equal weight"),
-        (bench, "minus benchmark"),
-        (found["sentence"], "minus equal weight"),
-    ):
+    for said, key in ((own, EQUAL_WEIGHT), (bench, BENCHMARK), (luck_sentence(result), EQUAL_WEIGHT)):
         span = found["intervals"][key]["cagr"]
         assert all(f"{100 * span[end]:+.1f}" in said for end in ("estimate", "low", "high"))
-    lead = excess_over(result, result.equal_weight_equity)
-    assert (
-        dict(zip(("low", "estimate", "high"), lead, strict=False)) == found["intervals"]["minus equal weight"]["cagr"]
-    )
+    lead = verdicts(result)[0].interval
+    assert dict(zip(("low", "estimate", "high"), lead, strict=False)) == found["intervals"][EQUAL_WEIGHT]["cagr"]
 
 
 @pytest.mark.parametrize(
@@ -180,10 +179,11 @@ def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
     ],
 )
 def test_the_sentence_sums_up_interval_and_probability(mean, trials, said):
-    found = evidence(against(mean, trials=trials))
-    assert found["sentence"].endswith(f" {100 * found['deflated_active_sharpe']:.0f} %: {said}")
+    result = against(mean, trials=trials)
+    sentence = luck_sentence(result)
+    assert sentence.endswith(f" {100 * evidence(result)['deflated_active_sharpe']:.0f} %: {said}")
     hurdle = "zero" if trials == 1 else f"the best of {trials} without skill"
-    assert f"true Sharpe ratio is above {hurdle} is" in found["sentence"]
+    assert f"above {hurdle} is" in sentence
 
 
 def test_the_share_of_random_portfolios_that_are_beaten():
@@ -202,16 +202,15 @@ def test_a_short_history_has_neither_intervals_nor_probabilities():
     short = make_result(days=10, fan=pd.DataFrame({0: make_result(days=10, seed=1).equity}))
     found = evidence(short)
     assert found["intervals"] == {}
-    assert found["sentence"] == ""
+    assert luck_sentence(short) == ""
     assert np.isnan([found[key] for key in (*PROBABILITIES, *YEARS)]).all()
-    assert excess_over(short, short.equal_weight_equity) is None
 
 
 def test_there_is_no_lead_over_an_equal_curve():
     same = against(0.0, sd=0.0)
     found = evidence(same)
-    assert list(found["intervals"]) == ["strategy", "minus benchmark"]
-    assert found["sentence"] == ""
+    assert list(found["intervals"]) == ["strategy", BENCHMARK]
+    assert luck_sentence(same) == ""
     assert math.isnan(found["deflated_active_sharpe"])
 
 
@@ -222,7 +221,7 @@ def test_a_ruined_account_has_no_intervals():
     assert found["probabilistic_sharpe"] < 0.05
     assert found["minimum_years"] == math.inf
     rival = make_result(days=299, equal_weight_equity=pd.Series(equity, make_result(days=299).equity.index))
-    assert list(evidence(rival)["intervals"]) == ["strategy", "minus benchmark"]
+    assert list(evidence(rival)["intervals"]) == ["strategy", BENCHMARK]
 
 
 def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
@@ -232,10 +231,8 @@ def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
     gaps, whole = (evidence(one)["intervals"] for one in (replace(result, benchmark_equity=holes), result))
     assert list(gaps) == list(whole)
     assert gaps["strategy"] == whole["strategy"]
-    assert gaps["minus equal weight"] == whole["minus equal weight"]
-    assert gaps["minus benchmark"] != whole["minus benchmark"]
-    lead = excess_over(result, holes)
-    assert gaps["minus benchmark"]["cagr"]["estimate"] == lead.estimate
+    assert gaps[EQUAL_WEIGHT] == whole[EQUAL_WEIGHT]
+    assert gaps[BENCHMARK] != whole[BENCHMARK]
 
 
 def test_intraday_results_are_judged_session_by_session():
@@ -258,7 +255,7 @@ def test_intraday_results_are_judged_session_by_session():
     )
     assert to_json(evidence(fine)) == to_json(evidence(daily))
     assert verdicts(fine) == verdicts(daily)
-    assert excess_over(fine, fine.equal_weight_equity) == excess_over(daily, daily.equal_weight_equity)
+    assert intervals_of(fine) == intervals_of(daily)
 
 
 def test_evidence_can_be_written_as_json():
