@@ -497,7 +497,7 @@ def test_audit_finds_who_looks_ahead(work, run):
     caught = run("audit seer.py --market sim --json")
     verdict = json.loads(caught.out)
     assert (caught.code, verdict["passed"], len(verdict["days"])) == (1, False, 12)
-    assert "first leak" in verdict["findings"][0]
+    assert verdict["findings"][0]["kind"] == "cut"
 
 
 def test_bench_prints_its_lines(run, monkeypatch):

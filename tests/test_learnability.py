@@ -185,9 +185,9 @@ def test_an_honest_agent_passes_the_audit(market, honest):
 def test_an_agent_that_peeks_one_day_ahead_is_caught_by_the_audit(market, peeking):
     found = audit(peeking, market, days=8, start=market.dates[30])
     assert not found.passed
-    assert any(finding.startswith("decisions: first leak") for finding in found.findings)
-    assert any(finding.startswith("feature tomorrow: first leak") for finding in found.findings)
-    assert not any(finding.startswith("feature return_5") for finding in found.findings)
+    assert any((finding.where, finding.kind) == ("decisions", "cut") for finding in found.findings)
+    assert any(finding.where == "tomorrow" for finding in found.findings)
+    assert not any(finding.where == "return_5" for finding in found.findings)
     assert not audit_features(market, [tomorrow], days=8).passed
 
 

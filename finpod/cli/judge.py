@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -139,7 +138,7 @@ def audit(
         prices = options.load(market, members, benchmark, extra=extra)
         verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end, progress=report)
     if as_json:
-        console.show_json({**asdict(verdict), "days": [f"{day!s:.10}" for day in verdict.days]})
+        console.show_json(verdict.to_record())
     else:
         print(verdict)
     if not verdict.passed:
