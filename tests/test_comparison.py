@@ -21,11 +21,10 @@ from finpod.comparison.comparison import (
     figure_rows,
     format_comparison,
     headings,
-    note_sentence,
     rank_rows,
     selection,
-    unfair_sentence,
 )
+from finpod.comparison.notes import note_sentence, unfair_sentence
 from finpod.comparison.runs import compare
 from finpod.errors import InputError
 from finpod.figures import percent, ratio

@@ -241,7 +241,7 @@ def _differences(result: BacktestResult, content: Mapping[str, Any]) -> Iterator
     facts: list[tuple[str, Any, Any]] = [
         ("start", f"{equity.index[0]:%Y-%m-%d}", content["start"]),
         ("end", f"{equity.index[-1]:%Y-%m-%d}", content["end"]),
-        ("number of returns", len(result.returns), content["metrics"]["days"]),
+        ("returns", len(result.returns), content["metrics"]["days"]),
         ("cash", float(equity.iloc[0]), content["cash"]),
         *((f"total return of {row}", own[row]["total_return"], stated[row]["total_return"]) for row in own),
         *((name, own["strategy"][name], stated["strategy"][name]) for name in ("turnover", "costs", "buys", "sells")),

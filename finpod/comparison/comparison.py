@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from finpod.backtesting.sentences import SEVERITIES, warning_sentence
-from finpod.backtesting.text import TURNOVER, describe_terms, short_note
+from finpod.backtesting.text import TURNOVER, short_note
 from finpod.bootstrap import Interval
 from finpod.comparison.contrasts import LEVEL, RESAMPLES, Pair, Rival
-from finpod.figures import COMMON, Row, count, figure, percent, plain, ratio, text_table
+from finpod.comparison.notes import Note, Unfair, note_sentence, unfair_sentence
+from finpod.figures import COMMON, Row, count, figure, plain, ratio, text_table
 from finpod.jsonable import to_json
 from finpod.records import ResultWarning, Severity, records
 from finpod.result import SHORT_HISTORY, BacktestResult
@@ -39,12 +40,7 @@ _NO_INTERVAL = {
     "ruined": "one of them was ruined",
     "same": "they are the same account",
 }
-_UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "data": ("data", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
-    "terms": ("terms", lambda value: describe_terms(*value)),
-    "cash": ("starting cash", lambda value: f"{value:,}"),
-    "risk_free": ("risk-free rates", percent),
-}
+
 
 RETURNS = ("total_return", "cagr", "excess", "excess_over_equal_weight")
 MORE = (*RETURNS, "sharpe", "sortino", "max_drawdown", "calmar", "information_ratio")
@@ -59,25 +55,6 @@ class Warned(NamedTuple):
     """The warning."""
     runs: tuple[str, ...]
     """Names of the runs that have it."""
-
-
-class Unfair(NamedTuple):
-    """A setting that differs between the runs and should not."""
-
-    what: str
-    """"data", "terms", "cash" or "risk_free"."""
-    groups: tuple[tuple[Any, tuple[str, ...]], ...]
-    """Each value of the setting and the runs that have it."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something a reader must know about a comparison."""
-
-    code: str
-    """"shortened" (the window), "several_rivals" or "intraday"."""
-    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """JSON values that the sentence is made of."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -243,30 +220,6 @@ def selection(comparison: Comparison) -> str:
     return (
         f"{said}: without any skill, luck alone is expected to show an information ratio over equal weight of "
         f"{' and of '.join(shown)}{behind}."
-    )
-
-
-def unfair_sentence(unfair: Unfair) -> str:
-    """Why a setting makes the comparison unfair."""
-    what, write = _UNFAIR[unfair.what]
-    groups = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in unfair.groups)
-    end = ", so Sharpe ratios here are against 0 %" if unfair.what == "risk_free" else ""
-    return f"no fair comparison: the {what} differ{'s' * (unfair.what == 'cash')}: {groups}{end}"
-
-
-def note_sentence(note: Note) -> str:
-    """What a reader must know about the comparison."""
-    data = note.data
-    if note.code == "several_rivals":
-        return "the runs do not share one benchmark and one equal weight (data, costs, fills or start differ): each is shown"
-    if note.code == "intraday":
-        start = "first bar on" if data["from"] == "open" else "close of the first one"
-        return f"intraday runs are compared session by session, from the {start}"
-    lengths = "; ".join(f"{name} has {closes:,} from {span}" for name, (closes, span) in data["runs"].items())
-    early = f". Runs that began earlier, {', '.join(data['invested'])}, enter with the positions they held"
-    return (
-        f"the window is shortened to the {data['closes']:,} closes that all runs have, {data['span']}: {lengths}"
-        + early * bool(data["invested"])
     )
 
 

@@ -8,7 +8,7 @@ from functools import reduce
 
 import pandas as pd
 
-from finpod.comparison.comparison import Comparison, Note, Unfair
+from finpod.comparison.comparison import Comparison
 from finpod.comparison.contrasts import (
     Rival,
     correlation_of,
@@ -18,6 +18,7 @@ from finpod.comparison.contrasts import (
     pairs_of,
     rivals_of,
 )
+from finpod.comparison.notes import Note, Unfair
 from finpod.errors import InputError
 from finpod.result import BacktestResult
 

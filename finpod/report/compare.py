@@ -15,14 +15,13 @@ from finpod.comparison.comparison import (
     contrasts,
     figure_rows,
     headings,
-    note_sentence,
     pairs_note,
     rank_rows,
     selection,
-    unfair_sentence,
     warning_lines,
 )
 from finpod.comparison.contrasts import LEVEL, RESAMPLES
+from finpod.comparison.notes import note_sentence, unfair_sentence
 from finpod.figures import percent, ratio
 from finpod.measures import drawdowns, session_dates
 from finpod.report.provenance import Table, provenance

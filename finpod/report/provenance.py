@@ -128,7 +128,7 @@ def _audit(audit: Audit | None) -> list[tuple[str, str]]:
     """Each point of the audit in full, one after the other."""
     if audit is None:
         return []
-    rows = [
+    points = [
         ("Days", "; ".join(audit.days)),
         ("Decisions", "" if audit.decisions is None else count(audit.decisions)),
         ("Findings", "; ".join(map(finding_sentence, audit.findings))),
@@ -136,7 +136,7 @@ def _audit(audit: Audit | None) -> list[tuple[str, str]]:
         ("Passed", {True: "yes", False: "no", None: "not audited"}[audit.passed]),
         ("Reason", reason(audit.reason, audit.note) if audit.reason else ""),
     ]
-    return [(label, text) for label, text in rows if text]
+    return [(label, text) for label, text in points if text]
 
 
 def _spread(rows: list[dict[str, Any]]) -> Table:
