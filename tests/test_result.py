@@ -221,7 +221,7 @@ def word_weights(folder):
         (lines("trades.csv", cell(1, 2, "few")), "trades.csv: shares holds 'few', not a number"),
         (edit(start="2001-01-02"), "start is 2001-01-02 in result.json, but 20"),
         (edit(end="2001-01-02"), "end is 2001-01-02 in result.json"),
-        (edit(metrics__days=7), "number of returns is 7 in result.json, but 53"),
+        (edit(metrics__days=7), "returns is 7 in result.json, but 53"),
         (edit(table__strategy__total_return="much"), r"is damaged \("),
         (edit(costs__fee_bps=-5), "fee_bps is -5"),
         (edit(costs__fee_bps="five"), r"is damaged \("),
@@ -314,7 +314,7 @@ def test_a14_after_ruin_everything_is_finite():
     assert result.cash_weight.iloc[-1] == 0
 
 
-# --- caveats ------------------------------------------------------------------------------------------------------
+# --- warnings ------------------------------------------------------------------------------------------------------
 
 
 def codes_of(strategy, market, **options) -> set[str]:

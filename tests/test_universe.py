@@ -142,7 +142,16 @@ def test_package_agrees_with_the_membership_file(shared):
     filed = read_members(shared / "data" / "nasdaq100_members.csv").renamed_to_newest()
     packaged = index_members("nasdaq100").renamed_to_newest()
     dates = pd.bdate_range("2008-01-02", "2021-05-28").to_numpy().astype("datetime64[ns]")
-    other_symbols = {"ENDP", "NDOI", "TCFCA", "TCFCB", "FOXA", "CMCSK", "MNST", "MWW"}  # each list spells these its own way
+    other_symbols = {
+        "ENDP",
+        "NDOI",
+        "TCFCA",
+        "TCFCB",
+        "FOXA",
+        "CMCSK",
+        "MNST",
+        "MWW",
+    }  # each list spells these its own way
     names = sorted({*filed.during(dates[0], dates[-1]), *packaged.during(dates[0], dates[-1])} - other_symbols)
     ours, theirs = filed.grid(dates, names), packaged.grid(dates, names)
     assert 0 < (ours != theirs).sum() < 50  # of 360,000 member-days: a few days around a change
