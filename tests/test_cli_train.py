@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from made_tournaments import hash_of, wait_until
 import finpod
 from finpod.cli import main
 from finpod.errors import InputError
+from finpod.jsonable import to_json_line
 from finpod.market.store import save_snapshot
 from finpod.storage import LocalStore
 from finpod.tournament.lock import lock
@@ -264,6 +266,153 @@ def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
+# --- a run that was begun from Python, or by an earlier version
+
+
+PYTHON = """
+import sys
+import finpod
+from finpod.rl.ppo import PPOConfig
+from finpod.tournament.setup import Plan
+from finpod.tournament.search import Search
+
+market = finpod.load_market("data/sim") if sys.argv[1] == "file" else finpod.simulate_market(
+    names=4, days=300, signal=0.1, seed=1)
+finpod.train(market=market, train=("2010-02-01", "2010-06-30"), validation=("2010-07-01", "2010-09-30"),
+             out="strategies/python", agents=3, rounds=2, keep=2, steps=8192, features=["return_5"], device="cpu", hold=2,
+             config=PPOConfig(gamma=0.9), plan=Plan(checkpoint_steps=2048, retries=1, search=Search(fresh=0.5)),
+             costs=finpod.Costs(fee_bps=5.0, per_share=0.01), tilt=2.0, num_envs=64)
+"""
+"""A run with settings that the command line has no option for."""
+OPTIONS = "--train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/python --fee-bps 5"
+
+
+@contextmanager
+def python(folder, simulated, source):
+    """That run in a folder."""
+    save_snapshot(simulated, folder / "data" / "sim")
+    environment = {**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-c", PYTHON, source], cwd=folder, env=environment) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture(scope="module")
+def killed(simulated, tmp_path_factory):
+    """Folders of unfinished runs from Python, by where their market came from."""
+    folders = {}
+    for source in ("file", "memory"):
+        folder = tmp_path_factory.mktemp(source)
+        folders[source] = folder / "strategies" / "python.unfinished"
+        log = folders[source] / "seed-0" / "log.jsonl"
+        with python(folder, simulated, source):
+            wait_until(lambda log=log: log.exists() and log.read_bytes().count(b'"kind":"submit"') >= 2)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def whole_python(simulated, tmp_path_factory):
+    """The hash of the ensemble of that run when nobody ends it."""
+    folder = tmp_path_factory.mktemp("whole-python")
+    with python(folder, simulated, "file") as child:
+        assert child.wait(120) == 0
+    return hash_of(folder / "strategies" / "python")
+
+
+def earlier_version(place, **changes):
+    """Make a run what an earlier version has left: no entry `run` in its logs; with `changes` a file asked.json."""
+    for log in place.glob("seed-*/log.jsonl"):
+        records = [json.loads(line[9:]) for line in log.read_text().splitlines()]
+        run = next(record["run"] for record in records if record["kind"] == "begin")
+        texts = [to_json_line({name: value for name, value in record.items() if name != "run"}) for record in records]
+        log.write_text("".join(f"{zlib.crc32(text.encode()):08x} {text}\n" for text in texts))
+    if changes:
+        options = {"task": "stocks", "train": "2010-02-01:2010-06-30", "validation": "2010-07-01:2010-09-30",
+                   "out": run["out"], "market": "sim", "members": None, "benchmark": "QQQ", "learner": "ppo",
+                   "features": ",".join(run["features"]), "fee_bps": 10.0, "agents": 3, "seed": 0, "seeds": 1,
+                   "storage": None, "tensorboard": None}  # fmt: skip
+        (place / "asked.json").write_text(json.dumps(options | changes))
+
+
+@pytest.mark.parametrize("options", ["", OPTIONS], ids=["by its name", "with all options"])
+@pytest.mark.parametrize(("source", "market"), [("file", ""), ("memory", "--market sim")])
+def test_g18_a_run_begun_from_python_is_resumed(work, run, killed, whole_python, source, market, options):
+    shutil.copytree(killed[source], work / "strategies" / "python.unfinished")
+    if not market:
+        shutil.rmtree(work / "data")  # the log knows where the market is
+    known = len(verify_log(work / "strategies" / "python.unfinished" / "seed-0" / "log.jsonl").log)
+    ended = run("train --resume strategies/python", market, options)
+    assert ended.code == 0, ended.err
+    assert hash_of(work / "strategies" / "python") == whole_python
+    assert len(verify_log(work / "strategies" / "python" / "log-0.jsonl").log) == 6 > known >= 2
+
+
+def test_g18_a_run_begun_from_python_is_forked(work, run, killed):
+    shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
+    assert "--out is missing" in told(run("train --fork strategies/python --market sim"))
+    ended = run("train --fork strategies/python --market sim --out strategies/other --agents 4 --keep 1 --json")
+    assert ended.code == 0, ended.err
+    made = json.loads(ended.out)
+    assert (made["plan"]["agents"], made["plan"]["keep"], len(made["members"])) == (4, 1, 1)
+    assert made["trading"]["costs"] | {"fee_bps": 5.0, "per_share": 0.01} == made["trading"]["costs"]
+    assert (made["trading"]["tilt"], made["trading"]["num_envs"]) == (2.0, 64)
+    assert (work / "strategies" / "python.unfinished").exists()
+
+
+def test_g18_the_market_of_a_run_is_asked_for_and_held_against_the_log(work, run, killed):
+    shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
+    for command in ("train --resume strategies/python", "train --fork strategies/python --out strategies/other"):
+        assert "python.unfinished was begun with a market from memory (simulated market: 4 names" in told(run(command))
+        assert told(run(command)).endswith("give it with --market")
+    save_snapshot(finpod.simulate_market(names=4, days=300, signal=0.1, seed=2), work / "data" / "other")
+    refused = told(run("train --resume strategies/python --market other"))
+    assert "python.unfinished/seed-0 was begun with other data: task.training_data_hash was " in refused
+    assert refused.endswith("give the market it was begun with")
+    assert run("train --resume strategies/python --market sim").code == 0
+
+
+def test_g18_all_options_are_held_against_the_log(work, run, killed):
+    shutil.copytree(killed["file"], work / "strategies" / "python.unfinished")
+    refused = told(run("train --resume strategies/python", OPTIONS, "--agents 4"))
+    assert "plan.agents was 3 and is 4" in refused
+    assert "task.trading.costs.fee_bps was 5.0 and is 7.0" in told(
+        run("train --resume strategies/python", OPTIONS.replace("bps 5", "bps 7"))
+    )
+    assert "task.windows.train was" in told(run("train --resume strategies/python --train 2010-03-01:2010-06-30"))
+
+
+def test_g18_functions_are_no_part_of_a_log(work, run, simulated):
+    def stop(status):
+        raise KeyboardInterrupt
+
+    def age(market):
+        return np.arange(market.shape[0])[:, None] + np.zeros(market.shape[1])
+
+    with pytest.raises(KeyboardInterrupt):
+        finpod.train(
+            market=simulated, train=("2010-02-01", "2010-06-30"), validation=("2010-07-01", "2010-09-30"),
+            out="strategies/own", features=["return_5", age], steps=16384, watch=stop, device="cpu",
+        )  # fmt: skip
+    refused = told(run("train --resume strategies/own --market sim"))
+    assert "own.unfinished uses the feature function age, which a log cannot hold; go on from Python" in refused
+
+
+@pytest.mark.parametrize("side_file", [True, False], ids=["with its side file", "without"])
+def test_g18_a_run_of_an_earlier_version_is_resumed(work, run, leave, whole, side_file):
+    leave(3)
+    assert run(LINE, SIZE).code == 130
+    place = work / "strategies" / "tiny.unfinished"
+    earlier_version(place, **({"members": None} if side_file else {}))
+    leave(1)
+    assert run("train --resume strategies/tiny", "" if side_file else "--market sim").code == 130
+    leave(None)
+    assert run("train --resume strategies/tiny").code == 0  # the market is in the log now
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
+
+
 def test_a_fork_goes_on_elsewhere(work, run, leave, whole):
     leave(8)
     assert run(LINE, SIZE, CHECKPOINTS).code == 130
@@ -353,10 +502,7 @@ def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, run
     leave(None)
     (work / "elsewhere").mkdir()
     monkeypatch.chdir(work / "elsewhere")
-    assert "the market data/sim that the run was asked with is not there; give it with --market" in told(
-        run("train", named)
-    )
-    assert run("train", named, "--market ../data/sim").code == 0
+    assert run("train", named).code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
     assert not (work / "logs" / "run").exists()
 
@@ -366,12 +512,11 @@ def test_files_that_have_gone_are_told_with_their_option(work, run, leave):
     leave(1)
     assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
     (work / "bars").unlink()
-    assert f"the market {work}/bars that the run was asked with is not there; give it with --market" in told(
+    assert f"the market {work}/bars that the run was begun with does not exist; give it with --market" in told(
         run("train --resume strategies/tiny")
     )
-    asked = work / "strategies" / "tiny.unfinished" / "asked.json"
-    asked.write_text(json.dumps(json.loads(asked.read_text()) | {"members": "/gone/members"}))
-    assert "the members /gone/members that the run was asked with are not there; give them with --members" in told(
+    earlier_version(work / "strategies" / "tiny.unfinished", members="/gone/members")
+    assert "the members /gone/members that the run was begun with do not exist; give them with --members" in told(
         run("train --resume strategies/tiny --market sim")
     )
 
@@ -437,13 +582,13 @@ def test_a_run_that_is_not_there_is_not_gone_on_with(work, run):
     assert "there is no unfinished run" in told(run("train --resume strategies/tiny"))
     (work / "strategies" / "tiny.unfinished" / "seed-0").mkdir(parents=True)
     (work / "strategies" / "tiny.unfinished" / "seed-0" / "log.jsonl").write_bytes(b"")
-    assert "does not hold what it was asked with; give all options again" in told(run("train --resume strategies/tiny"))
-    assert (
-        run("train --resume strategies/tiny", LINE.removeprefix("train stocks"), SIZE).code == 2
-    )  # still not its options
+    assert "ended before anything was logged; give --train, --validation and --out too" in told(
+        run("train --resume strategies/tiny")
+    )
     place = LocalStore(work / "strategies" / "tiny.unfinished")
     with lock(place):
         assert "is being driven by process" in told(run(LINE, SIZE, "--overwrite"))
+    assert run("train --resume strategies/tiny", LINE.removeprefix("train stocks"), SIZE).code == 0
 
 
 def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run, monkeypatch):

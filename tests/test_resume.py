@@ -21,7 +21,7 @@ from finpod.tournament import lock as locking
 from finpod.tournament.history import read_history
 from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
-from finpod.tournament.resume import ASKED, asked_of, folder_of, is_unfinished, unfinished
+from finpod.tournament.resume import folder_of, is_unfinished, recorded_of, unfinished
 from finpod.tournament.search import Search
 from finpod.tournament.setup import Plan, Stop
 
@@ -243,6 +243,8 @@ def test_another_task_is_refused_and_cannot_be_forked(market, out, tmp_path, cha
 
 def test_other_data_are_refused_with_both_hashes_named(market, out):
     found = changed(random_market(130, 6, gaps=0.02, seed=6), out)
+    assert "was begun with other data" in found
+    assert "give the market it was begun with" in found
     known = begun(out.with_name("tiny.unfinished"))["task"]["training_data_hash"]
     assert f"task.training_data_hash was '{known}' and is '" in found
     close = market.close.copy()
@@ -551,19 +553,46 @@ def _unreachable(self, name):
     raise InputError("cannot read s3://runs")
 
 
-def test_what_a_run_was_asked_with_is_kept_beside_it(market, tmp_path, monkeypatch):
-    place = interrupted(market, tmp_path / "tiny", asked={"agents": 3, "out": tmp_path / "tiny"})
-    assert asked_of(str(tmp_path / "tiny"), None) == {"agents": 3, "out": str(tmp_path / "tiny")}
-    interrupted(market, tmp_path / "tiny", after=5, resume=True, asked={"agents": 9})
-    assert asked_of(str(place), None)["agents"] == 3  # as it was begun
-    interrupted(market, tmp_path / "fork", after=5, fork=place, asked={"agents": 3, "out": "fork"})
-    assert asked_of(str(tmp_path / "fork"), None)["out"] == "fork"
-    (place / ASKED).unlink()
-    assert "does not hold what it was asked with" in refusal(asked_of, str(place), None)
+def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkeypatch):
+    """Options that no agent depends on are those of the last driver; a market from memory has no path."""
+    place = interrupted(market, tmp_path / "tiny", asked={"tensorboard": "/events"})
+    where, recorded = recorded_of(str(tmp_path / "tiny"), None)
+    assert where == recorded.where == str(place)
+    assert recorded.plan == replace(PLAN, agents=3, keep=2, seed=7, steps=4 * STEPS_AN_UPDATE)
+    assert (recorded.config, recorded.threads, recorded.seeds) == (CONFIG, 1, 1)
+    assert (recorded.trading["hold"], recorded.trading["num_envs"], recorded.fill) == (2, 8, "open")
+    days = [f"{day!s:.10}" for day in market.dates]
+    assert (recorded.train, recorded.validation) == (
+        (days[TRAIN[0]], days[TRAIN[1]]),
+        (days[VALIDATION[0]], days[VALIDATION[1]]),
+    )
+    assert (recorded.features, recorded.functions) == (["return_5", "volatility_21"], ())
+    assert (recorded.market, recorded.data_title) == ({}, market.title)
+    assert (recorded.out, recorded.storage) == (str(tmp_path / "tiny"), None)
+    assert recorded.asked == {"tensorboard": "/events"}
+    named = replace(market, origin={"path": "/data/sim"})
+    interrupted(named, tmp_path / "tiny", after=5, resume=True, plan=replace(PLAN, alike=0.5))
+    _, recorded = recorded_of(str(place), None)
+    assert (recorded.plan.alike, recorded.market, recorded.asked) == (
+        0.5,
+        {"path": "/data/sim"},
+        {"tensorboard": "/events"},
+    )
+    interrupted(market, tmp_path / "fork", after=5, fork=place)
+    _, recorded = recorded_of(str(tmp_path / "fork"), None)
+    assert (recorded.out, recorded.market) == (str(tmp_path / "fork"), {"path": "/data/sim"})
     monkeypatch.setattr(LocalStore, "read", _unreachable)
-    assert refusal(asked_of, str(place), None) == "cannot read s3://runs"
+    assert refusal(recorded_of, str(place), None) == "cannot read s3://runs"
     monkeypatch.undo()
     run(market, tmp_path / "tiny", resume=True)
+    assert "there is nothing to go on with" in refusal(recorded_of, str(tmp_path / "tiny"), None)
+
+
+def test_g18_a_log_without_a_header_records_nothing(tmp_path):
+    place = LocalStore(tmp_path / "tiny.unfinished")
+    for content in (b"", b'1a2b3c4d {"n":0,"kind":"beg'):
+        place.write("seed-0/log.jsonl", content)
+        assert recorded_of(str(tmp_path / "tiny"), None) == (str(tmp_path / "tiny.unfinished"), None)
 
 
 def test_the_header_says_what_a_tournament_is(half):

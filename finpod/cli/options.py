@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -54,17 +54,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def load(
-    market: str, members: str | None, benchmark: str, *, extra: Sequence[str] | None = None, allow_missing: bool = False
+    market: str, members: str | None, benchmark: str, *, extra: Sequence[str] | None = None, **further: Any
 ) -> MarketData:
-    """The market that `--market`, `--members`, `--benchmark` and `--extra` name."""
+    """The market that `--market`, `--members`, `--benchmark` and `--extra` name; `further` arguments are `load_market`'s."""
     import finpod
 
     return finpod.load_market(
-        market_path(market),
-        members=members,
-        benchmark=none_or(benchmark),
-        allow_missing=allow_missing,
-        extra=extra,
+        market_path(market), members=members, benchmark=none_or(benchmark), extra=extra, **further
     )
 
 

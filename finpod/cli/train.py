@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,21 +15,21 @@ from finpod import runs
 from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.cli.leaderboard import TOP
+from finpod.cli.recorded import OF_COSTS, OF_PLAN, recorded_options
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 
 if TYPE_CHECKING:
+    from finpod.tournament.recorded import Recorded
     from finpod.tournament.setup import Plan
 
 NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
-SIZE = ("agents", "rounds", "keep", "seed")
+SIZE = ("agents", "rounds", "keep", "steps", "seed")
 """Options that say how large a tournament is."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
-OWN = ("resume", "fork", "overwrite", "as_json", "device", "ray", "address", *OF_PODS)
-"""Options that are of one driver, and not taken over by the next."""
 
 
 def train(
@@ -99,7 +100,7 @@ def train(
     resume: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Go on with an unfinished run, as it was asked for; begin it if all is given."
+            metavar="NAME", help="Go on with an unfinished run under the settings of its log; begin it if all is given."
         ),
     ] = None,
     fork: Annotated[
@@ -111,26 +112,23 @@ def train(
     as_json: options.AsJson = False,
 ) -> None:
     """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
-    from finpod.tournament.resume import asked_of, driven, is_unfinished, refuse_finished
+    from finpod.tournament.resume import driven, is_unfinished, recorded_of, refuse_finished
 
-    given = dict(context.params)
-    told = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
-    if idle := [name for name in OF_PODS if name in told and not (ray or address is not None)]:
+    given, recorded = dict(context.params), None
+    typed = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+    if idle := [name for name in OF_PODS if name in typed and not (ray or address is not None)]:
         raise InputError(f"--{idle[0].replace('_', '-')} needs --ray; add it, or train in this process without pods")
     if resume and fork:
         raise InputError("--resume goes on with a run and --fork with a copy of one; give one of them")
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
-        asked = asked_of(resume if again and resume else str(fork), storage if again else None)
-        kept = {name: value for name, value in asked.items() if name in given and name not in (*told, *OWN)}
-        if fork:  # a copy lies elsewhere
-            kept = {name: value for name, value in kept.items() if name not in ("out", "storage", "tensorboard")}
-        elif resume and not storage:
-            kept |= driven(resume, asked, out)
-        if kept.get("benchmark") == "QQQ" and kept.get("members") is None:  # the default of earlier versions
-            kept["benchmark"] = "auto"
-        _require_kept(kept)
-        given |= kept
+        where, recorded = recorded_of(str(resume or fork), storage if again else None)
+        if recorded is not None:
+            given |= recorded_options(recorded, typed, fork=bool(fork))
+        elif not _complete(given):
+            raise InputError(f"{where} ended before anything was logged; give --train, --validation and --out too")
+        if resume and not storage:
+            given |= driven(resume, recorded.storage if recorded else None, out)
     for name in NEEDED:
         if given[name] is None:
             raise InputError(f"--{name} is missing; a new run needs --train, --validation and --out")
@@ -138,10 +136,10 @@ def train(
         refuse_finished(Path(given["out"]), given["storage"])
     if resume and not again:
         console.remark(f"there is no unfinished run {resume}: beginning it")
-    _train(given, resume=again)
+    _train(given, recorded, resume=again)
 
 
-def _train(given: dict[str, Any], *, resume: bool) -> None:
+def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) -> None:
     """Check what can be checked before anything is loaded, train, and show the board."""
     import finpod
     from finpod.report.training import write_training_report
@@ -151,13 +149,15 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     out = Path(given["out"])
     require_free(out, given["overwrite"], "ensemble.json")
     plain_word(out.resolve().name)
-    plan, costs, count = checked(given)
+    plan, costs, count = checked(given, recorded)
     windows = options.window(given["train"], "--train"), options.window(given["validation"], "--validation")
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
         _say_device(given["device"])
-    prices = options.load(given["market"], given["members"], given["benchmark"], extra=given["extra"])
+    prices = options.load(
+        given["market"], given["members"], given["benchmark"], extra=given["extra"], **given.get("load", {})
+    )
     signal.signal(signal.SIGTERM, _interrupt)  # as a cluster ends a driver
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         ensemble = finpod.train(
@@ -169,18 +169,18 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
             learner=given["learner"],
             features=None if given["features"] == "default" else options.words(given["features"]),
             costs=costs,
-            steps=given["steps"],
             **{name: given[name] for name in SIZE},
             **{
                 name: given[name]
                 for name in ("seeds", "hold", "action", "fill", "device", "overwrite", "storage", "fork")
             },
+            **_beyond(recorded),
             resume=resume,
             progress=progress,
             watch=watch,
             plan=plan,
             pods=where,
-            asked=_noted(given),
+            asked={"tensorboard": str(given["tensorboard"].absolute())} if given["tensorboard"] else {},
         )
     page = write_training_report(read_history(out), runs.REPORTS / f"{ensemble.name}-training.html")
     if given["as_json"]:
@@ -196,13 +196,20 @@ def _train(given: dict[str, Any], *, resume: bool) -> None:
     print(f"\n{out}\n{page}")
 
 
-def checked(given: Mapping[str, Any]) -> tuple[Plan, Costs, int | str]:
-    """The tournament, the costs and the number of pods that are asked for.
+def _beyond(recorded: Recorded | None) -> dict[str, Any]:
+    """Arguments of `finpod.train` that have no option, as the run has recorded them."""
+    if recorded is None:
+        return {}
+    rest = {name: value for name, value in recorded.trading.items() if name not in ("costs", "hold", "action")}
+    return {**rest, "config": recorded.config, "threads": recorded.threads}
+
+
+def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple[Plan, Costs, int | str]:
+    """The tournament, the costs and the number of pods; what has no option is as `recorded`, or the default.
 
     Raises InputError for options with which no run could begin, whatever lies on the disks.
     """
     from finpod.tasks import trading_of
-    from finpod.tournament.search import Search
     from finpod.tournament.setup import Plan, Stop, require_count
     from finpod.workers.ray_engine import check_pods
 
@@ -213,10 +220,12 @@ def checked(given: Mapping[str, Any]) -> tuple[Plan, Costs, int | str]:
     minutes = given["stop_minutes"]
     stop = Stop(seconds=None if minutes is None else 60 * minutes, patience=given["patience"],
                 **{rule: given[f"stop_{rule}"] for rule in ("trials", "steps", "score")})  # fmt: skip
-    steps = Plan.steps if given["steps"] is None else given["steps"]
-    plan = Plan(steps=steps, search=Search(fresh=given["fresh"]), stop=stop,
-                **{name: given[name] for name in (*SIZE, "mode", "choice", "alike", "checkpoint_steps")})  # fmt: skip
-    costs = Costs(**{name: given[name] for name in ("fee_bps", "slippage_bps", "impact")})
+    base = recorded.plan if recorded else Plan()
+    sizes = {name: given[name] for name in OF_PLAN} | ({"steps": Plan.steps} if given["steps"] is None else {})
+    plan = replace(base, search=replace(base.search, fresh=given["fresh"]), stop=stop, **sizes)
+    costs = replace(
+        Costs(**recorded.trading["costs"]) if recorded else Costs(), **{name: given[name] for name in OF_COSTS}
+    )
     trading_of(hold=given["hold"], action=given["action"], costs=costs)
     count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
     check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
@@ -234,33 +243,6 @@ def _show_board(board: list[dict[str, Any]], out: Path) -> None:
 def _row(line: dict[str, Any]) -> dict[str, Any]:
     first = {"agent": line["agent"], "parent": line["parent"], "level": line["generation"] + 1}
     return first | {name: value for name, value in line.items() if name not in (*first, "generation")}
-
-
-def _noted(given: dict[str, Any]) -> dict[str, Any]:
-    """What a run is asked with, its files and folders in such a way that it finds them from another folder too."""
-    noted = {name: value for name, value in given.items() if name not in OWN}
-    market, members, storage = noted["market"], noted["members"], noted["storage"]
-    files = {
-        "out": True,
-        "tensorboard": noted["tensorboard"] is not None,
-        "storage": storage is not None and "://" not in storage,
-        "market": market != "sample" and options.market_path(market) == market and Path(market).exists(),
-        "members": members is not None and Path(members).exists(),
-    }
-    noted["extra"] = [str(Path(table).absolute()) for table in noted["extra"] or ()]
-    return noted | {name: str(Path(noted[name]).absolute()) for name, is_file in files.items() if is_file}
-
-
-def _require_kept(kept: dict[str, Any]) -> None:
-    """Raise InputError if a file that an earlier driver was given has gone."""
-    market, members = kept.get("market", "sample"), kept.get("members")
-    if market != "sample" and not (path := Path(options.market_path(market))).exists():
-        raise InputError(f"the market {path} that the run was asked with is not there; give it with --market")
-    if members is not None and ("." in members or Path(members).is_absolute()) and not Path(members).exists():
-        raise InputError(f"the members {members} that the run was asked with are not there; give them with --members")
-    for table in kept.get("extra") or ():
-        if not Path(table).exists():
-            raise InputError(f"the extra table {table} of the run does not exist; give it with --extra")
 
 
 def _interrupt(_signal: int, _frame: Any) -> None:

@@ -66,7 +66,7 @@ def build_market(
         )
     ledger = _tidying(bars)
     history, dates, notes = _clean(bars, calendar, now, name, ledger)
-    tables = _pivot(history, dates)
+    tables: dict[str, Any] = _pivot(history, dates)
     own = np.array([t == benchmark for t in tickers])
     empty = np.bincount(history.code, minlength=len(tickers)) == 0
     names, bare = (tuple(np.array(tickers, dtype=object)[which]) for which in (~own & ~empty, ~own & empty))

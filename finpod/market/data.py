@@ -68,6 +68,9 @@ class MarketData:
     """The user's own columns, each value from the row on which it was known; `extra["pe"]` is [T, N]."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able provenance: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
+    origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Arguments of `load_market` for the market that these bars come from, with absolute paths; empty for bars from memory.
+    Not part of the content hash, and not saved."""
 
     def __post_init__(self) -> None:
         days, names = len(self.dates), len(self.tickers)

@@ -37,4 +37,5 @@ def sample_market() -> MarketData:
             "notes": [],
             "versions": package_versions("skfolio"),
         },
+        origin={"path": "sample"},
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -28,6 +31,8 @@ Members = str | PathLike[str] | Sequence[str] | None
 
 SAMPLE = "sample"
 """The name under which `load_market` returns `sample_market()`."""
+PATHS = ("path", "members", "extra")
+"""Arguments of `load_market` that may be paths."""
 
 
 def load_market(
@@ -58,12 +63,14 @@ def load_market(
     `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
     """
+    origin = _origin(dict(locals()))
     index = _index_of(members)
     if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
         market = _whole(str(path), members, benchmark)
         sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
         calendar = None if sessions == NO_CALENDAR else sessions
-        return with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
+        market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
+        return replace(market, origin=origin)
     benchmark, calendar = settled(benchmark, calendar, index)
     if isinstance(path, pd.DataFrame):
         name, bars = "the frame", tidy_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
@@ -87,7 +94,29 @@ def load_market(
         calendar=calendar,
         now=now,
     )
-    return with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
+    market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
+    return replace(market, origin=origin)
+
+
+def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those arguments of `load_market` that are not its defaults, paths absolute; empty if one of them is not plain."""
+    defaults = inspect.signature(load_market).parameters
+    origin: dict[str, Any] = {}
+    for argument, value in arguments.items():
+        if value is defaults[argument].default:
+            continue
+        many = list(value) if isinstance(value, (list, tuple)) else [value]
+        if not all(one is None or isinstance(one, (str, int, float, PathLike)) for one in many):
+            return {}
+        many = [_absolute(one) if argument in PATHS else one for one in many]
+        origin[argument] = many if isinstance(value, (list, tuple)) else many[0]
+    return origin
+
+
+def _absolute(value: Any) -> Any:
+    """A path that exists as an absolute one; anything else as it is."""
+    is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
+    return str(Path(value).absolute()) if is_path else value
 
 
 def read_bars(

@@ -151,6 +151,8 @@ def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
     grids = {name: table[name].to_numpy().reshape(days, names) for name in table.column_names if name != "ticker"}
     extra = {name.removeprefix(PREFIX): grid for name, grid in grids.items() if name.startswith(PREFIX)}
     shared = {name: extra[name][:, 0] for name in content.get(SHARED, ())}
+    tables: dict[str, Any] = {name: grids[name] for name in _TABLES if name in grids}
+    tables |= {name: np.ascontiguousarray(grids[name][:, 0]) for name in _BENCHMARK if name in grids}
     return MarketData(
         dates=grids["date"][:, 0],
         tickers=tuple(content["tickers"]),
@@ -158,6 +160,5 @@ def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
         last_bar=np.array(content["last_bar"], dtype="datetime64[ns]"),
         manifest=content["market"],
         extra=ExtraData(extra | shared, names),
-        **{name: grids[name] for name in _TABLES if name in grids},
-        **{name: np.ascontiguousarray(grids[name][:, 0]) for name in _BENCHMARK if name in grids},
+        **tables,
     )

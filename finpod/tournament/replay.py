@@ -14,8 +14,8 @@ from finpod.rl.ppo import PPOConfig
 from finpod.storage import open_store
 from finpod.tournament.journal import parse_log
 from finpod.tournament.leaderboard import Leaderboard
-from finpod.tournament.search import Drawn, Generator, Job, Search
-from finpod.tournament.setup import Plan, Stop
+from finpod.tournament.search import Drawn, Generator, Job
+from finpod.tournament.setup import Plan
 
 
 def verify_log(path: str | Path) -> Leaderboard:
@@ -77,8 +77,7 @@ class _Replay:
     def _begin(self, record: Mapping[str, Any]) -> None:
         """A driver began, the first or one that went on, perhaps with other settings."""
         header = record["header"]
-        plan, config = header["plan"], PPOConfig(**header["config"])
-        self.plan = Plan(**{**plan, "search": Search(**plan["search"]), "stop": Stop(**plan["stop"])})
+        self.plan, config = Plan.from_dict(header["plan"]), PPOConfig(**header["config"])
         self.levels = header["levels"]
         features = tuple(header["task"]["features"])
         self.generator = Generator(seed=self.plan.seed, config=config, features=features, search=self.plan.search)

@@ -7,23 +7,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from finpod.errors import FinpodError, InputError
-from finpod.jsonable import to_json, to_json_line
+from finpod.jsonable import to_json_line
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore, Place, Store, open_store
 from finpod.tasks import Arena
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
 from finpod.tournament.provenance import versions
+from finpod.tournament.recorded import ASKED, Recorded, read_recorded
 from finpod.tournament.setup import Plan
 
 FORMAT = "finpod tournament 1"
 FINISHED = "ensemble.json"
 """What marks the output of a run that came to its end."""
-ASKED = "asked.json"
-"""What the run was asked with, on the command line."""
 SUFFIX = ".unfinished"
 """Of the folder beside the output, in which log and checkpoints lie until the end."""
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
@@ -31,6 +31,8 @@ FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", 
 """Settings that may change from one driver to the next, for no agent depends on them."""
 FIXED = ("task.", "format")
 """Settings that may never change, for the scores would not compare."""
+DATA, WINDOWS = "task.training_data_hash", "task.windows."
+"""In the header: hash of the bars up to the end of validation, and the windows, on which it depends."""
 LEVELS = "levels"
 """In the header: steps of experience at each level; a fork may add some, but move none, or agents would not compare."""
 
@@ -51,29 +53,47 @@ def header(arena: Arena, plan: Plan, config: PPOConfig) -> dict[str, Any]:
     }
 
 
-def open_journal(store: Store, wanted: dict[str, Any], say: Callable[[str], None], forked: bool = False) -> Journal:
-    """The log of a store, begun with `wanted` or held against it.
+def open_journal(
+    store: Store,
+    wanted: dict[str, Any],
+    say: Callable[[str], None],
+    forked: bool = False,
+    run: Mapping[str, Any] = MappingProxyType({}),
+) -> Journal:
+    """The log of a store, with the header `wanted` and the entry `run` (see `recorded`) as those of its last driver.
 
-    Raises InputError that names what differs, unless no agent depends on it or, of a `forked` copy, only the settings of
-    the search do.
+    Raises InputError naming the first setting that differs from the log's header and may not. Settings on which no agent
+    depends may change; in a `forked` copy those of the search may, too.
     """
-    journal = Journal(store, say)
-    begun = [record for record in journal.records if record["kind"] == "begin"]
+    journal, entry = Journal(store, say), dict(_plain(dict(run)))
+    begun = journal.of("begin")
     if begun:
         changed = _differences(_flat(begun[-1]["header"]), _flat(_plain(wanted)))
         refuse_changes(changed, store.where, forked)
-        if not changed:
+        before = begun[-1].get("run", {})
+        entry |= {name: before[name] for name in ("market", "asked") if before.get(name) and not entry.get(name)}
+        if not changed and _lasting(entry) == _lasting(before):
             return journal
-        say("settings changed: " + "; ".join(f"{name} {old!r} -> {new!r}" for name, old, new in changed[:5]))
-    journal.append("begin", header=wanted)
+        if changed:
+            say("settings changed: " + "; ".join(f"{name} {old!r} -> {new!r}" for name, old, new in changed[:5]))
+    journal.append("begin", header=wanted, run=entry)
     return journal
 
 
+def _lasting(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry without the output, if the folder of the run tells it: such a run may have been moved."""
+    return dict(run) if run.get("storage") else {name: value for name, value in run.items() if name != "out"}
+
+
 def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool) -> None:
-    """Raise InputError where one of the changes may not be made."""
-    for name, old, new in changed:
+    """Raise InputError for the first of the changes (setting, old value, new value) that may not be made."""
+    for name, old, new in sorted(changed, key=lambda change: change[0] != DATA):
         if name.startswith(FREE) or name == "data_title":
             continue
+        if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in changed):
+            raise InputError(
+                f"{where} was begun with other data: {name} was {old!r} and is {new!r}; give the market it was begun with"
+            )
         said = f"{name} was {old!r:.200} and is {new!r:.200}"
         if name.startswith(FIXED):
             raise InputError(
@@ -170,26 +190,17 @@ def _worth_keeping(log: bytes) -> bool:
     )
 
 
-def note_asked(place: Place, asked: Mapping[str, Any]) -> None:
-    """Keep what a run was asked with beside its log, so that it can be gone on with by its name alone."""
-    if asked and not _exists(place, ASKED):
-        place.write(ASKED, to_json(asked).encode())
+def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
+    """Where an unfinished run lies, and its recorded settings; None if it ended before its log had a header.
 
-
-def asked_of(run: str, storage: str | None) -> dict[str, Any]:
-    """What an unfinished run was asked with. Raises InputError where there is none."""
+    Raises InputError where there is no unfinished run.
+    """
     place = open_store(storage) if storage else _place_of(run)
-    if storage and not _logs(place):
+    logs = _logs(place)
+    if not logs:
         _refuse_done(run)
-        raise InputError(
-            f"there is no unfinished run at {place.where}; give --train, --validation and --out to begin one"
-        )
-    try:
-        return dict(json.loads(place.read(ASKED)))
-    except InputError:  # the store cannot be reached
-        raise
-    except (FileNotFoundError, ValueError) as error:
-        raise InputError(f"{place.where} does not hold what it was asked with; give all options again") from error
+        raise InputError(f"there is no unfinished run at {place.where}; begin one with its windows and an output")
+    return place.where, read_recorded(place, logs)
 
 
 def is_unfinished(run: str, storage: str | None) -> bool:
@@ -202,11 +213,12 @@ def is_unfinished(run: str, storage: str | None) -> bool:
         return False
 
 
-def driven(run: str, asked: Mapping[str, Any], out: str | Path | None) -> dict[str, Any]:
-    """`out` and `storage` with which a run is gone on with where it lies, as its name tells.
+def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, Any]:
+    """`out` and `storage` to continue a run in the place that its name tells.
 
-    What it makes goes to `out`, else beside its folder, or where it was `asked` to go if the run has a storage of its own.
-    Raises InputError for a folder whose name does not tell where, and for the one that the process is in.
+    The ensemble goes to `out`. Without it, it goes beside the folder of the run, or, if that folder is the storage that the
+    log `recorded`, to the output that it recorded; then `out` is not returned. Raises InputError for a folder whose name
+    does not tell the output, and for one that holds the current folder.
     """
     if "://" in run:
         return {"storage": run} | ({} if out is None else {"out": out})
@@ -215,7 +227,7 @@ def driven(run: str, asked: Mapping[str, Any], out: str | Path | None) -> dict[s
         raise InputError(
             f"{folder} is the current folder or one above it, and goes away at the end; resume from another"
         )
-    if out is None and asked.get("storage") and _same(Path(asked["storage"]), folder):
+    if out is None and recorded and "://" not in recorded and _same(Path(recorded), folder):
         return {"storage": str(folder)}
     beside = _output_of(folder)
     goal = beside if out is None else Path(out)
@@ -257,10 +269,6 @@ def _refuse_done(run: str | Path) -> None:
     """Raise InputError if a run of that name has come to its end."""
     if done := next((named for named in _named(run) if (named / FINISHED).is_file()), None):
         raise InputError(f"{done} is finished: there is nothing to go on with")
-
-
-def _exists(place: Place, name: str) -> bool:
-    return name in place.names()
 
 
 def _place_of(run: str | Path) -> Place:

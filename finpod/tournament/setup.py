@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral
 from typing import Any
@@ -144,6 +145,11 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """The plan that `to_dict` wrote."""
+        return cls(**{**values, "search": Search(**values["search"]), "stop": Stop(**values["stop"])})
 
 
 def require_count(name: str, value: Any) -> None:

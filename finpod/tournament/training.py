@@ -22,7 +22,7 @@ from finpod.devices import pick_device
 from finpod.ensemble import MANIFEST, Ensemble
 from finpod.errors import FinpodError, InputError
 from finpod.market.data import Array, DateLike, MarketData
-from finpod.market.features import Features, Panel
+from finpod.market.features import Features, Panel, name_of
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
 from finpod.measures import metrics
@@ -35,7 +35,8 @@ from finpod.tournament.journal import Journal
 from finpod.tournament.leaderboard import Entry, Leaderboard
 from finpod.tournament.pod import run_slice
 from finpod.tournament.provenance import provenance
-from finpod.tournament.resume import header, held, note_asked, open_journal, require_place, unfinished
+from finpod.tournament.recorded import run_entry
+from finpod.tournament.resume import header, held, open_journal, require_place, unfinished
 from finpod.tournament.search import Generator, Search
 from finpod.tournament.setup import STEPS, Plan, Stop, require_count
 from finpod.workers.engine import Engine, InlineEngine
@@ -111,12 +112,13 @@ def train(
     `TradingConfig`; a `plan` gives what else there is to say of the tournament (its mode, how it searches, when it stops),
     and `pods` where it runs. No row after the validation window is read.
 
-    While it runs its log and checkpoints lie in `OUT.unfinished`, or at the URL `storage`; `resume` goes on from there,
-    under the same settings, and `fork` from a copy of another unfinished run, under changed ones; what it was `asked` with
-    is kept there too. `progress` is called with what is being done and the share that is done, `watch` with the whole
-    state. Raises InputError for windows that
-    overlap or lie outside the data, unknown settings, an `out` that exists (unless `overwrite`), and a run that is
-    unfinished, is being driven by another process or was of other settings.
+    While it runs, its log and checkpoints lie in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there
+    under the same settings, and `fork` from a copy of another unfinished run under changed ones. The log records all
+    settings, the arguments of `load_market` and the plain values `asked`, so that the next driver needs the name alone.
+    `progress` is called with what is being done and the share that is done, `watch` with the whole state.
+
+    Raises InputError for windows that overlap or lie outside the data, unknown settings, an `out` that exists (unless
+    `overwrite`), and a run that is unfinished, is being driven by another process or was begun with other settings.
     """
     require_count("seeds", seeds)
     require_count("threads", threads)
@@ -145,8 +147,10 @@ def train(
             target, storage, resume=resume, fork=fork, overwrite=overwrite, seeds=[plan.seed for plan in plans]
         ) as place,
     ):
-        note_asked(place, asked)
-        runs = _run_all(arena, plans, config or PPOConfig(), engine, place, say, watch, fork is not None, remarks)
+        run = run_entry(
+            target, storage, [plan.seed for plan in plans], **_by_name(features), market=market.origin, asked=asked
+        )
+        runs = _run_all(arena, plans, config or PPOConfig(), engine, place, say, watch, fork is not None, remarks, run)
         ensemble = _ensemble(arena, runs, target, features, "cuda" if where.gpus else here)
         ensemble.provenance = {
             **ensemble.provenance,
@@ -170,6 +174,7 @@ def _run_all(
     watch: Watch | None,
     forked: bool,
     said_first: Sequence[str],
+    run: Mapping[str, Any],
 ) -> list[Run]:
     """One tournament a seed, one after the other on the same engine; watchers of the first are told `said_first`."""
     base, runs = equal_weight_returns(arena), []
@@ -177,7 +182,7 @@ def _run_all(
         store = open_store(f"{place.where}/seed-{plan.seed}")
         told = _part(say, plan, s, len(plans))
         remarks = [] if s else [*said_first]
-        journal = open_journal(store, header(arena, plan, config), remarks.append, forked)
+        journal = open_journal(store, header(arena, plan, config), remarks.append, forked, run)
         driver = tournament(arena, plan, config, told, store, journal, engine, watch, remarks)
         runs.append((plan, driver.board, driver.choose(base)))
     return runs
@@ -223,6 +228,14 @@ def tournament(
         )
     progress("choosing", 1.0)
     return driver
+
+
+def _by_name(features: Features) -> dict[str, Any]:
+    """`features` by name, and those of them that are functions."""
+    if features is None or isinstance(features, str):
+        return {"features": features, "functions": []}
+    many = [features] if callable(features) else list(features)
+    return {"features": [name_of(one) for one in many], "functions": [name_of(one) for one in many if callable(one)]}
 
 
 def feature_remarks(panel: Panel) -> list[str]:
