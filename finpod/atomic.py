@@ -50,7 +50,7 @@ def write_text(path: Path, content: str) -> None:
 def refuse_existing(path: Path, overwrite: bool) -> None:
     """Raise InputError if an output is already there and may not be replaced."""
     if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{path} exists already; choose another name or allow --overwrite")
+        raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
 
 
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
@@ -139,13 +139,15 @@ def _remove_empty(folders: list[Path]) -> None:
 def _require_own(path: Path, marker: str | None) -> None:
     """Raise InputError unless the folder is empty or holds one output of finpod and nothing else."""
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder, so --overwrite leaves it alone; move it away or choose another name")
+        raise InputError(
+            f"{path} is not a folder, so overwrite=True does not replace it; move it away or choose another name"
+        )
     held = sorted(entry.name for entry in path.iterdir())
     found = next((name for name in OWN if name in held and marker in (None, name)), None)
     if held and found is None:
         kind = "an output of finpod" if marker is None else OWN[marker][0]
         raise InputError(
-            f"{path} is not {kind} (it holds {held[0]!r}), so --overwrite leaves it alone; choose another name"
+            f"{path} is not {kind} (it holds {held[0]!r}), so overwrite=True does not replace it; choose another name"
         )
     if found is None:
         return
@@ -153,7 +155,7 @@ def _require_own(path: Path, marker: str | None) -> None:
     for name in held:
         if (name != found and not others.fullmatch(name)) or (path / name).is_dir():
             raise InputError(
-                f"{path} holds {name!r}, which is no part of {kind}, so --overwrite leaves it alone; move it away"
+                f"{path} holds {name!r}, which is no part of {kind}, so overwrite=True does not replace it; move it away"
             )
 
 

@@ -93,17 +93,19 @@ def backtest(
     strategy and day, for weights that cannot be.
     """
     if not isinstance(market, MarketData):
-        raise InputError(f"market is {market!r:.60}; give what load_market(...) or sample_market() returns")
+        raise InputError(
+            f"market is {market!r:.60}; give what load_market(...) or sample_market() returns", argument="market"
+        )
     if not isinstance(costs, (Costs, type(None))):
-        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)")
+        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
     terms = Terms(
         costs=costs or Costs(), fill=fill, cash=cash, whole_shares=whole_shares, delisting_return=delisting_return
     )
     check_rates(risk_free)
     if not isinstance(name, (str, type(None))):
-        raise InputError(f"name is {name!r:.60}; give a text")
+        raise InputError(f"name is {name!r:.60}; give a text", argument="name")
     if fast and isinstance(strategy, Strategy):
-        raise InputError("fast=True is for ready weights; a strategy decides one day after the other")
+        raise InputError("fast=True is for ready weights; a strategy decides one day after the other", argument="fast")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
     label = name or (who.name if who is strategy else "weights")
     window = _window(who, market, start, end, fill)
@@ -200,7 +202,8 @@ def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed
         return False
     if not allowed:
         raise InputError(
-            f"the window starts on {first_day!s:.10}, but {label} was trained or chosen on days up to {until}; start "
-            "later, or allow it with --allow-in-sample (allow_in_sample=True)"
+            f"the window starts on {first_day!s:.10}, but {label} was trained or chosen on days up to {until}; "
+            "start later, or pass allow_in_sample=True",
+            argument="start",
         )
     return True

@@ -82,7 +82,8 @@ class Ensemble(Strategy):
         if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in known]:
             raise CheckpointError(
                 f"{name} was trained on {', '.join(foreign)}, no feature of finpod; "
-                "pass the functions to load_strategy(folder, features=[...])"
+                "pass the functions it was trained on with features=",
+                argument="features",
             )
         self._policies = [member.policy() for member in self.members]
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping
 
 
 class FinpodError(Exception):
-    """Base of everything finpod raises on purpose; its text is one line fit for a user."""
+    """Base of everything finpod raises on purpose; its text is one line fit for a user.
+
+    `argument` is the name of the argument or setting that the error is about, None if it is about no single one. Texts name
+    arguments as Python does, `fee_bps` or `overwrite=True`; the command line writes them as its options.
+    """
+
+    def __init__(self, text: str = "", argument: str | None = None) -> None:
+        super().__init__(text)
+        self.argument = argument
 
 
 class InputError(FinpodError, ValueError):

@@ -86,7 +86,7 @@ def export(
     folder that exists (with `overwrite` for one that is no export) or cannot be written, and as `to_pyfolio` does.
     """
     if format not in READ:
-        raise InputError(f"format is {format!r}; choose {' or '.join(READ)}")
+        raise InputError(f"format is {format!r}; choose {' or '.join(READ)}", argument="format")
     series = to_pyfolio(result)
     tables = {name: table for name, table in series._asdict().items() if name != "notes" and table is not None}
     with atomic.new_folder(Path(folder), overwrite=overwrite) as fresh:

@@ -60,7 +60,7 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
     is_file = path.suffix == ".py"
     subject, fix = (f"strategy file {path}", "check the path") if is_file else (f"strategy {text!r}", f"give {_KINDS}")
-    raise InputError(f"there is no {subject}; {did_you_mean(str(path), _spellings(path), fix)}")
+    raise InputError(f"there is no {subject}; {did_you_mean(str(path), _spellings(path), fix)}", argument="strategy")
 
 
 def _spellings(path: Path) -> dict[str, str]:
@@ -114,7 +114,7 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
     from finpod.market.features import FEATURES
 
     if not (path.suffix == ".py" and path.is_file()):
-        raise InputError(f"there is no Python file {path} to take features from; check the path")
+        raise InputError(f"there is no Python file {path} to take features from; check the path", argument="features")
     module = _module(path)
     own: list[Callable[[MarketData], Array]] = [
         function

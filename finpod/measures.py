@@ -361,8 +361,13 @@ def check_rates(risk_free: float, periods_per_year: float = 252) -> None:
     if not (isinstance(risk_free, Real) and isinstance(periods_per_year, Real)):
         raise InputError(f"risk_free {risk_free!r} and periods_per_year {periods_per_year!r} must be numbers")
     if not (np.isfinite(risk_free) and risk_free > -1):
-        raise InputError(f"risk_free is {risk_free}; give a yearly rate above -1, such as 0.05")
+        raise InputError(f"risk_free is {risk_free}; give a yearly rate above -1, such as 0.05", argument="risk_free")
     if risk_free > 1:
-        raise InputError(f"risk_free is {risk_free:g}, a yearly rate of {risk_free:.0%}; it is a fraction: 0.05 is 5 %")
+        raise InputError(
+            f"risk_free is {risk_free:g}, a yearly rate of {risk_free:.0%}; it is a fraction: 0.05 is 5 %",
+            argument="risk_free",
+        )
     if not (np.isfinite(periods_per_year) and periods_per_year > 0):
-        raise InputError(f"periods_per_year is {periods_per_year}; it must be positive, such as 252")
+        raise InputError(
+            f"periods_per_year is {periods_per_year}; it must be positive, such as 252", argument="periods_per_year"
+        )

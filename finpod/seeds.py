@@ -19,7 +19,7 @@ def require_seed(seed: Any, name: str = "seed") -> int:
         seed = int(seed)
         if 0 <= seed < LIMIT:
             return seed
-    raise InputError(f"{name} is {seed!r}; it must be a whole number from 0 to 2**64 - 1, such as 0")
+    raise InputError(f"{name} is {seed!r}; it must be a whole number from 0 to 2**64 - 1, such as 0", argument=name)
 
 
 def torch_seed(seed: int) -> int:

@@ -80,7 +80,9 @@ def minimum_length(
     ratio is not above `benchmark`, which no length would show; NaN for constant returns and for fewer than three.
     """
     if not 0.5 <= level < 1:
-        raise InputError(f"level is {level}; a level that is to be passed lies from 0.5 to below 1, such as 0.95")
+        raise InputError(
+            f"level is {level}; a level that is to be passed lies from 0.5 to below 1, such as 0.95", argument="level"
+        )
     sharpe, spread = _sharpe_and_spread(returns)
     lead = sharpe - benchmark / math.sqrt(periods_per_year)
     if not lead > 0:
@@ -101,7 +103,9 @@ def overfitting(returns: Array, *, splits: int = 16, periods_per_year: float = 2
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(f"returns have shape {table.shape}; give [T, M], one column a trial, without NaN")
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
-        raise InputError(f"splits is {splits}; give an even number from 2 to {MOST_SPLITS}, such as 16")
+        raise InputError(
+            f"splits is {splits}; give an even number from 2 to {MOST_SPLITS}, such as 16", argument="splits"
+        )
     rows, trials = table.shape
     if trials < 2 or rows < 2 * splits:
         return Overfitting(math.nan, *_degraded(table[:0], periods_per_year), math.comb(splits, splits // 2), trials)

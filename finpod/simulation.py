@@ -37,9 +37,12 @@ class Terms:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.cash, Real) and np.isfinite(self.cash) and self.cash > 0):
-            raise InputError(f"cash is {self.cash!r}; start with a positive amount")
+            raise InputError(f"cash is {self.cash!r}; start with a positive amount", argument="cash")
         if not (isinstance(self.delisting_return, Real) and -1 <= self.delisting_return < np.inf):
-            raise InputError(f"delisting_return is {self.delisting_return!r}; it must be -1 (all is lost) or more")
+            raise InputError(
+                f"delisting_return is {self.delisting_return!r}; it must be -1 (all is lost) or more",
+                argument="delisting_return",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def test_an_empty_folder_is_replaced(tmp_path):
 
 
 def test_a_folder_that_is_not_finpods_is_left_alone(tmp_path):
-    refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*it holds 'a.jpg'.*--overwrite leaves it alone")
+    refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*it holds 'a.jpg'.*overwrite=True does not replace it")
 
 
 @pytest.mark.parametrize("marker", KINDS)
@@ -95,7 +95,7 @@ def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch
 
 def test_without_leave_nothing_is_replaced(tmp_path):
     target = make(tmp_path / "run", "result.json")
-    with pytest.raises(InputError, match="exists already; choose another name or allow --overwrite"):
+    with pytest.raises(InputError, match="exists already; choose another name, or pass overwrite=True"):
         require_free(target, False)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(InputError, match="exists already"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import pytest
 import finpod
 from finpod import demo
 from finpod.atomic import new_folder
-from finpod.cli import main, options
-from finpod.errors import InputError
+from finpod.cli import explain, main, options
+from finpod.errors import DataError, InputError
 from finpod.market.store import save_snapshot
 
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
@@ -739,7 +740,7 @@ def test_agents_with_own_features_are_judged_on_the_command_line(work, run, simu
     windows = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
     finpod.train(market=simulated, out="strategies/own", features=["return_5", reversal], **windows, **size)
     line = "backtest strategies/own --market sim --start 2010-10-01 --no-report"
-    assert_one_line(run(line), "reversal", "--features-from FILE.py")
+    assert_one_line(run(line), "reversal", "with --features-from")
     assert run(line, "--features-from own.py").code == 0
     audited = run("audit strategies/own --market sim --days 2 --features-from own.py")
     assert audited.code == 0
@@ -751,3 +752,34 @@ def test_agents_with_own_features_are_judged_on_the_command_line(work, run, simu
 def test_messages_name_options_as_typed(work, run):
     assert_one_line(run("backtest momentum --market sim --risk-free -2"), "--risk-free is -2")
     assert_one_line(run("audit momentum --market sim --days 0"), "--days is 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "line", "shown"),
+    [
+        ("fee_bps is -5; give 0 or more", "fee_bps", "backtest", "--fee-bps is -5; give 0 or more"),
+        ("cash is 0; give more", "cash", "backtest", "--cash is 0; give more"),
+        ("cash is 0; give more", "cash", "train", "cash is 0; give more"),
+        ("'x' is not a date", "start", "backtest", "--start: 'x' is not a date"),
+        ("x is there; pass overwrite=True", None, "backtest", "x is there; pass --overwrite"),
+        ("no opens; choose fill='close'", "fill", "backtest", "no opens; choose --fill close"),
+        ("b goes with a; leave it out=", "out", "train", "b goes with a; leave it --out"),
+        ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
+        ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
+        ("stop.trials is 0", "stop.trials", "train", "--stop-trials is 0"),
+        ("stop.patience is 0", "stop.patience", "train", "--patience is 0"),
+        ("pods.gpus is -1; pass ray=True", "pods.gpus", "train", "--pod-gpus is -1; pass --ray"),
+        ("give the functions with features=", "features", "backtest", "give the functions with --features-from"),
+        ("features is 3", "features", "train", "--features is 3"),
+        ("no strategy is x", "strategy", "backtest", "no strategy is x"),
+    ],
+)
+def test_errors_name_options(text, argument, line, shown):
+    for kind in (InputError, DataError):
+        assert explain(kind(text, argument=argument), line.split()) == (shown, 2)
+
+
+def test_an_error_keeps_its_argument_on_its_way_from_another_process():
+    error = pickle.loads(pickle.dumps(InputError("cash is 0", argument="cash")))
+    assert (str(error), error.argument) == ("cash is 0", "cash")
+    assert InputError("all is wrong").argument is None

@@ -104,7 +104,10 @@ def test_folders_of_the_same_name_are_told_apart_by_their_paths(work, run):
         ("export nosuch", ["backtests/nosuch", "holds no backtest result"]),
         ("export one --format xls", ["'xls'", "csv", "parquet"]),
         ("export one --out backtests", ["backtests exists already", "--overwrite"]),
-        ("export one --out backtests/two --overwrite", ["backtests/two is not an export", "leaves it alone"]),
+        (
+            "export one --out backtests/two --overwrite",
+            ["backtests/two is not an export", "--overwrite does not replace it"],
+        ),
         ("export one --out .", ["is the current folder"]),
         ("export one --out /proc/nowhere/x", ["/proc/nowhere"]),
     ],

@@ -206,7 +206,7 @@ def test_a_report_is_replaced_on_request_only(work, run):
     before = (work / "reports" / "one-training.html").read_bytes()
     ended = run("leaderboard one --report")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "error: reports/one-training.html exists already; choose another name or allow --overwrite\n"
+    assert ended.err == "error: reports/one-training.html exists already; choose another name, or pass --overwrite\n"
     assert run("leaderboard one --report --overwrite").code == 0
     assert (work / "reports" / "one-training.html").read_bytes() == before
 

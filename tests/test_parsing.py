@@ -180,7 +180,7 @@ def test_the_decimal_mark_is_what_all_numbers_show(prices, volumes, mark):
 
 def test_a_decimal_mark_that_stays_open_must_be_said():
     columns = [pd.Series(["1,234", "2,345"])]
-    with pytest.raises(DataError, match=r"'1,234' may be a thousand with a comma or .*--decimal"):
+    with pytest.raises(DataError, match=r"'1,234' may be a thousand with a comma or .*decimal='\.'"):
         decimal_mark(columns, [False], None, "a file")
     assert decimal_mark(columns, [False], ",", "a file") == ","
 

@@ -97,7 +97,7 @@ def test_an_existing_folder_is_kept_unless_told(tmp_path):
     result = run()
     folder = result.save(tmp_path / "run")
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="run exists already; choose another name or allow --overwrite"):
+    with pytest.raises(InputError, match="run exists already; choose another name, or pass overwrite=True"):
         result.save(folder)
     with pytest.raises(InputError, match=r"run holds 'notes.txt', which is no part of a backtest"):
         result.save(folder, overwrite=True)

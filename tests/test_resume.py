@@ -130,7 +130,7 @@ def test_d06_a_driver_that_is_killed_is_gone_on_with_and_ends_the_same(market, t
         child.kill()
         child.wait()
     assert not out.exists()
-    assert "is an unfinished run; go on with --resume" in refusal(run, market, out, storage=storage or None)
+    assert "is an unfinished run; go on with it with resume=True" in refusal(run, market, out, storage=storage or None)
     said = []
     run(
         market,
@@ -220,7 +220,7 @@ def test_other_settings_are_refused_by_name_and_may_be_forked(market, out, chang
     found = changed(market, out, **changes)
     assert told in found
     assert "was begun with other settings" in found
-    assert "fork it under another name (--fork)" in found
+    assert "fork it under another name with fork=" in found
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_fork_comes_from_and_goes_to_urls(market, out, tmp_path, whole):
 def test_a_fork_does_not_move_the_levels_at_which_agents_are_compared(market, out, tmp_path):
     for changes in ({"steps": 6 * STEPS_AN_UPDATE}, {"rounds": 3}, {"config": replace(CONFIG, num_steps=16)}):
         assert "levels of experience at [64, 128] steps" in refusal(run, market, tmp_path / "fork", fork=out, **changes)
-    assert "3 rounds that share them take --steps 192" in refusal(run, market, tmp_path / "fork", fork=out, rounds=3)
+    assert "3 rounds that share them take steps=192" in refusal(run, market, tmp_path / "fork", fork=out, rounds=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.unfinished"]
     longer = run(market, tmp_path / "fork", rounds=3, steps=6 * STEPS_AN_UPDATE, fork=out)
     assert sorted({line["steps"] for line in longer.log}) == [64, 128, 192]
@@ -489,7 +489,9 @@ def test_a_run_that_is_not_there_is_not_gone_on_with(market, tmp_path):
 
 
 def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out, whole):
-    assert "is an unfinished run; go on with --resume, or begin anew with --overwrite" in refusal(run, market, out)
+    assert "is an unfinished run; go on with it with resume=True, or begin anew with overwrite=True" in refusal(
+        run, market, out
+    )
     assert is_unfinished(str(out), None)
     assert folder_of(out) == folder_of(out.with_name("tiny.unfinished")) == out.with_name("tiny.unfinished")
     ensemble = run(market, out, seed=8, overwrite=True)

@@ -489,7 +489,7 @@ def test_finished_segments_are_kept_and_gone_on_with(market, done, out, monkeypa
     assert [path.name for path in out.parent.iterdir()] == [kept.name]
     assert len(list(kept.glob("segment-*"))) == 2
     before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
-    assert "go on with --resume" in refusal(InputError, run, market, out, seeds=2)
+    assert "go on with it with resume=True" in refusal(InputError, run, market, out, seeds=2)
     assert "hold = 2, not 3" in refusal(InputError, run, market, out, seeds=2, hold=3, resume=True)
     assert "seeds = 2, not 1" in refusal(InputError, run, market, out, resume=True)
     other = with_noise_after(market, 250)

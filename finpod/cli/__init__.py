@@ -18,11 +18,22 @@ from typer.main import get_command
 
 from finpod import __version__
 from finpod.cli import compare, data, deploy, judge, leaderboard, learn, train, walkforward
-from finpod.errors import FinpodError, InputError
+from finpod.errors import FinpodError
 
 INTERRUPTED = 130
 UNREAD = 141
 """As a shell has it of a process that SIGPIPE ended."""
+
+ALIASES = {
+    "features": "features_from",
+    "pods.count": "pods",
+    "pods.cpus": "pod_cpus",
+    "pods.gpus": "pod_gpus",
+    "stop.seconds": "stop_minutes",
+}
+"""Arguments of the library whose options have another name."""
+ARGUMENT = re.compile(r"(?<![\w.'/-])([a-z][\w.]*\w)(?:=(True\b|False\b|'\w+'|[\w.'-]*))?(?![\w=])")
+"""An argument in a text of the library: `fee_bps`, `overwrite=True`, `fill='close'`, `out=`."""
 
 app = typer.Typer(
     name="finpod",
@@ -129,8 +140,7 @@ def _drop_output() -> None:
 def explain(error: BaseException, words: list[str]) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, FinpodError):
-        told = str(error).replace("load_strategy(folder, features=[...])", "the command with --features-from FILE.py")
-        return _as_typed(told, words) if isinstance(error, InputError) else told, 2
+        return _with_options(error, words), 2
     if isinstance(error, SystemExit):
         return f"the strategy or a feature ended the program (SystemExit: {error.code}); take exit() out of it", 2
     if isinstance(error, OSError):
@@ -156,19 +166,35 @@ def _typed(parameter: object, words: list[str]) -> str | None:
     return None
 
 
-def _as_typed(text: str, words: list[str]) -> str:
-    """A message of the library with the command's options in the place of its arguments: fee_bps is --fee-bps."""
+def _with_options(error: FinpodError, words: list[str]) -> str:
+    """The text of an error with the options of the command in the place of the library's arguments.
+
+    `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. Where the text does not name
+    the argument that the error is about, its option comes first.
+    """
     command: Any = get_command(app)
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
-    for parameter in command.params:
-        option = next((name for name in parameter.opts if name.startswith("--")), None)
-        if option is None or parameter.secondary_opts:
-            continue
-        for name in {parameter.name, option.removeprefix("--")}:
-            argument = rf"(?<![\w.-]){name}(?![\w-])"
-            text = re.sub(rf"{argument}=(True\b)?(?=[\s,;)]|$)", option, text)
-            text = re.sub(rf"{argument}=", f"{option} ", text)
-            text = re.sub(argument if "_" in name else rf"^{argument}(?= is )", option, text)
-        text = text.replace(f"{option} ({option})", option)
-    return text
+    parameters = {one.name: one for one in command.params if one.opts[0].startswith("--")}
+
+    def option_of(argument: str, value: str = "") -> str | None:
+        """The option of an argument or of a field of a setting: that of `stop.trials` is --stop-trials."""
+        names = ALIASES.get(argument), argument.replace(".", "_"), argument.rpartition(".")[2]
+        parameter = next((parameters[name] for name in names if name in parameters), None)
+        if parameter is None:
+            return None
+        return (parameter.secondary_opts if value == "False" else parameter.opts)[0]
+
+    def as_option(match: re.Match[str]) -> str:
+        argument, value = match[1], match[2]
+        is_about = match.start() == 0 and argument == error.argument
+        is_named = is_about or value is not None or "_" in argument or "." in argument
+        option = option_of(argument, value or "") if is_named else None
+        if option is None:
+            return match[0]
+        return option if value in (None, "", "True", "False") else f"{option} {value.strip(chr(39))}"
+
+    text = ARGUMENT.sub(as_option, str(error))
+    option = option_of(error.argument or "")
+    shown = option is None or any(name in text for name in (option, str(error.argument).replace("_", " ")))
+    return text if shown else f"{option}: {text}"

@@ -50,7 +50,7 @@ def leaderboard(
     from finpod.tournament.history import read_history
 
     if top < 1:
-        raise InputError(f"top is {top}; it must be a whole number from 1 on")
+        raise InputError(f"top is {top}; it must be a whole number from 1 on", argument="top")
     with console.progress("reading") as told:
         history = read_history(_place(run)).of(seed)
         target = _target(history, out, overwrite) if report or out is not None else None

@@ -113,16 +113,20 @@ def check_market(market: str, members: str | None, extra: Sequence[str] | None =
     """Raise InputError for files that do not exist, before any of them is read."""
     path = Path(market_path(market))
     if market != "sample" and not path.exists():
-        raise InputError(f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'")
+        raise InputError(
+            f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'", argument="market"
+        )
     if members is not None and not Path(members).exists():
         from finpod.market.indexes import index_named
 
         if "." in members:
-            raise InputError(f"there is no list of members {members}; give a CSV, or an index such as nasdaq100")
+            raise InputError(
+                f"there is no list of members {members}; give a CSV, or an index such as nasdaq100", argument="members"
+            )
         index_named(members)
     for table in extra or ():
         if not Path(table).is_file():
-            raise InputError(f"there is no extra table {table}; give a parquet or CSV file")
+            raise InputError(f"there is no extra table {table}; give a parquet or CSV file", argument="extra")
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:

@@ -218,6 +218,8 @@ def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple
             options.check_dates(*options.window(given[name], f"--{name}"))
     require_count("seeds", given["seeds"])
     minutes = given["stop_minutes"]
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise InputError(f"stop_minutes is {minutes}; give a positive number, or leave it out", argument="stop_minutes")
     stop = Stop(seconds=None if minutes is None else 60 * minutes, patience=given["patience"],
                 **{rule: given[f"stop_{rule}"] for rule in ("trials", "steps", "score")})  # fmt: skip
     base = recorded.plan if recorded else Plan()
@@ -259,7 +261,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise InputError(f"pods is {text!r}; it must be 'auto' or a whole number from 1 on") from error
+        raise InputError(f"pods is {text!r}; it must be 'auto' or a whole number from 1 on", argument="pods") from error
 
 
 def _say_device(asked: str) -> None:

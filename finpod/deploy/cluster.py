@@ -114,7 +114,7 @@ class Cluster:
             raise InputError(f"Ray {self.ray} cannot be asked for a token; give a version from 2.52.0 on")
         require_size(self.head_cpus, self.head_memory, "the head")
         if not 1 <= self.idle <= MOST:
-            raise InputError(f"idle is {self.idle}; give seconds from 1 to {MOST}")
+            raise InputError(f"idle is {self.idle}; give seconds from 1 to {MOST}", argument="idle")
         if self.namespace is not None:
             require_label(self.namespace, "the namespace")
         for name, value in self.env.items():

@@ -54,7 +54,7 @@ def ray_job(
     """
     for what, count, least in (("keep", keep, 0), ("retries", retries, 0), ("deadline", deadline, 1)):
         if count is not None and not least <= count <= MOST:
-            raise InputError(f"{what} is {count}; give a number from {least} to {MOST}")
+            raise InputError(f"{what} is {count}; give a number from {least} to {MOST}", argument=what)
     if working_dir is not None and not REMOTE.fullmatch(working_dir):
         raise InputError(f"{working_dir} cannot be fetched by the cluster; give the https, s3 or gs URL of a .zip")
     line = entrypoint(command)

@@ -70,17 +70,27 @@ class TradingConfig:
         ):
             value = getattr(self, name)
             if not (otherwise and value is None) and not (isinstance(value, Integral) and int(value) >= 1):
-                raise InputError(f"{name} is {value}; it must be a whole number from 1 on{otherwise}")
+                raise InputError(f"{name} is {value}; it must be a whole number from 1 on{otherwise}", argument=name)
         if self.num_envs % self.groups:
-            raise InputError(f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}")
+            raise InputError(
+                f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
+                argument="start_groups",
+            )
         for name, choices in (("action", ACTIONS), ("reward", REWARDS)):
             if getattr(self, name) not in choices:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
+                )
         for name, low, high in (("tilt", 0, 20), ("cash", 0, math.inf), ("reward_scale", 0, math.inf)):
             if not low < getattr(self, name) < high:
-                raise InputError(f"{name} is {getattr(self, name)}; it must lie above {low} and below {high}")
+                raise InputError(
+                    f"{name} is {getattr(self, name)}; it must lie above {low} and below {high}", argument=name
+                )
         if not -1 <= self.delisting_return < math.inf:
-            raise InputError(f"delisting_return is {self.delisting_return}; it must be -1 (all is lost) or more")
+            raise InputError(
+                f"delisting_return is {self.delisting_return}; it must be -1 (all is lost) or more",
+                argument="delisting_return",
+            )
 
     @property
     def groups(self) -> int:

@@ -63,7 +63,7 @@ def fan(path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: i
     """
     require_seed(seed)
     if count < 1:
-        raise InputError(f"count is {count}; it must be a whole number from 1 on")
+        raise InputError(f"count is {count}; it must be a whole number from 1 on", argument="count")
     if window.market.bars_per_session > 1:
         return _none("intraday")
     habits = habits_of(path, window)

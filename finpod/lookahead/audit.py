@@ -89,7 +89,9 @@ def audit(
     for a window with nothing after it; StrategyError where the strategy itself fails or cannot be copied.
     """
     if not isinstance(market, MarketData):
-        raise InputError(f"market is {market!r:.60}; give what load_market(...) or sample_market() returns")
+        raise InputError(
+            f"market is {market!r:.60}; give what load_market(...) or sample_market() returns", argument="market"
+        )
     market = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = market.window(start, end)
     rows, progress = sample_rows(market, days, seed, first, last), progress or silent

@@ -29,7 +29,7 @@ def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int,
     """
     require_seed(seed)
     if days < 1:
-        raise InputError(f"days is {days}; it must be a whole number from 1 on")
+        raise InputError(f"days is {days}; it must be a whole number from 1 on", argument="days")
     rows = auditable_rows(market, first, last)
     rows = rows if among is None else np.intersect1d(rows, among)
     if not len(rows):

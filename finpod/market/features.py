@@ -173,7 +173,8 @@ def build_panel(
         name, share = min(dropped.items(), key=lambda item: item[1])
         raise InputError(
             f"{name} is undefined on {share:.1%} of the training rows, and no other feature on fewer; at most half may be: "
-            "load earlier sessions for the features to warm up, or start the training window later"
+            "load earlier sessions for the features to warm up, or start the training window later",
+            argument="features",
         )
     scaling = scaling.select(columns)
     if not any(scaling.sd):

@@ -62,7 +62,7 @@ def ticker_of(source: Path) -> str:
     ticker = capitals[0] if len(capitals) == 1 else source.stem
     if not is_ticker(ticker):
         raise DataError(
-            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker= (--ticker)"
+            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=", argument="ticker"
         )
     return ticker
 

@@ -40,7 +40,7 @@ class Costs:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 10_000):
-                raise InputError(f"{name} is {value!r}; it must be a number from 0 to below 10000")
+                raise InputError(f"{name} is {value!r}; it must be a number from 0 to below 10000", argument=name)
             if not isinstance(value, int):
                 object.__setattr__(self, name, float(value))  # of numpy's numbers, too, which JSON does not know
         if self.rate >= 1:

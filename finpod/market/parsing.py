@@ -133,7 +133,8 @@ def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], decimal: s
     if unsure is not None:
         raise DataError(
             f"{name}: {unsure!r} may be a thousand with a comma or a number with a decimal comma; say which with "
-            "decimal='.' or ',' (--decimal)"
+            "decimal='.' or decimal=','",
+            argument="decimal",
         )
     return "."
 

@@ -137,12 +137,15 @@ def _check_clock(stamps: Array, row: Array, outside: Array, calendar: str, name:
 
 
 def _check_exchange(dates: Array, is_session: Array, found: Sessions, offsets: Any, calendar: str, name: str) -> None:
-    way_out = "name the exchange with calendar= (--calendar), such as XTKS or XLON (none: every date counts)"
+    way_out = "name the exchange with calendar=, such as XTKS or XLON (none: every date counts)"
     foreign = sorted(set(offsets) - found.offsets - {"+00:00"})
     if foreign:
-        raise DataError(f"{name}: its stamps are at UTC{foreign[0]}, not on the clock of {calendar}; {way_out}")
+        raise DataError(
+            f"{name}: its stamps are at UTC{foreign[0]}, not on the clock of {calendar}; {way_out}", argument="calendar"
+        )
     odd = dates[~is_session]
     if len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
         raise DataError(
-            f"{name}: {len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}; {way_out}"
+            f"{name}: {len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}; {way_out}",
+            argument="calendar",
         )

@@ -142,7 +142,10 @@ def read_bars(
             raise InputError(f"ticker={ticker} names one file; the files of the folder {source} are named for theirs")
         return join_bars([_read(file, None, day_first, decimal) for file in files], source.name)
     if not source.is_file():
-        raise InputError(f"there is no market {source}; give a parquet or CSV file, a snapshot folder or {SAMPLE!r}")
+        raise InputError(
+            f"there is no market {source}; give a parquet or CSV file, a snapshot folder or {SAMPLE!r}",
+            argument="market",
+        )
     return _read(source, ticker, day_first, decimal)
 
 

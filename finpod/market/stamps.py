@@ -188,6 +188,7 @@ def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_f
     if not shown and day_first is None:
         raise DataError(
             f"{name}: {text.iloc[0]!r} and all its other dates may be day first or month first; say which with "
-            "day_first=True or False (--day-first or --month-first)"
+            "day_first=True or day_first=False",
+            argument="day_first",
         )
     return bool(shown[0] if shown else day_first)

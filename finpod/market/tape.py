@@ -97,7 +97,8 @@ class Tape:
             return None
         if self.impact is None:
             raise InputError(
-                f"impact is {costs.impact:g}, and these data have no volumes to measure it by; leave it at 0"
+                f"impact is {costs.impact:g}, and these data have no volumes to measure it by; leave it at 0",
+                argument="impact",
             )
         return self.impact
 
@@ -155,9 +156,9 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
     if fill is None:
         fill = "close" if market.open is None else "open"
     if fill not in ("open", "close"):
-        raise InputError(f"fill is {fill!r}; choose 'open' or 'close'")
+        raise InputError(f"fill is {fill!r}; choose 'open' or 'close'", argument="fill")
     if fill == "open" and market.open is None:
-        raise InputError("fill='open' needs opens, and these data are close only; choose fill='close'")
+        raise InputError("fill='open' needs opens, and these data are close only; choose fill='close'", argument="fill")
     mark = carried_forward(market.close)
     price, tradable = mark, market.has_bar
     if fill == "open" and market.open is not None:

@@ -103,7 +103,10 @@ def read_members(path: str | PathLike[str]) -> Membership:
     """
     source = Path(path)
     if not source.is_file():
-        raise InputError(f"there is no membership file {source}; give a CSV with the columns {', '.join(COLUMNS)}")
+        raise InputError(
+            f"there is no membership file {source}; give a CSV with the columns {', '.join(COLUMNS)}",
+            argument="members",
+        )
     try:
         text = source.read_text(encoding="utf-8-sig")
         head = text.partition("\n")[0]

@@ -83,7 +83,7 @@ class Patience:
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("attempts", 1), ("wait", 0), ("deadline", 0)):
             if not getattr(self, name) >= least:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least {least}")
+                raise InputError(f"{name} is {getattr(self, name)}; give at least {least}", argument=name)
 
     def pause(self, streak: int) -> float:
         """Seconds to wait after the `streak`-th batch in a row that was not answered in full; always growing."""

@@ -67,10 +67,10 @@ class PPOConfig:
             "num_steps",
         ):
             if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be positive")
+                raise InputError(f"{name} is {getattr(self, name)}; it must be positive", argument=name)
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must lie from 0 to 1")
+                raise InputError(f"{name} is {getattr(self, name)}; it must lie from 0 to 1", argument=name)
 
 
 BOUNDS: dict[str, tuple[float, float]] = {

@@ -60,7 +60,7 @@ class EventFiles:
             from tensorboardX.event_file_writer import EventsWriter
         except ImportError as error:
             raise InputError(
-                "event files need tensorboardX; pip install tensorboardX, or leave out --tensorboard"
+                "event files need tensorboardX; pip install tensorboardX, or leave them out", argument="tensorboard"
             ) from error
         self._writer = EventsWriter  # not the SummaryWriter: its thread would wait for ever once a disk is full
         try:

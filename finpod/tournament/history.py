@@ -150,7 +150,9 @@ def _find(run: str) -> tuple[Store, dict[str, int]]:
         place = open_store(run)
         if logs := _logs(place):
             return place, logs
-        raise InputError(f"there is no run at {run}; once it is finished, its log lies with its ensemble")
+        raise InputError(
+            f"there is no run at {run}; once it is finished, its log lies with its ensemble", argument="run"
+        )
     for path in (Path(run), Path(run.rstrip("/") + UNFINISHED)):
         place = LocalStore(path)
         if logs := _logs(place):

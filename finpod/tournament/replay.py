@@ -30,7 +30,7 @@ def verify_log(path: str | Path) -> Leaderboard:
     try:
         content = open_store(folder).read(name)
     except FileNotFoundError as error:
-        raise InputError(f"there is no log at {path}; name a file such as OUT/log-0.jsonl") from error
+        raise InputError(f"there is no log at {path}; name a file such as OUT/log-0.jsonl", argument="path") from error
     records, _ = parse_log(content, text)
     replay = _Replay(text)
     for record in records:

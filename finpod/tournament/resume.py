@@ -102,7 +102,7 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 even = old == [old[0] * (level + 1) for level in range(len(old))]
-                fit = f"{len(new)} rounds that share them take --steps {old[0] * len(new)}"
+                fit = f"{len(new)} rounds that share them take steps={old[0] * len(new)}"
                 raise InputError(
                     f"{where} has its levels of experience at {old!r:.200} steps and the fork at {new!r:.200}; "
                     + (fit if even else "keep its rounds and steps, for no others share them")
@@ -110,7 +110,9 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
             continue
         if not forked:
             raise InputError(
-                f"{where} was begun with other settings: {said}; resume with the same, or fork it under another name (--fork)"
+                f"{where} was begun with other settings: {said}; resume with the same, or fork it under another "
+                "name with fork=",
+                argument="resume",
             )
 
 
@@ -122,13 +124,19 @@ def require_place(
     there = bool(_logs(place))
     if fork is not None:
         if _place_of(fork).where == place.where:
-            raise InputError(f"{place.where} cannot be forked onto itself; give another --out, and another --storage")
+            raise InputError(
+                f"{place.where} cannot be forked onto itself; give another out=, and another storage=", argument="fork"
+            )
         if there and not overwrite:
-            raise InputError(f"{place.where} exists already; fork under another name or allow --overwrite")
+            raise InputError(f"{place.where} exists already; fork under another name, or pass overwrite=True")
     elif there and not resume and not overwrite:
-        raise InputError(f"{place.where} is an unfinished run; go on with --resume, or begin anew with --overwrite")
+        raise InputError(
+            f"{place.where} is an unfinished run; go on with it with resume=True, or begin anew with overwrite=True"
+        )
     elif not there and resume:
-        raise InputError(f"there is no unfinished run at {place.where}; train without --resume to begin one")
+        raise InputError(
+            f"there is no unfinished run at {place.where}; train without resume=True to begin one", argument="resume"
+        )
     return place, there
 
 
@@ -233,7 +241,7 @@ def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, 
     goal = beside if out is None else Path(out)
     if goal is None:
         raise InputError(
-            f"{folder} does not end in {SUFFIX}, so its name does not tell where the ensemble goes; give --out"
+            f"{folder} does not end in {SUFFIX}, so its name does not tell where the ensemble goes; give out="
         )
     return {"out": goal, "storage": None if beside is not None and _same(goal, beside) else str(folder)}
 
@@ -260,8 +268,8 @@ def refuse_finished(out: Path, storage: str | None) -> None:
     if all(file.is_file() and file.read_bytes() == place.read(f"{log}/{NAME}") for log, file in kept.items()):
         raise InputError(f"{out} is finished; {place.where} is a leftover of it, and may be removed")
     raise InputError(
-        f"{out} is finished, and {place.where} is another run; give that another --out, or let it replace {out} "
-        "with --overwrite"
+        f"{out} is finished, and {place.where} is another run; give that another out=, or let it replace {out} "
+        "with overwrite=True"
     )
 
 
@@ -289,7 +297,7 @@ def folder_of(run: str | Path) -> Path:
     path = Path(run)
     tried = path.parent / (path.name.removesuffix(SUFFIX) + SUFFIX)
     raise InputError(
-        f"there is no unfinished run at {tried}; name the folder it was to go to, and its --storage if it had one"
+        f"there is no unfinished run at {tried}; name the folder it was to go to, and its storage= if it had one"
     )
 
 

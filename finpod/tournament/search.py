@@ -40,7 +40,7 @@ class Search:
 
     def __post_init__(self) -> None:
         if not 0 <= self.fresh <= 1:
-            raise InputError(f"fresh is {self.fresh}; it is a share, from 0 to 1")
+            raise InputError(f"fresh is {self.fresh}; it is a share, from 0 to 1", argument="fresh")
 
 
 @dataclass(frozen=True, kw_only=True)

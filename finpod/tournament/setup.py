@@ -17,14 +17,6 @@ STEPS = 600_000
 """Environment steps an agent trains for, if not told otherwise."""
 MODES = ("rounds", "async")
 CHOICES = ("mean", "score", "recent")
-OPTIONS = {
-    "trials": "--stop-trials",
-    "steps": "--stop-steps",
-    "seconds": "--stop-minutes",
-    "score": "--stop-score",
-    "patience": "--patience",
-}
-"""What the command line calls the rules to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +43,12 @@ class Stop:
             value, low = getattr(self, rule.name), -math.inf if rule.name == "score" else 0
             if value is None:
                 continue
-            named = f"{rule.name} ({OPTIONS[rule.name]})"
+            name = f"stop.{rule.name}"
             if rule.name in ("trials", "steps", "patience"):
-                require_count(named, value)
+                require_count(name, value)
             elif not (isinstance(value, (int, float)) and low < value < math.inf):
                 fit = "a number" if rule.name == "score" else "a positive number"
-                raise InputError(f"{named} is {value!r}; give {fit}, or leave it out")
+                raise InputError(f"{name} is {value!r}; give {fit}, or leave it out", argument=name)
 
     def before(self, trial: int, steps: int, seconds: float) -> str | None:
         """The rule that keeps a trial from beginning, of this number, with so many steps begun before it, so late.
@@ -117,15 +109,17 @@ class Plan:
         if self.checkpoint_steps is not None:
             require_count("checkpoint_steps", self.checkpoint_steps)
         if self.keep > BOARD:
-            raise InputError(f"keep is {self.keep}; no more than {BOARD} agents are kept")
+            raise InputError(f"keep is {self.keep}; no more than {BOARD} agents are kept", argument="keep")
         require_seed(self.seed)
         for name, choices in (("mode", MODES), ("choice", CHOICES)):
             if getattr(self, name) not in choices:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
+                )
         if not 0 <= self.alike <= 1:
-            raise InputError(f"alike is {self.alike}; it is a correlation, from 0 to 1")
+            raise InputError(f"alike is {self.alike}; it is a correlation, from 0 to 1", argument="alike")
         if self.retries < 0:
-            raise InputError(f"retries is {self.retries}; it must be 0 or more")
+            raise InputError(f"retries is {self.retries}; it must be 0 or more", argument="retries")
 
     @property
     def most_trials(self) -> int:
@@ -155,4 +149,4 @@ class Plan:
 def require_count(name: str, value: Any) -> None:
     """Raise InputError unless `value` is a whole number from 1 on."""
     if not (isinstance(value, Integral) and int(value) >= 1):
-        raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on", argument=name)

@@ -66,7 +66,8 @@ class Pods:
     def __post_init__(self) -> None:
         if self.gpus and not self.ray:
             raise InputError(
-                f"pods with GPUs need Ray; add ray=True (--ray), or leave gpus (--pod-gpus {self.gpus:g}) out"
+                f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave it out",
+                argument="pods.gpus",
             )
 
 
@@ -224,7 +225,8 @@ def tournament(
     if not board.log:
         raise InputError(
             f"no trial began: the rule to stop after {driver.stopped(0)} came before the first; "
-            "allow more time (--stop-minutes), or leave it out"
+            "raise stop.seconds, or leave it out",
+            argument="stop.seconds",
         )
     progress("choosing", 1.0)
     return driver

@@ -200,7 +200,8 @@ def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
         told = [f"{name} = {before.get(name)}, not {settings.get(name)}" for name in simple[:3]]
         told += [f"other {name}" for name in other if name not in simple][: 3 - len(told)]
         raise InputError(
-            f"{where} was begun with {', '.join(told)}; give the same settings, or replace resume by overwrite to start anew"
+            f"{where} was begun with {', '.join(told)}; give the same settings, or start anew with overwrite=True instead of "
+            "resume=True"
         )
 
 
@@ -211,12 +212,16 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
     """
     if _unfinished(out) and not (resume or overwrite):
         raise InputError(
-            f"{_partial(out)} holds an unfinished walk-forward; go on with --resume (resume=True), or start anew with "
-            "--overwrite (overwrite=True)"
+            f"{_partial(out)} holds an unfinished walk-forward; go on with it with resume=True, or start "
+            "anew with overwrite=True",
+            argument="out",
         )
     if resume and not _unfinished(out):
         if not (out / MANIFEST).is_file():
-            raise InputError(f"there is no walk-forward to go on with at {_partial(out)}; begin one without --resume")
+            raise InputError(
+                f"there is no walk-forward to go on with at {_partial(out)}; begin one without resume=True",
+                argument="out",
+            )
         return
     if not (overwrite and out.is_dir()) or out.resolve() in (here := Path.cwd(), *here.parents):
         require_free(out, overwrite)
@@ -226,7 +231,8 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
             continue
         if not (out / MANIFEST).is_file() or not re.fullmatch(r"segment-[\d-]+", held):
             raise InputError(
-                f"{out} holds {held!r}, no part of a walk-forward, so --overwrite leaves it alone; move it away"
+                f"{out} holds {held!r}, no part of a walk-forward, so overwrite=True does not replace it; move it away",
+                argument="out",
             )
         require_free(out / held, overwrite=True, marker=ENSEMBLE)
 

@@ -57,7 +57,7 @@ def as_span(length: str | int, what: str) -> Span:
     """'4y' and '6m' are years and months by the calendar, 126 and '126' are sessions. Raises InputError naming `what`."""
     found = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if found is None or isinstance(length, float):
-        raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions")
+        raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions", argument=what)
     return Span(int(found[1]), found[2])
 
 
@@ -104,7 +104,7 @@ def schedule(
     """
     lengths = [as_span(length, what) for length, what in ((train, "train"), (validation, "validation"), (test, "test"))]
     if not (isinstance(hold, Integral) and hold >= 1):
-        raise InputError(f"hold is {hold!r}; it must be a whole number from 1 on")
+        raise InputError(f"hold is {hold!r}; it must be a whole number from 1 on", argument="hold")
     purge, embargo = gaps(market, hold, purge, embargo)
     sessions, opening = np.unique(market.sessions, return_index=True)
     lag, (first, last) = build_tape(market, fill).lag, market.window(start, end)
@@ -138,7 +138,7 @@ def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) 
     for what, given, least in (("purge", purge, held), ("embargo", embargo, 0)):
         if not (isinstance(given, Integral) and given >= least):
             ahead = f", for a decision is held for {hold}" if least else ""
-            raise InputError(f"{what} is {given!r} sessions; it must be {least} or more{ahead}")
+            raise InputError(f"{what} is {given!r} sessions; it must be {least} or more{ahead}", argument=what)
     return purge, embargo
 
 
@@ -155,7 +155,9 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
         if last - row < hold:
             break
         if row == rows[-1]:
-            raise InputError(f"test is {test}, shorter than hold = {hold}; take a longer test or a shorter hold")
+            raise InputError(
+                f"test is {test}, shorter than hold = {hold}; take a longer test or a shorter hold", argument="test"
+            )
         rows.append(row)
     return rows
 
@@ -173,7 +175,8 @@ def _windows(
         way = f"start on {sessions[earliest]} or later, or take" if earliest < len(sessions) else "take"
         raise InputError(
             f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} of training and "
-            f"{validation} of validation before it; {way} shorter windows"
+            f"{validation} of validation before it; {way} shorter windows",
+            argument="start",
         )
     return (learnt, chosen - 1 - purge), (chosen, day - 1 - embargo)
 

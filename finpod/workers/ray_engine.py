@@ -122,7 +122,8 @@ class RayEngine:
             if need > held.get(name, 0.0):
                 raise InputError(
                     f"a pod needs {need:g} {name} and this machine has {held.get(name, 0.0):g}; ask for less, or name a cluster "
-                    "with --address"
+                    "with address=",
+                    argument=f"pods.{name.lower()}s",
                 )
 
     def _alive(self) -> list[dict[str, Any]]:
@@ -221,17 +222,22 @@ class RayEngine:
 
 
 def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) -> None:
-    """Raise InputError for a number of pods, a share of a machine, or a time for a slice, that cannot be."""
+    """Raise InputError for a number of pods, their CPUs and GPUs or a time-out that is out of range."""
     if pods != "auto" and not (isinstance(pods, int) and pods >= 1):
-        raise InputError(f"pods is {pods!r}; it must be 'auto' or a whole number from 1 on")
-    if not 0 < cpus < math.inf or not 0 <= gpus < math.inf:
         raise InputError(
-            f"a pod with {cpus} CPUs and {gpus} GPUs cannot be; give it some of a CPU, and 0 or more of a GPU"
+            f"pods.count is {pods!r}; it must be 'auto' or a whole number from 1 on", argument="pods.count"
         )
+    if not 0 < cpus < math.inf:
+        raise InputError(f"pods.cpus is {cpus:g}; it must be greater than 0", argument="pods.cpus")
+    if not 0 <= gpus < math.inf:
+        raise InputError(f"pods.gpus is {gpus:g}; it must be 0 or more", argument="pods.gpus")
     if gpus > 1 and gpus % 1:
-        raise InputError(f"a pod with {gpus:g} GPUs cannot be; beyond one, give whole ones")
+        raise InputError(f"pods.gpus is {gpus:g}; above 1 it must be a whole number", argument="pods.gpus")
     if not 0 < timeout < threading.TIMEOUT_MAX:
-        raise InputError(f"timeout is {timeout!r}; give the seconds after which a slice counts as lost")
+        raise InputError(
+            f"pods.timeout is {timeout!r}; give the seconds after which a slice counts as lost",
+            argument="pods.timeout",
+        )
 
 
 def _ray() -> Any:
