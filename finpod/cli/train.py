@@ -21,6 +21,7 @@ from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 
 if TYPE_CHECKING:
+    from finpod.ensemble import Ensemble
     from finpod.tournament.recorded import Recorded
     from finpod.tournament.setup import Plan
 
@@ -142,8 +143,6 @@ def train(
 def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) -> None:
     """Check what can be checked before anything is loaded, train, and show the board."""
     import finpod
-    from finpod.report.training import write_training_report
-    from finpod.tournament.history import read_history
     from finpod.tournament.training import Pods
 
     out = Path(given["out"])
@@ -182,6 +181,14 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
             pods=where,
             asked={"tensorboard": str(given["tensorboard"].absolute())} if given["tensorboard"] else {},
         )
+    _show(ensemble, given, out)
+
+
+def _show(ensemble: Ensemble, given: Mapping[str, Any], out: Path) -> None:
+    """Write the report of the training and print its figures."""
+    from finpod.report.training import write_training_report
+    from finpod.tournament.history import read_history
+
     page = write_training_report(read_history(out), runs.REPORTS / f"{ensemble.name}-training.html")
     if given["as_json"]:
         console.show_json({**ensemble.provenance, "path": str(out)})
