@@ -106,6 +106,7 @@ def fetch(
 def import_file(
     source: Annotated[str, typer.Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     members: options.Members = None,
+    renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
@@ -135,6 +136,7 @@ def import_file(
             calendar=options.none_or(calendar),
             day_first=day_first,
             decimal=decimal,
+            renames=renames,
             extra=extra,
         )
     _keep(market, target, overwrite, as_json)
@@ -144,6 +146,7 @@ def import_file(
 def check(
     market: Source = "sample",
     members: options.Members = None,
+    renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
@@ -156,9 +159,8 @@ def check(
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
     from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
 
-    loaded = _load(
-        market, members, benchmark, calendar, extra=extra, ticker=ticker, day_first=day_first, decimal=decimal
-    )
+    tables = {"renames": renames, "extra": extra}
+    loaded = _load(market, members, benchmark, calendar, ticker=ticker, day_first=day_first, decimal=decimal, **tables)
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -175,13 +177,14 @@ def check(
 def show(
     market: Source = "sample",
     members: options.Members = None,
+    renames: options.Renames = None,
     benchmark: options.Benchmark = "auto",
     calendar: Calendar = "auto",
     tickers: Annotated[str | None, typer.Option(help="Only these names, separated by commas.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a market holds: sessions, columns, and each name's bars and days as a member."""
-    loaded = _load(market, members, benchmark, calendar)
+    loaded = _load(market, members, benchmark, calendar, renames=renames)
     if tickers is not None:
         loaded = loaded.select(options.words(tickers))
     rows = _rows(loaded)

@@ -29,6 +29,7 @@ def backtest(
     strategy: Strategy,
     market: options.Market = "sample",
     members: options.Members = None,
+    renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     start: Start = None,
@@ -58,12 +59,12 @@ def backtest(
     started = datetime.now(UTC)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)
     options.check_account(cash, start, end, risk_free)
-    options.check_market(market, members, extra)
+    options.check_market(market, members, renames, extra)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         wanted = runs.name_of(strategy) if name is None else name
         outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
-        prices = options.load(market, members, benchmark, extra=extra)
+        prices = options.load(market, members, benchmark, renames=renames, extra=extra)
         prices.window(start, end)  # what cannot be is told before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
@@ -120,6 +121,7 @@ def audit(
     strategy: Strategy,
     market: options.Market = "sample",
     members: options.Members = None,
+    renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     start: Start = None,
@@ -135,7 +137,7 @@ def audit(
     options.check_dates(start, end)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
-        prices = options.load(market, members, benchmark, extra=extra)
+        prices = options.load(market, members, benchmark, renames=renames, extra=extra)
         verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end, progress=report)
     if as_json:
         console.show_json(verdict.to_record())

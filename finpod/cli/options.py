@@ -37,6 +37,12 @@ Extra = Annotated[
         "--extra", metavar="FILE", help="A table of your own columns, parquet or CSV; may be given several times."
     ),
 ]
+Renames = Annotated[
+    str | None,
+    typer.Option(
+        "--renames", metavar="FILE", help="Changed symbols: a CSV with the columns old, new and perhaps date."
+    ),
+]
 Fee = Annotated[float, typer.Option(help="Commission a side, in basis points of the traded notional.")]
 Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points of the traded notional.")]
 Impact = Annotated[
@@ -109,7 +115,9 @@ def check_account(cash: float, start: str | None, end: str | None, risk_free: fl
     Terms(cash=cash)
 
 
-def check_market(market: str, members: str | None, extra: Sequence[str] | None = None) -> None:
+def check_market(
+    market: str, members: str | None, renames: str | None = None, extra: Sequence[str] | None = None
+) -> None:
     """Raise InputError for files that do not exist, before any of them is read."""
     path = Path(market_path(market))
     if market != "sample" and not path.exists():
@@ -124,6 +132,10 @@ def check_market(market: str, members: str | None, extra: Sequence[str] | None =
                 f"there is no list of members {members}; give a CSV, or an index such as nasdaq100", argument="members"
             )
         index_named(members)
+    if renames is not None and not Path(renames).is_file():
+        raise InputError(
+            f"there is no file of renames {renames}; give a CSV with the columns old, new", argument="renames"
+        )
     for table in extra or ():
         if not Path(table).is_file():
             raise InputError(f"there is no extra table {table}; give a parquet or CSV file", argument="extra")

@@ -16,7 +16,7 @@ OF_PLAN = ("agents", "rounds", "keep", "steps", "seed", "mode", "choice", "alike
 """Options that are fields of the plan."""
 OF_COSTS = ("fee_bps", "slippage_bps", "impact")
 """Options that are fields of the costs."""
-OF_MARKET = ("path", "members", "benchmark", "extra")
+OF_MARKET = ("path", "members", "benchmark", "renames", "extra")
 """Arguments of `load_market` that have an option of their own."""
 OF_PLACE = ("out", "storage", "tensorboard")
 """Options that a fork does not take over, because it lies elsewhere."""
@@ -65,7 +65,7 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
     known: dict[str, Any] = {"market": market.get("path"), "members": market.get("members")}
     if "benchmark" in market:
         known["benchmark"] = "none" if market["benchmark"] is None else market["benchmark"]
-    extra = market.get("extra")
+    known["renames"], extra = market.get("renames"), market.get("extra")
     known["extra"] = [extra] if isinstance(extra, str) else extra
     kept = {name: value for name, value in known.items() if name not in typed and value is not None}
     _require_there(kept)
@@ -79,6 +79,8 @@ def _require_there(kept: dict[str, Any]) -> None:
         raise InputError(f"the market {path} that the run was begun with does not exist; give it with --market")
     if isinstance(members, str) and ("." in members or Path(members).is_absolute()) and not Path(members).exists():
         raise InputError(f"the members {members} that the run was begun with do not exist; give them with --members")
+    if isinstance(renames := kept.get("renames"), str) and not Path(renames).exists():
+        raise InputError(f"the renames {renames} that the run was begun with do not exist; give them with --renames")
     for table in kept.get("extra", ()):
         if not Path(table).exists():
             raise InputError(

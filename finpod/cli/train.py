@@ -29,6 +29,8 @@ NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
 SIZE = ("agents", "rounds", "keep", "steps", "seed")
 """Options that say how large a tournament is."""
+OF_LOAD = ("market", "members", "benchmark", "renames", "extra")
+"""Options that say what the market is."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
 
@@ -41,6 +43,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the ensemble, such as strategies/first.")] = None,
     market: options.Market = "sample",
     members: options.Members = None,
+    renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
@@ -154,9 +157,7 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
         _say_device(given["device"])
-    prices = options.load(
-        given["market"], given["members"], given["benchmark"], extra=given["extra"], **given.get("load", {})
-    )
+    prices = options.load(**{name: given[name] for name in OF_LOAD}, **given.get("load", {}))
     signal.signal(signal.SIGTERM, _interrupt)  # as a cluster ends a driver
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         ensemble = finpod.train(

@@ -34,6 +34,7 @@ def walkforward(
     ] = None,
     market: options.Market = "sample",
     members: options.Members = None,
+    renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
@@ -84,7 +85,7 @@ def walkforward(
     from finpod.tournament.training import Pods
     from finpod.walkforward import walk_forward
 
-    prices = options.load(market, members, benchmark, extra=extra)
+    prices = options.load(market, members, benchmark, renames=renames, extra=extra)
     with console.progress("training", log=True) as progress:
         result = walk_forward(
             task,

@@ -135,6 +135,8 @@ def _tidying(bars: pd.DataFrame) -> RepairLedger:
     ledger = RepairLedger()
     for entry in bars.attrs.get("repairs", ()):
         ledger.add(entry["kind"], entry["count"], entry["places"])
+    for entry in bars.attrs.get("suspicions", ()):
+        ledger.suspect(entry["kind"], [entry["ticker"]], np.array([entry["date"]]), [entry["sentence"]])
     return ledger
 
 

@@ -205,7 +205,7 @@ def _rows(source: Source, market: MarketData, timeline: Timeline, day_first: boo
         known = parse_stamps(frame["known_at"], label, timeline.zone, day_first)
         blank = np.isnat(known)
         row, known_at = np.where(blank, row, timeline.first_rows(known)), np.where(blank, date, known)
-    ticker, unknown = _tickers(frame, market.tickers, label)
+    ticker, unknown = _tickers(frame, market, label)
     mark = _mark(frame, decimal, label)
     values = {name: _numbers(frame[name], name, label, mark) for name in names}
     early = known_at < market.sessions[0]
@@ -256,18 +256,24 @@ def _check_name(name: str, label: str) -> None:
         raise InputError(f"{label} has a column {name!r}; take the comma out of its name")
 
 
-def _tickers(frame: pd.DataFrame, tickers: Sequence[str], label: str) -> tuple[Array | None, tuple[str, ...]]:
-    """[R] columns of the tickers in the market, -1 for others, and those others; None for a table without tickers."""
+def _tickers(frame: pd.DataFrame, market: MarketData, label: str) -> tuple[Array | None, tuple[str, ...]]:
+    """[R] columns of the tickers in the market, -1 for others, and those others; None for a table without tickers.
+
+    The old symbol of a name that was joined with its new one stands for it.
+    """
     if "ticker" not in frame.columns:
         return None, ()
     parsed = parse_tickers(frame["ticker"], label).names
-    place = {ticker: column for column, ticker in enumerate(tickers)}
+    place = {ticker: column for column, ticker in enumerate(market.tickers)}
+    for old, new in reversed(market.manifest.get("renamed", {}).items()):
+        if old not in place and new in place:
+            place[old] = place[new]
     columns = np.array([place.get(normal_ticker(ticker, place), -1) for ticker in parsed.categories])
     unknown = tuple(parsed.categories[columns < 0])
     if len(unknown) == len(columns):
         raise DataError(
             f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which has "
-            f"{', '.join(tickers[:3])} and the like; check how they are spelled"
+            f"{', '.join(market.tickers[:3])} and the like; check how they are spelled"
         )
     return columns[parsed.codes], unknown
 

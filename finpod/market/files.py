@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +46,33 @@ def read_table(source: Path, *, decimal: str = ".") -> pd.DataFrame:
     except (OSError, ValueError, UnicodeDecodeError, pa.ArrowException, pd.errors.ParserError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{source.name} cannot be read ({reason}); fetch or export it again") from error
+
+
+def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
+    """A small CSV, separated by commas or semicolons, as stripped text ("" where a cell is empty), with lower-case labels.
+
+    `columns` must be there; `kind` names the file in errors, `entry` one of its rows, and `argument` the argument it was given
+    as. Raises InputError for a missing file and DataError for one that is no CSV, lacks a column or has no row.
+    """
+    needed = ", ".join(columns)
+    if not source.is_file():
+        raise InputError(f"there is no {kind} {source}; give a CSV with the columns {needed}", argument=argument)
+    try:
+        text = source.read_text(encoding="utf-8-sig")
+        head = text.partition("\n")[0]
+        separator = ";" if head.count(";") > head.count(",") else ","
+        table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=separator)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{source.name} is not a CSV ({reason}); it needs the columns {needed}") from error
+    table = table.rename(columns=lambda label: str(label).strip().lower()).apply(
+        lambda column: column.fillna("").str.strip()
+    )
+    missing = [label for label in columns if label not in table]
+    if missing or table.empty:
+        fault = f"has no column {missing[0]}" if missing else f"holds no {entry}"
+        raise DataError(f"{source.name} {fault}; a {kind} has the columns {needed}")
+    return table
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.files import files_of, read_table, ticker_of
 from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
 from finpod.market.parsing import normal_ticker
+from finpod.market.renames import Rename, Renames, join_renamed, newest_symbol
 from finpod.market.sample import sample_market
 from finpod.market.store import MANIFEST, load_snapshot
 from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
@@ -31,7 +32,7 @@ Members = str | PathLike[str] | Sequence[str] | None
 
 SAMPLE = "sample"
 """The name under which `load_market` returns `sample_market()`."""
-PATHS = ("path", "members", "extra")
+PATHS = ("path", "members", "renames", "extra")
 """Arguments of `load_market` that may be paths."""
 
 
@@ -45,6 +46,7 @@ def load_market(
     calendar: str | None = AUTO,
     day_first: bool | None = None,
     decimal: str | None = None,
+    renames: Renames = None,
     now: datetime | None = None,
     extra: Extra = None,
 ) -> MarketData:
@@ -59,6 +61,8 @@ def load_market(
     the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose session is not over at `now`
     (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the calendar of the index that
     `members` names, and QQQ and XNYS without one.
+    The bars of a renamed listing become one series under its newest symbol, by a bundled table and by `renames`: a mapping
+    such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.renames.join_renamed`).
     The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
     `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
@@ -66,7 +70,7 @@ def load_market(
     origin = _origin(dict(locals()))
     index = _index_of(members)
     if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
-        market = _whole(str(path), members, benchmark)
+        market = _whole(str(path), members, benchmark, renames)
         sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
         calendar = None if sessions == NO_CALENDAR else sessions
         market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
@@ -77,9 +81,12 @@ def load_market(
     else:
         name = Path(path).name
         bars = read_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
-    benchmark = None if benchmark is None else normal_ticker(benchmark, bars["ticker"].cat.categories)
+    bars = join_renamed(bars, renames, name)
+    joins: list[Rename] = bars.attrs.get("renamed", [])
+    if benchmark is not None:
+        benchmark = newest_symbol(normal_ticker(benchmark, bars["ticker"].cat.categories), joins)
     listed = members is not None and not isinstance(members, str) and isinstance(members, Sequence)
-    membership = _membership(members, index, name)
+    membership = _membership(members, index, name, joins)
     if listed and membership is not None:
         wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
         bars = bars[bars["ticker"].isin(list(wanted))]
@@ -88,7 +95,8 @@ def load_market(
         bars,
         membership=membership,
         benchmark=benchmark,
-        manifest={"source": "file", "title": name, "path": name},
+        manifest={"source": "file", "title": name, "path": name}
+        | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
         name=name,
         allow_missing=allow_missing or not listed,
         calendar=calendar,
@@ -104,6 +112,9 @@ def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     origin: dict[str, Any] = {}
     for argument, value in arguments.items():
         if value is defaults[argument].default:
+            continue
+        if argument == "renames" and isinstance(value, Mapping):
+            origin[argument] = dict(value)
             continue
         many = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(one is None or isinstance(one, (str, int, float, PathLike)) for one in many):
@@ -167,21 +178,27 @@ def _index_of(members: Members) -> Index | None:
     return index_named(members) if is_name else None
 
 
-def _membership(members: Members, index: Index | None, name: str) -> Membership | None:
+def _membership(members: Members, index: Index | None, name: str, joins: Sequence[Rename]) -> Membership | None:
+    """The membership that `members` describes, under the symbols of the bars after the `joins`."""
     if members is None:
         return None
     if index is not None:
-        return index_members(index.name)
-    if isinstance(members, Sequence) and not isinstance(members, str):
+        membership = index_members(index.name)
+    elif isinstance(members, Sequence) and not isinstance(members, str):
         count = len({normal_ticker(ticker) for ticker in members})
-        return static_members(members, sentence=f"static list of {count} names chosen from {name}")
-    return read_members(members)
+        membership = static_members(members, sentence=f"static list of {count} names chosen from {name}")
+    else:
+        membership = read_members(members)
+    for rename in joins:
+        membership = membership.renamed(rename)
+    return membership
 
 
-def _whole(path: str, members: object, benchmark: str | None) -> MarketData:
-    """The sample or a snapshot: a market that already knows its members and its benchmark."""
-    if members is not None:
-        raise InputError(f"{path} carries its own members; leave members out")
+def _whole(path: str, members: object, benchmark: str | None, renames: object) -> MarketData:
+    """The sample or a snapshot: a market with its own members, names and benchmark."""
+    for argument, value in (("members", members), ("renames", renames)):
+        if value is not None:
+            raise InputError(f"{path} carries its own members and names; leave {argument} out")
     market = sample_market() if path == SAMPLE else load_snapshot(path)
     benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
     if market.benchmark not in (benchmark, normal_ticker(benchmark)):

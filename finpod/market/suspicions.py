@@ -22,23 +22,36 @@ SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Whole ratios for which a jump may be a split that is not listed, or another unit of the price (100, 1000)."""
 EXACT = 0.015
 """How near, in log return, a jump must come to a ratio."""
+LONG_GAP = 5
+"""Sessions in a row without a bar from which a change of the price level across them is suspicious."""
+LEVEL = np.log(2)
+"""Log return across a long gap from which the price level has changed."""
+SAME_LEVEL = 0.1
+"""Log return from the last bar of a name to the first of another, a session later, up to which they may be one listing."""
+SAME_PRICE = 0.005
+"""Difference of their log prices up to which they may be, if both have a bar on that session."""
 
 
 def look_for_suspicions(
     history: History, dates: Array, listed: Array, ledger: RepairLedger, calendar: str | None
 ) -> None:
-    """Put down sessions without a bar, bars without volume, large distributions, jumps and series that end early.
+    """List sessions and volumes that are missing, large distributions, jumps, series that end early and likely renames.
 
     Sessions are those of `calendar`, or the dates of the file if it is None. Distributions and jumps on the rows `listed`
     [R] are explained by a split or dividend of the file. A crash is no suspicion.
     """
     sessions = dates if calendar is None else sessions_of(calendar, dates[0], dates[-1]).dates
+    sessions = np.unique(sessions.astype("datetime64[D]").astype("datetime64[ns]"))
     days = history.date.astype("datetime64[D]").astype("datetime64[ns]")
     intraday = bool((days != history.date).any())
-    _missing_sessions(history, days, np.unique(sessions.astype("datetime64[D]").astype("datetime64[ns]")), ledger)
+    at = np.searchsorted(sessions, days)
+    gap = np.where(history.first, 1, np.diff(at, prepend=0)) - 1
+    _missing_sessions(history, at, gap, sessions, ledger)
     _zero_volumes(history, intraday, ledger)
     _large_distributions(history, listed, ledger)
     _jumps(history, listed, ledger)
+    _new_levels(history, gap, ledger)
+    _likely_renames(history, at, ledger)
     last = np.flatnonzero(np.r_[history.first[1:], True])
     early = last[days[last] < dates[-1].astype("datetime64[D]")]
     ledger.suspect(
@@ -49,10 +62,11 @@ def look_for_suspicions(
     )
 
 
-def _missing_sessions(history: History, days: Array, sessions: Array, ledger: RepairLedger) -> None:
-    """Sessions between a name's first and last bar on which it has none."""
-    at = np.searchsorted(sessions, days)
-    gap = np.where(history.first, 1, np.diff(at, prepend=0)) - 1
+def _missing_sessions(history: History, at: Array, gap: Array, sessions: Array, ledger: RepairLedger) -> None:
+    """Sessions between a name's first and last bar on which it has none.
+
+    `at` [R] is the position of each bar among the `sessions`, `gap` [R] the number of sessions skipped before it.
+    """
     rows = np.flatnonzero(gap > 0)
     gone = np.repeat(rows, gap[rows])
     nth = np.arange(len(gone)) - np.repeat(np.cumsum(gap[rows]) - gap[rows], gap[rows])
@@ -121,5 +135,44 @@ def _jumps(history: History, listed: Array, ledger: RepairLedger) -> None:
             f"a return of {np.expm1(move[row]):+.2%} is near a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
             f"{'or another unit ' if n >= 100 else ''}that is not in the prices; left alone, as it may be real"
             for row, n in zip(rows[near], size[near], strict=True)
+        ),
+    )
+
+
+def _new_levels(history: History, gap: Array, ledger: RepairLedger) -> None:
+    """Prices that are far from where they were before a long gap: the symbol may have gone to another company."""
+    close = history.values.get("adj_close", history.values["close"])
+    before = history.previous(close)
+    rows = np.flatnonzero((gap >= LONG_GAP) & (np.abs(history.log_steps(close)) >= LEVEL))
+    ledger.suspect(
+        "price levels that change across a gap",
+        history.names(rows),
+        history.date[rows],
+        (
+            f"{before[row]:g} before {gap[row]} sessions without a bar, {close[row]:g} after; perhaps another company, "
+            "or a split that is not listed"
+            for row in rows
+        ),
+    )
+
+
+def _likely_renames(history: History, at: Array, ledger: RepairLedger) -> None:
+    """Names that end where another begins, on that session or the next, at about the same price."""
+    first = np.flatnonzero(history.first)
+    last = np.r_[first[1:], len(history)] - 1
+    close = history.values["close"]
+    begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
+    after = at[begins][None, :] - at[ends][:, None]
+    step = np.abs(np.log(close[begins][None, :] / close[ends][:, None]))
+    pairs = np.argwhere(((after == 1) & (step <= SAME_LEVEL)) | ((after == 0) & (step <= SAME_PRICE)))
+    old, new = ends[pairs[:, 0]], begins[pairs[:, 1]]
+    ledger.suspect(
+        "names that may have been renamed",
+        history.names(old),
+        history.date[old],
+        (
+            f"ends at {close[one]:g}; {history.tickers[history.code[other]]} begins on {history.date[other]!s:.10} at "
+            f"{close[other]:g}; if they are one listing, join them with renames="
+            for one, other in zip(old, new, strict=True)
         ),
     )

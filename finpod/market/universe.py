@@ -1,6 +1,5 @@
 """Who was in the universe on a date: spells of membership and the grid they make over sessions and names."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -12,27 +11,21 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import Array, DateLike, as_date
+from finpod.market.files import read_text_table
 from finpod.market.parsing import check_tickers, normal_ticker
+from finpod.market.renames import Rename, families
 
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
 
 RENAMED = (
-    ("FB", "META"),
-    ("PCLN", "BKNG"),
-    ("WLTW", "WTW"),
-    ("CTRP", "TCOM"),
-    ("SYMC", "NLOK", "GEN"),
-    ("RIMM", "BBRY", "BB"),
-    ("UAUA", "UAL"),
+    *families(),
     ("NDOI", "ENDP"),  # never its symbol: a known error of lists of the index
     ("ALD", "HON"),
     ("DWDP", "DD"),
     ("HWP", "HPQ"),
     ("JOYG", "JOY"),
-    ("KFT", "MDLZ"),
     ("SBC", "T"),
-    ("UTX", "RTX"),
     ("XON", "XOM"),
 )
 """Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
@@ -94,6 +87,11 @@ class Membership:
         newest = [family[-1] for family in RENAMED]
         return self.spelled_as([*newest, *set(self.tickers) - {old for family in RENAMED for old in family[:-1]}])
 
+    def renamed(self, rename: Rename) -> "Membership":
+        """The spells of the old symbol under the new one; with a day, those that began before it."""
+        moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
+        return replace(self, tickers=np.where(moves, rename.new, self.tickers))
+
 
 def read_members(path: str | PathLike[str]) -> Membership:
     """Membership from a CSV with the columns ticker, from, to_exclusive, in any case, separated by commas or semicolons.
@@ -102,23 +100,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
     """
     source = Path(path)
-    if not source.is_file():
-        raise InputError(
-            f"there is no membership file {source}; give a CSV with the columns {', '.join(COLUMNS)}",
-            argument="members",
-        )
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-        head = text.partition("\n")[0]
-        mark = ";" if head.count(";") > head.count(",") else ","
-        table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=mark)
-        table = table.rename(columns=lambda label: str(label).strip().lower())
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise DataError(f"{source.name} is not a CSV ({_first_line(error)}); it needs {', '.join(COLUMNS)}") from error
-    missing = [name for name in COLUMNS if name not in table]
-    if missing or table.empty:
-        fault = f"has no column {missing[0]}" if missing else "holds no member"
-        raise DataError(f"{source.name} {fault}; a membership file has the columns {', '.join(COLUMNS)}")
+    table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")
     return membership_of(table, source.name, f"point-in-time membership from {source.name}")
 
 
@@ -271,7 +253,3 @@ def membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
             f"start on {days['from'][row]!s:.10}"
         )
     return Membership(tickers=np.array(tickers, dtype=object), start=days["from"], stop=stop, sentence=sentence)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
