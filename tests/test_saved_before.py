@@ -1,9 +1,10 @@
-"""An ensemble, an unfinished run and a result that commit 4182994 wrote are still read (`made_saved.py`)."""
+"""An ensemble and an unfinished run that commit 4182994 wrote are still read, its result is refused (`made_saved.py`)."""
 
 import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from made_agents import STEPS_AN_UPDATE, tiny_train
 from made_saved import SAVED, VALIDATED, saved_market
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
+from finpod.errors import InputError
 from finpod.tournament.history import read_history
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Plan, Search
@@ -30,8 +32,8 @@ def test_a_trained_folder_loads_and_decides():
     assert ensemble.trials == 4
     assert result.equity.iloc[0] == 1e6
     assert (result.trades["kind"] == "fill").sum() > 10
-    before = finpod.load_result(SAVED / "result")
-    np.testing.assert_allclose(result.equity.to_numpy(), before.equity.to_numpy(), rtol=1e-6)
+    before = pd.read_csv(SAVED / "result" / "returns.csv", index_col=0)["equity"]
+    np.testing.assert_allclose(result.equity.to_numpy(), before.to_numpy(), rtol=1e-6)
 
 
 def test_an_unfinished_run_is_resumed_to_its_end(saved):
@@ -62,7 +64,7 @@ def test_the_leaderboard_reads_a_run(saved, name, count):
     assert [trial["state"] for trial in json.loads(ended.stdout)["board"]] == ["ended"] * count
 
 
-def test_a_saved_result_loads():
-    result = finpod.load_result(SAVED / "result")
-    assert result.strategy == "ensemble"
-    assert result.metrics.days == len(result.equity) - 1
+def test_a_result_of_the_old_format_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"result has result format 2, .*; run it again$") as raised:
+        finpod.load_result(SAVED / "result")
+    assert "\n" not in str(raised.value)

@@ -109,11 +109,8 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
                 )
             continue
         if not forked:
-            raise InputError(
-                f"{where} was begun with other settings: {said}; resume with the same, or fork it under another "
-                "name with fork=",
-                argument="resume",
-            )
+            way_out = "resume with the same, or fork it under another name with fork="
+            raise InputError(f"{where} was begun with other settings: {said}; {way_out}", argument="resume")
 
 
 def require_place(
@@ -125,18 +122,16 @@ def require_place(
     if fork is not None:
         if _place_of(fork).where == place.where:
             raise InputError(
-                f"{place.where} cannot be forked onto itself; give another out=, and another storage=", argument="fork"
+                f"{place.where} cannot be forked onto itself; give another out= and storage=", argument="fork"
             )
         if there and not overwrite:
             raise InputError(f"{place.where} exists already; fork under another name, or pass overwrite=True")
     elif there and not resume and not overwrite:
-        raise InputError(
-            f"{place.where} is an unfinished run; go on with it with resume=True, or begin anew with overwrite=True"
-        )
+        way_out = "go on with it with resume=True, or begin anew with overwrite=True"
+        raise InputError(f"{place.where} is an unfinished run; {way_out}")
     elif not there and resume:
-        raise InputError(
-            f"there is no unfinished run at {place.where}; train without resume=True to begin one", argument="resume"
-        )
+        way_out = "train without resume=True to begin one"
+        raise InputError(f"there is no unfinished run at {place.where}; {way_out}", argument="resume")
     return place, there
 
 
