@@ -164,4 +164,4 @@ def test_the_benchmark_may_be_left_out_of_a_backtest(run, tmp_path, monkeypatch)
     (tmp_path / "bars.csv").write_text("\n".join(rows) + "\n")
     ended = run("backtest buy-and-hold --market bars.csv --benchmark none")
     assert ended[0] == 0, ended[2]
-    assert "there is no benchmark to set it against" in ended[1]
+    assert "there is no benchmark" in ended[1]
