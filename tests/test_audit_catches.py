@@ -138,7 +138,7 @@ def test_a_leak_among_features_is_named(market, leak):
 def test_filling_backwards_shows_on_the_days_before_a_listing(market):
     """Where all later bars are known anyhow, filling them back changes nothing: random days would miss it."""
     verdict = audit_features(market, [filled_backwards], days=4)
-    rows = np.searchsorted(market.dates, verdict.days)
+    rows = np.searchsorted(market.dates, np.array(verdict.days, dtype="datetime64[ns]"))
     assert {99, 199, 269} & set(rows)
     assert not verdict.passed
 
