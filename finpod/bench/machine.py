@@ -81,13 +81,18 @@ def run(
     )
     circumstances = _circumstances(config, place, names)
     known = [name for lines, _ in groups for name in lines] + list(circumstances)
-    if what is not None and not any(what in name for name in known):
+    if not any(matches(what, name) for name in known):
         raise InputError(f"no line has {what!r} in its name; there are {', '.join(known)}")
     lines: dict[str, Any] = {}
     for these, measured in groups:
-        if what is None or any(what in name for name in these):
+        if any(matches(what, name) for name in these):
             lines |= measured()
-    return {name: line for name, line in (lines | circumstances).items() if what is None or what in name}
+    return {name: line for name, line in (lines | circumstances).items() if matches(what, name)}
+
+
+def matches(what: str | None, line: str) -> bool:
+    """Whether a user who asks for `what`, a part of a name, wants the line of this name; None wants all."""
+    return what is None or what in line
 
 
 def rate(count: int, seconds: float) -> float:
@@ -169,7 +174,7 @@ def _environment_lines(
     }
     lines: dict[str, Any] = {}
     for name, make in makers.items():
-        if what is None or any(what in f"{name} {end}" for end in ENDS):
+        if any(matches(what, f"{name} {end}") for end in ENDS):
             try:
                 lines |= _lines(name, make(), envs, seconds, device)
             except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler

@@ -89,10 +89,10 @@ def _client(address: str) -> Any:
             f"{address} does not answer; forward it with kubectl port-forward service/NAME-head-svc 8265, or give --address"
         ) from error
     except Exception as error:  # no ray[default], a wrong token, another version: Ray raises many kinds
-        why = _first_line(error)
-        if re.search(r"authenticat", why, re.IGNORECASE):
-            why = "it asks for its token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
-        raise InputError(f"cannot submit to {address}: {why}") from error
+        refusal = _first_line(error)
+        token = re.search(r"authenticat", refusal, re.IGNORECASE)
+        cause = "it asks for its token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if token else refusal
+        raise InputError(f"cannot submit to {address}: {cause}") from error
     for name in LOUD:
         logging.getLogger(name).setLevel(logging.WARNING)
     return client

@@ -12,8 +12,6 @@ QUANTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75} | {
     f"{100 * share:g} % quantile": share for share in (0.005, 0.01, 0.025, 0.05, 0.1, 0.9, 0.95, 0.975, 0.99, 0.995)
 }
 """What scalers scale by, and where values are commonly clipped."""
-WITH_QUANTILES = {"close", "open", "return", "logarithmic return"}
-"""Of what tables quantiles are looked for, for they cost a sort."""
 
 
 class Table(NamedTuple):
@@ -25,24 +23,36 @@ class Table(NamedTuple):
     """[T, N] float64, or [T, 1] for the benchmark; NaN where there is none."""
     single: Array
     """The same as float32."""
+    quantiles: bool
+    """Whether its quantiles are looked for, which costs a sort."""
 
     def over(self, rows: int | None = None) -> tuple[dict[str, Array], dict[str, float]]:
         """What scalers are made of over the first rows, or all: of each name, NaN for one without any; and of all together."""
-        return _statistics(self.values[:rows], quantiles=self.name in WITH_QUANTILES)
+        return _statistics(self.values[:rows], quantiles=self.quantiles)
 
 
 def tables_of(market: MarketData) -> tuple[Table, ...]:
     """Prices, volumes and returns of names and benchmark, as far as the market has them."""
-    given = [(name, getattr(market, name)) for name in ("close", "open", "high", "low", "volume")]
+    tables = [
+        ("close", market.close, True),
+        ("open", market.open, True),
+        ("high", market.high, False),
+        ("low", market.low, False),
+        ("volume", market.volume, False),
+    ]
     index = market.benchmark_close[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
-        given += [
-            ("return", _after_first(market.close[1:] / market.close[:-1] - 1)),
-            ("logarithmic return", _after_first(np.diff(np.log(market.close), axis=0))),
-            ("benchmark", index),
-            ("benchmark's return", _after_first(index[1:] / index[:-1] - 1)),
+        tables += [
+            ("return", _after_first(market.close[1:] / market.close[:-1] - 1), True),
+            ("logarithmic return", _after_first(np.diff(np.log(market.close), axis=0)), True),
+            ("benchmark", index, False),
+            ("benchmark's return", _after_first(index[1:] / index[:-1] - 1), False),
         ]
-    return tuple(Table(name, values, values.astype(np.float32)) for name, values in given if values is not None)
+    return tuple(
+        Table(name, values, values.astype(np.float32), quantiles)
+        for name, values, quantiles in tables
+        if values is not None
+    )
 
 
 def _after_first(table: Array) -> Array:

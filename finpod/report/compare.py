@@ -42,8 +42,8 @@ DASHES = ("solid", (0, (5, 2)), (0, (2, 1.5)))
 """When there are more runs than colours, these come round again, broken."""
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
 """Keys of `PALETTE` for what runs are set against, and how the lines are broken."""
-DATA = ("Title", "Content hash (SHA-256)")
-"""Lines of the provenance of the data that are shown for each run."""
+DATA_LINES = 2
+"""First lines of the provenance of the data, title and content hash, that are shown for each run."""
 _WIDEST = 7
 """Columns that fit on A4 in the report's type."""
 
@@ -237,7 +237,7 @@ def _origin(run: Any) -> list[tuple[str, str]]:
     groups = dict(provenance(run))
     return [
         *groups["Run"],
-        *((f"Data: {label[0].lower()}{label[1:]}", text) for label, text in groups["Data"] if label in DATA),
+        *((f"Data: {label[0].lower()}{label[1:]}", text) for label, text in groups["Data"][:DATA_LINES]),
     ]
 
 

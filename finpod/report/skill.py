@@ -102,8 +102,8 @@ def audit_line(audit: Audit | None) -> str:
 def not_run(result: BacktestResult) -> str:
     """Which of the usual comparisons this result lacks; empty if none."""
     missing = [
-        name
-        for name, found in (
+        part
+        for part, found in (
             ("look-ahead audit", result.audit is not None and result.audit.passed is not None),
             ("simple rules", len(result.baselines) > 0),
             ("random portfolios", len(result.fan) > 0),
@@ -118,7 +118,9 @@ def not_run(result: BacktestResult) -> str:
 def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | None:
     """The section on luck: sentence, intervals by measure, and the probabilities in words; None for a short history."""
     groups = [
-        (title, spans) for key, title, show, places in _MEASURES if (spans := _spans(result, found, key, show, places))
+        (title, spans)
+        for measure, title, show, places in _MEASURES
+        if (spans := _spans(result, found, measure, show, places))
     ]  # [(measure, rows)]
     answers = probabilities(result, found)
     if not groups and not answers:
