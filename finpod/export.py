@@ -6,13 +6,12 @@ import io
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from finpod import atomic
 from finpod.errors import InputError
 from finpod.jsonable import to_json
-from finpod.measures import session_dates
+from finpod.measures import session_dates, simple_returns
 from finpod.records import records
 from finpod.result import BacktestResult
 
@@ -131,11 +130,7 @@ def _encoded(table: pd.DataFrame, format: Format) -> bytes:
 
 
 def _steps(equity: pd.Series, name: str) -> pd.Series:
-    """Returns of a curve from each value to the next, zero after ruin."""
-    values = equity.to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.where(values[:-1] > 0, values[1:] / values[:-1] - 1, 0.0)
-    return _dated(pd.Series(steps, index=equity.index[1:], name=name))
+    return _dated(simple_returns(equity).rename(name))
 
 
 def _transactions(trades: pd.DataFrame) -> pd.DataFrame:

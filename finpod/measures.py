@@ -158,6 +158,15 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float = 252) -> R
     return Relative(*map(_plain, figures))
 
 
+def simple_returns(equity: Any) -> Any:
+    """Returns [n] or [n, E] of a curve [n + 1] or [n + 1, E] from each value to the next; zero after ruin.
+
+    NaN beside a missing value. A pandas Series gives a Series, each return under the date of its second value.
+    """
+    steps = _steps(_ruined(_array(equity)))
+    return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps
+
+
 def drawdowns(equity: Any) -> Array:
     """Fall below the running peak, V_t / max(V_0..V_t) - 1, [T] or [T, E]; NaN where the curve has no value."""
     curve = _ruined(_array(equity))
@@ -360,14 +369,9 @@ def check_rates(risk_free: float, periods_per_year: float = 252) -> None:
     """Raise InputError for a yearly rate outside (-1, 1] and for returns a year that are not positive."""
     if not (isinstance(risk_free, Real) and isinstance(periods_per_year, Real)):
         raise InputError(f"risk_free {risk_free!r} and periods_per_year {periods_per_year!r} must be numbers")
-    if not (np.isfinite(risk_free) and risk_free > -1):
-        raise InputError(f"risk_free is {risk_free}; give a yearly rate above -1, such as 0.05", argument="risk_free")
-    if risk_free > 1:
-        raise InputError(
-            f"risk_free is {risk_free:g}, a yearly rate of {risk_free:.0%}; it is a fraction: 0.05 is 5 %",
-            argument="risk_free",
-        )
+    if not -1 < risk_free <= 1:
+        way_out = "give a yearly rate as a fraction above -1 and up to 1: 0.05 is 5 %"
+        raise InputError(f"risk_free is {risk_free:g}; {way_out}", argument="risk_free")
     if not (np.isfinite(periods_per_year) and periods_per_year > 0):
-        raise InputError(
-            f"periods_per_year is {periods_per_year}; it must be positive, such as 252", argument="periods_per_year"
-        )
+        way_out = "it must be positive, such as 252"
+        raise InputError(f"periods_per_year is {periods_per_year}; {way_out}", argument="periods_per_year")

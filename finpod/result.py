@@ -9,11 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from finpod.market.ledger import Costs
-from finpod.measures import Metrics, Relative, metrics, relative
+from finpod.measures import Metrics, Relative, metrics, relative, simple_returns
 from finpod.records import Audit, Event, ResultWarning
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
@@ -102,7 +101,7 @@ class BacktestResult:
     @cached_property
     def returns(self) -> pd.Series:
         """[n] simple returns of the account."""
-        return _returns(self.equity)
+        return simple_returns(self.equity).rename("return")
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -260,10 +259,3 @@ class BacktestResult:
         from finpod.backtesting.text import format_result
 
         return format_result(self)
-
-
-def _returns(equity: pd.Series) -> pd.Series:
-    values = equity.to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.where(values[:-1] > 0, values[1:] / values[:-1] - 1, 0.0)
-    return pd.Series(steps, index=equity.index[1:], name="return")

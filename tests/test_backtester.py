@@ -526,7 +526,7 @@ def test_a_rate_of_five_hundred_percent_is_refused_before_anything_is_run():
         def decide(self, view):
             pytest.fail("it was asked")
 
-    with pytest.raises(InputError, match=r"risk_free is 5, a yearly rate of 500%; it is a fraction"):
+    with pytest.raises(InputError, match=r"risk_free is 5; give a yearly rate as a fraction"):
         backtest(Never(), random_market(days=20), risk_free=5)
 
 

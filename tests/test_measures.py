@@ -19,6 +19,7 @@ from finpod.measures import (
     relative,
     rolling_sharpe,
     rolling_volatility,
+    simple_returns,
 )
 
 A05 = [0.01, -0.005, 0.015, 0, -0.01, 0.02]
@@ -208,7 +209,7 @@ def test_tensors_series_and_lists_are_alike():
         ({"equity": ["a", "b"]}, "must be numbers"),
         ({"equity": 3.0}, "shape"),
         ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
-        ({"equity": [1, 2], "risk_free": 5}, "risk_free is 5, a yearly rate of 500%; it is a fraction: 0.05 is 5 %"),
+        ({"equity": [1, 2], "risk_free": 5}, r"risk_free is 5; give a yearly rate as a fraction .*: 0.05 is 5 %"),
         ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
     ],
 )
@@ -268,3 +269,26 @@ def test_b23_a_curve_with_falling_dates_is_refused():
         metrics(newest_first)
     with pytest.raises(InputError, match="must be numbers"):
         metrics([1, 2], risk_free="5%")
+
+
+@pytest.mark.parametrize(
+    ("equity", "returns"),
+    [
+        ([100, 110, 99], [0.1, -0.1]),
+        ([100, 0, 50], [-1, 0]),
+        ([100, -20, 50, 60], [-1, 0, 0]),
+        ([np.nan, 100, 110], [np.nan, 0.1]),
+        ([100, np.nan, 110], [np.nan, np.nan]),
+        ([[100, 50], [110, 0], [99, 10]], [[0.1, -1], [-0.1, 0]]),
+        ([100], []),
+    ],
+)
+def test_simple_returns(equity, returns):
+    np.testing.assert_allclose(simple_returns(equity), returns, rtol=1e-15, atol=1e-15)
+
+
+def test_simple_returns_of_a_series_are_dated_by_their_second_value():
+    days = pd.bdate_range("2024-01-02", periods=3)
+    pd.testing.assert_series_equal(
+        simple_returns(pd.Series([100, 110, 99], days, name="equity")), pd.Series([0.1, -0.1], days[1:], name="equity")
+    )

@@ -194,13 +194,8 @@ def _show(ensemble: Ensemble, given: Mapping[str, Any], out: Path) -> None:
     if given["as_json"]:
         console.show_json({**ensemble.provenance, "path": str(out)})
         console.remark(str(page))
-    else:
-        _show_trained(ensemble, given["validation"], out, page)
-
-
-def _show_trained(ensemble: Ensemble, validation: str, out: Path, page: Path) -> None:
-    """Print how the ensemble was chosen, the best trials, and the paths that were written."""
-    print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {validation}")
+        return
+    print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {given['validation']}")
     scores = ensemble.provenance["validation_scores"]
     print(f"Sharpe on validation: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())}")
     if failed := ensemble.provenance["failed"]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.bootstrap import Interval, intervals
-from finpod.measures import DUST, metrics, relative, session_dates
+from finpod.measures import DUST, metrics, relative, session_dates, simple_returns
 from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 
 LEVEL, RESAMPLES = 0.95, 5000
@@ -104,7 +104,9 @@ def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame
 
 def correlation_of(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """[R, R] correlation of the returns less those of each run's equal weight; NaN for one that never strays from it."""
-    active = pd.DataFrame({name: _steps(table["own"]) - _steps(table[EQUAL_WEIGHT]) for name, table in cut.items()})
+    active = pd.DataFrame(
+        {name: simple_returns(table["own"]) - simple_returns(table[EQUAL_WEIGHT]) for name, table in cut.items()}
+    )
     strays = active.dropna().loc[:, active.std() >= DUST]
     return strays.corr().reindex(index=list(cut), columns=list(cut))
 
@@ -125,11 +127,11 @@ def pairs_of(cut: Mapping[str, pd.DataFrame], terms: Mapping[str, Any]) -> Itera
             for name, other in others.items()
         }
         sound = {
-            str(i): _steps(others[name]["own"]).to_numpy()
+            str(i): simple_returns(others[name]["own"]).to_numpy()
             for i, (name, reason) in enumerate(reasons.items())
             if not reason
         }
-        steps = _steps(own["own"]).to_numpy()
+        steps = simple_returns(own["own"]).to_numpy()
         found = intervals(steps, sound, level=LEVEL, resamples=RESAMPLES, **terms) if sound else {}
         for i, (name, reason) in enumerate(reasons.items()):
             lead = found.get(str(i), {})
@@ -146,12 +148,6 @@ def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) 
     later = days >= first if run.fill == "close" else days > first
     sooner = days < last if run.fill == "close" else days <= last
     return (later | (common[0] == whole[0])) & (sooner | (common[-1] == whole[-1]))
-
-
-def _steps(curve: pd.Series) -> pd.Series:
-    """Returns of a curve, zero after ruin."""
-    before = curve.shift().iloc[1:]
-    return (curve.iloc[1:] / before.where(before > 0) - 1).where(~(before <= 0), 0.0)
 
 
 def _same(one: pd.Series, other: pd.Series) -> bool:

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.evidence.alarms import alarms
-from finpod.market.data import Array
-from finpod.measures import DUST, period_returns
+from finpod.measures import DUST, period_returns, simple_returns
 from finpod.records import ResultWarning, records
 from finpod.result import BacktestResult
 
@@ -103,7 +102,7 @@ def attribute(result: BacktestResult) -> Attribution:
     daily, months = result.by_session(), _months(result)
     gains = contributions(result)
     shares = gains / result.equity.iloc[0]
-    steps, equal_steps = (_steps(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
+    steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
     return Attribution(
         beta=daily.relative.beta,
         explained=_explained(daily.equity, daily.benchmark_equity),
@@ -196,15 +195,10 @@ def _worst(months: pd.DataFrame) -> tuple[Month, ...]:
 def _explained(curve: pd.Series, other: pd.Series) -> float:
     """Squared correlation of the returns on common dates; NaN for fewer than three, or where one of them is constant."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
-    steps = np.column_stack([_steps(column) for column in common.T])
+    steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():
         return math.nan
     return float(np.corrcoef(steps.T)[0, 1] ** 2)
-
-
-def _steps(curve: Array) -> Array:
-    """Simple returns of a curve; zero after ruin."""
-    return np.where(curve[:-1] > 0, curve[1:] / np.where(curve[:-1] > 0, curve[:-1], 1.0) - 1, 0.0)
 
 
 def _share_above(values: Any) -> float:

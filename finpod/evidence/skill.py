@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pandas as pd
 
-from finpod.bootstrap import Array, Interval, intervals
-from finpod.measures import metrics
+from finpod.bootstrap import Interval, intervals
+from finpod.measures import metrics, simple_returns
 from finpod.result import BacktestResult
 from finpod.significance import deflated_sharpe, expected_best, minimum_length, probabilistic_sharpe
 
@@ -117,12 +117,12 @@ def _against(result: BacktestResult, others: Mapping[str, pd.Series]) -> Interva
             continue
         curves = {name: common[name].to_numpy() for name in group}
         steps = {
-            name: _steps(curve)
+            name: simple_returns(curve)
             for name, curve in curves.items()
             if (curve[:-1] > 0).all() and not np.allclose(own, curve, rtol=1e-12)
         }
         figures = intervals(
-            _steps(own),
+            simple_returns(own),
             steps,
             periods_per_year=sessions.periods_per_year,
             risk_free=result.risk_free,
@@ -147,7 +147,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
     sessions = result.by_session()
     periods = sessions.periods_per_year
     own = sessions.returns.to_numpy() - ((1 + result.risk_free) ** (1 / periods) - 1)
-    active = sessions.returns.to_numpy() - _steps(sessions.equal_weight_equity.to_numpy())
+    active = sessions.returns.to_numpy() - simple_returns(sessions.equal_weight_equity.to_numpy())
     sampling = math.sqrt(periods / len(own))
     measured = _number(result.search, "sharpe_sd")
     deviation = sampling if math.isnan(measured) else measured
@@ -179,12 +179,6 @@ def _fan_beaten(result: BacktestResult) -> float:
         return math.nan
     equal = np.isclose(known, own, rtol=1e-9)  # but for rounding; such ones count half
     return float((np.where(equal, 0.5, known < own)).mean())
-
-
-def _steps(curve: Array) -> Array:
-    """[n] simple returns of a curve [n + 1]; zero after ruin."""
-    before = curve[:-1]
-    return np.divide(curve[1:], before, out=np.ones_like(before), where=before != 0) - 1
 
 
 def _number(values: Mapping[str, Any], key: str) -> float:

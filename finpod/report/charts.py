@@ -14,7 +14,7 @@ from matplotlib.dates import date2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from finpod.figures import percent, ratio
-from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, session_dates
+from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, session_dates, simple_returns
 from finpod.report.drawing import (
     CURVES,
     PALETTE,
@@ -67,8 +67,10 @@ def sharpe_chart(result: BacktestResult) -> Chart:
     """Rolling Sharpe ratio."""
     window = rolling_window(result)
     lines = {
-        name: rolling_sharpe(steps, window, risk_free=result.risk_free, periods_per_year=result.periods_per_year)
-        for name, steps in _steps(result).items()
+        name: rolling_sharpe(
+            simple_returns(curve), window, risk_free=result.risk_free, periods_per_year=result.periods_per_year
+        )
+        for name, curve in curves_of(result).items()
     }
     return _rolling_chart(result, lines, f"Rolling Sharpe ratio, {window} sessions", "sharpe")
 
@@ -77,8 +79,8 @@ def volatility_chart(result: BacktestResult) -> Chart:
     """Rolling volatility."""
     window = rolling_window(result)
     lines = {
-        name: rolling_volatility(steps, window, periods_per_year=result.periods_per_year)
-        for name, steps in _steps(result).items()
+        name: rolling_volatility(simple_returns(curve), window, periods_per_year=result.periods_per_year)
+        for name, curve in curves_of(result).items()
     }
     return _rolling_chart(result, lines, f"Rolling volatility, {window} sessions", "volatility", as_percent=True)
 
@@ -230,12 +232,3 @@ def _rolling_chart(
         to_svg(figure, name),
         CURVES,
     )
-
-
-def _steps(result: BacktestResult) -> dict[str, Array]:
-    """Daily returns of the three curves; NaN beside a missing bar."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {
-            name: np.where(curve[:-1] == 0, 0.0, curve[1:] / curve[:-1] - 1)
-            for name, curve in curves_of(result).items()
-        }
