@@ -1,23 +1,49 @@
-"""What luck alone would have shown: the expected best of N trials, deflated Sharpe ratios, overfitting, enough history."""
+"""How much of a figure luck explains: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
+
+The intervals come from a stationary block bootstrap: days are drawn with replacement in blocks of random length, which keeps
+the dependence between neighbouring days (Politis and Romano 1994), and all series take the same days.
+"""
 
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from collections.abc import Iterator, Mapping
+from itertools import chain, combinations
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.lib.stride_tricks import sliding_window_view
 
 from finpod.errors import InputError
-from finpod.measures import DUST
+from finpod.measures import DUST, Array
+from finpod.seeds import require_seed
 
-Array = NDArray[Any]
+METRICS = ("sharpe", "cagr", "max_drawdown")
+"""Figures that have intervals, named and defined as in `measures.Metrics`."""
+STRATEGY = "strategy"
+"""Key of the intervals of the returns themselves."""
+_CHUNK = 2**18
+"""Resampled days in memory at a time for each series; few enough for the processor's cache."""
+
 
 EULER = 0.5772156649015329
 MOST_SPLITS = 20
 """More would make over 184,756 combinations."""
+
+
+class Interval(NamedTuple):
+    """An estimate and an interval that covers the true value with probability `level`."""
+
+    low: float
+    estimate: float
+    high: float
+    level: float
+
+    @property
+    def covers_zero(self) -> bool:
+        """Whether zero lies in the interval, so that luck alone may explain the estimate."""
+        return not (self.low > 0 or self.high < 0)
 
 
 class Overfitting(NamedTuple):
@@ -37,6 +63,137 @@ class Overfitting(NamedTuple):
     """Number of ways to choose the half."""
     trials: int
     """Number of columns that were chosen from."""
+
+
+def intervals(
+    returns: Array,
+    others: Mapping[str, Array],
+    *,
+    periods_per_year: float = 252,
+    risk_free: float = 0.0,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    block: float | None = None,
+    seed: int = 0,
+) -> dict[str, dict[str, Interval]]:
+    """Percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], alone and less those of `others` [n].
+
+    Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval: under 'strategy' the figures of `returns`, under the name
+    of each other series the difference. All series are of the same days; `risk_free` is a yearly rate. The mean block length
+    is `block`, else the `block_length` of the returns or of the difference, so that an interval does not depend on the other
+    series. A figure that is undefined in a resample is left out; an interval without any figure is NaN. Resamples have peaks
+    of their own, so the drawdown of the series may lie outside its interval.
+
+    Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
+    """
+    if not (0 < level < 1 and resamples >= 1 and (block is None or block >= 1)):
+        raise InputError(
+            f"level {level}, resamples {resamples}, block {block}: the level lies between 0 and 1, the others are 1 or more"
+        )
+    require_seed(seed)
+    own = _checked(returns, len(returns))
+    bases = {name: _checked(other, len(own)) for name, other in others.items()}
+    lengths = {STRATEGY: block or block_length(own)}
+    lengths |= {key: block or block_length(own - base) for key, base in bases.items()}
+    rate = (1 + risk_free) ** (1 / periods_per_year) - 1
+    figures: dict[str, Array] = {}
+    for length in set(lengths.values()):
+        keys = [key for key in bases if lengths[key] == length]
+        series = np.stack([own, *(bases[key] for key in keys)])
+        chunks = chain([np.arange(len(own))[None]], _stationary(len(own), resamples, length, seed))
+        # [3, 1 + others, 1 + resamples], in the first column the days as they came
+        drawn = np.concatenate(
+            [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks], axis=-1
+        )
+        figures |= {STRATEGY: drawn[:, 0]} if lengths[STRATEGY] == length else {}
+        figures |= {key: drawn[:, 0] - drawn[:, place] for place, key in enumerate(keys, start=1)}
+    return {
+        key: {metric: _interval(values, level) for metric, values in zip(METRICS, figures[key], strict=True)}
+        for key in lengths
+    }
+
+
+def block_length(values: Array) -> float:
+    """Mean block length for a series [n]: as its autocorrelations ask, and n^(1/3) at least.
+
+    (G / g)^(2/3) n^(1/3) with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over |k| <= m, R the autocovariances and
+    h(x) = min(1, 2 - 2 |x|); m is twice the last lag before max(5, log10 n) autocorrelations in a row lie within
+    2 sqrt(log10(n) / n). At most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by Patton, Politis and White
+    2009). The floor is there for what autocorrelations do not show, such as calm and stormy times.
+    """
+    days = len(values)
+    floor, cap = days ** (1 / 3), min(3 * math.sqrt(days), days / 3)
+    in_a_row = max(5, int(math.log10(days)))
+    most = min(math.ceil(math.sqrt(days)) + in_a_row, days - 1)
+    centred = values - values.mean()
+    power = np.abs(np.fft.rfft(centred, 2 * days)) ** 2  # padded, so that no lag wraps around
+    covariance = np.fft.irfft(power, 2 * days)[: most + 1] / days
+    if most < in_a_row or covariance[0] < DUST**2:
+        return floor
+    small = np.abs(covariance[1:]) < 2 * math.sqrt(math.log10(days) / days) * covariance[0]
+    quiet = sliding_window_view(small, in_a_row).all(axis=1)
+    widest = min(2 * max(int(quiet.argmax()), 1), most) if quiet.any() else most
+    lags = np.arange(1, widest + 1)
+    weighted = np.minimum(1, 2 - 2 * lags / widest) * covariance[lags]
+    slope, spectrum = abs(2 * (lags * weighted).sum()), abs(covariance[0] + 2 * weighted.sum())
+    asked = (slope / spectrum) ** (2 / 3) * floor if spectrum > DUST * covariance[0] else cap
+    return float(max(floor, min(asked, cap)))
+
+
+def _checked(series: Array, days: int) -> Array:
+    """The series as float64 [n]."""
+    steps = np.asarray(series, dtype=np.float64)
+    if steps.ndim != 1 or len(steps) != days or days < 2:
+        raise InputError(
+            f"a series has shape {steps.shape} and the returns are {days}; give series of the same days, at least two"
+        )
+    if not np.isfinite(steps).all():
+        raise InputError("the series hold NaN; drop the days that one of them lacks")
+    return steps
+
+
+def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[Array]:
+    """Rows [resamples, days] in chunks: each day follows the one before it, or with probability 1 / block begins anew."""
+    random = np.random.default_rng(seed)
+    size = max(_CHUNK // days, 1)
+    for first in range(0, resamples, size):
+        shape = (min(size, resamples - first), days)
+        anew = random.random(shape, dtype=np.float32) < 1 / block
+        anew[:, 0] = True
+        begun = np.flatnonzero(anew)
+        shift = random.integers(days, size=len(begun)) - begun
+        rows = np.arange(anew.size) + np.repeat(shift, np.diff(begun, append=anew.size))
+        rows -= days * (rows >= days)  # a block that reaches the end goes on at the beginning
+        yield rows.reshape(shape)
+
+
+def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
+    """[3, ...] Sharpe ratio, CAGR and maximum drawdown of returns [..., n], which are overwritten; as in `measures`."""
+    days = steps.shape[-1]
+    wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
+    ruined = wealth[..., -1] == 0
+    if ruined.any():  # what comes after ruin counts as zero
+        steps[..., 1:][wealth[..., :-1] == 0] = 0.0
+        np.maximum(steps, -1.0, out=steps)
+    mean = steps.mean(axis=-1)
+    steps -= mean[..., None]
+    deviation = np.sqrt(np.einsum("...t,...t->...", steps, steps) / (days - 1))
+    sharpe = np.divide(mean - rate, deviation, out=np.full(mean.shape, np.nan), where=deviation >= DUST)
+    with np.errstate(over="ignore"):
+        growth = wealth[..., -1] ** (periods_per_year / days) - 1
+    peak = np.maximum.accumulate(wealth, axis=-1)
+    wealth /= np.maximum(peak, 1.0, out=peak)
+    figures = [sharpe * math.sqrt(periods_per_year), growth, wealth.min(axis=-1) - 1]
+    return np.where(np.isfinite(figures), figures, np.nan)
+
+
+def _interval(values: Array, level: float) -> Interval:
+    """Of an estimate and its resamples, [1 + resamples]."""
+    drawn = values[1:][np.isfinite(values[1:])]
+    if not len(drawn):
+        return Interval(math.nan, float(values[0]), math.nan, level)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(values[0]), float(high), level)
 
 
 def expected_best(trials: int, sd: float) -> float:

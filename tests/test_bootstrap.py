@@ -5,9 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from finpod.bootstrap import METRICS, Interval, _figures, _stationary, block_length, excess_interval, intervals
 from finpod.errors import InputError
 from finpod.measures import metrics
+from finpod.significance import METRICS, Interval, _figures, _stationary, block_length, intervals
+
+
+def excess_interval(returns, other, **settings):
+    """The interval of CAGR(returns) - CAGR(other)."""
+    return intervals(returns, {"other": other}, **settings)["other"]["cagr"]
 
 
 def noise(seed, days=252, mean=0.0003, sd=0.01):
@@ -57,13 +62,13 @@ def test_estimates_are_the_measures(risk_free, periods):
     settings = {"risk_free": risk_free, "periods_per_year": periods}
     found = intervals(own, {"a": a, "b": b}, resamples=10, **settings)
     measured = {name: metrics(returns=series, **settings) for name, series in {"own": own, "a": a, "b": b}.items()}
-    assert list(found) == ["strategy", "minus a", "minus b"]
+    assert list(found) == ["strategy", "a", "b"]
     for metric in METRICS:
         value = getattr(measured["own"], metric)
         assert found["strategy"][metric].estimate == pytest.approx(value, abs=1e-12)
         for name in ("a", "b"):
             lead = value - getattr(measured[name], metric)
-            assert found[f"minus {name}"][metric].estimate == pytest.approx(lead, abs=1e-12)
+            assert found[name][metric].estimate == pytest.approx(lead, abs=1e-12)
 
 
 def test_every_resample_is_measured_as_the_measures_do_it():
@@ -83,10 +88,10 @@ def test_an_interval_does_not_depend_on_what_else_is_asked_for():
     own, base = noise(2, 400), noise(3, 400)
     slow = own - autoregressive(4, 400, 0.95)  # whose difference asks for longer blocks
     together = intervals(own, {"base": base, "slow": slow}, resamples=200)
-    assert together["minus base"] == intervals(own, {"base": base}, resamples=200)["minus base"]
-    assert together["minus slow"] == intervals(own, {"slow": slow}, resamples=200)["minus slow"]
+    assert together["base"] == intervals(own, {"base": base}, resamples=200)["base"]
+    assert together["slow"] == intervals(own, {"slow": slow}, resamples=200)["slow"]
     assert together["strategy"] == intervals(own, {}, resamples=200)["strategy"]
-    assert together["minus base"]["cagr"] == excess_interval(own, base, resamples=200)
+    assert together["base"]["cagr"] == excess_interval(own, base, resamples=200)
     assert block_length(own - slow) > block_length(own) == block_length(own - base)
 
 
@@ -182,7 +187,7 @@ def test_the_interval_is_about_the_difference_of_the_growth_rates():
 def test_an_edge_that_is_there_is_seen():
     random = np.random.default_rng(6)
     base = random.normal(0.0003, 0.01, 1000)
-    found = intervals(base + random.normal(0.0006, 0.003, 1000), {"base": base}, resamples=1000)["minus base"]
+    found = intervals(base + random.normal(0.0006, 0.003, 1000), {"base": base}, resamples=1000)["base"]
     assert found["cagr"].low > 0
     assert found["sharpe"].low > 0
     assert not found["cagr"].covers_zero
@@ -193,8 +198,8 @@ def test_what_is_undefined_is_left_out_or_nan():
     once = np.where(np.arange(30) == 10, 0.05, 0.0)
     found = intervals(once, {"flat": np.zeros(30)}, resamples=500)
     assert 0 < found["strategy"]["sharpe"].low <= found["strategy"]["sharpe"].high < math.inf
-    assert np.isnan(found["minus flat"]["sharpe"][:3]).all()
-    assert found["minus flat"]["cagr"] == found["strategy"]["cagr"]
+    assert np.isnan(found["flat"]["sharpe"][:3]).all()
+    assert found["flat"]["cagr"] == found["strategy"]["cagr"]
     assert Interval(-0.1, math.nan, 0.1, 0.95).covers_zero
 
 

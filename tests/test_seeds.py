@@ -6,13 +6,13 @@ import torch
 
 import finpod
 from finpod import InputError, simulate_market
-from finpod.bootstrap import intervals
 from finpod.decisions import decisions_of
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.trading import DenseTradingEnv, TradingEnv
 from finpod.evidence.fan import fan
 from finpod.market.tape import build_tape
 from finpod.seeds import require_seed, torch_seed
+from finpod.significance import intervals
 from finpod.simulation import Terms, Window, simulate
 from finpod.simulator import shuffled
 from finpod.strategy import EqualWeight

@@ -91,7 +91,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
     """Seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its lead over another."""
-    from finpod.bootstrap import intervals
+    from finpod.significance import intervals
 
     own, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {

@@ -12,14 +12,13 @@ import pandas as pd
 
 from finpod.backtesting.sentences import SEVERITIES, warning_sentence
 from finpod.backtesting.text import TURNOVER, short_note
-from finpod.bootstrap import Interval
 from finpod.comparison.contrasts import LEVEL, RESAMPLES, Pair, Rival
 from finpod.comparison.notes import Note, Unfair, note_sentence, unfair_sentence
 from finpod.figures import COMMON, Row, count, figure, plain, ratio, text_table
 from finpod.jsonable import to_json
 from finpod.records import ResultWarning, Severity, records
 from finpod.result import SHORT_HISTORY, BacktestResult
-from finpod.significance import expected_best
+from finpod.significance import Interval, expected_best
 
 ROWS = (
     *COMMON,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.bootstrap import Interval, intervals
 from finpod.measures import DUST, metrics, relative, session_dates, simple_returns
 from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
+from finpod.significance import Interval, intervals
 
 LEVEL, RESAMPLES = 0.95, 5000
 """Of the intervals of the differences; the seed is fixed, so that they are the same in every run."""

@@ -11,10 +11,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pandas as pd
 
-from finpod.bootstrap import Interval, intervals
 from finpod.measures import metrics, simple_returns
 from finpod.result import BacktestResult
-from finpod.significance import deflated_sharpe, expected_best, minimum_length, probabilistic_sharpe
+from finpod.significance import (
+    Interval,
+    deflated_sharpe,
+    expected_best,
+    intervals,
+    minimum_length,
+    probabilistic_sharpe,
+)
 
 LEVEL = 0.95
 """Probability that an interval covers the truth, and that a deflated Sharpe ratio must pass."""
