@@ -99,7 +99,7 @@ def test_weights_are_made_alike_each_time_and_can_be_traded():
 
 def test_the_bootstrap_is_the_one_of_the_result(monkeypatch):
     asked = []
-    monkeypatch.setattr("finpod.bootstrap.intervals", lambda *given, **terms: asked.append((given, terms)))
+    monkeypatch.setattr("finpod.significance.intervals", lambda *given, **terms: asked.append((given, terms)))
     lines = bench.bootstrap_lines(0.001)
     assert tuple(lines) == bench.BOOTSTRAP
     (own, others), terms = asked[0]

@@ -102,7 +102,7 @@ def test_the_same_seed_draws_the_same_days_however_many_fit_into_memory(monkeypa
     assert found != intervals(own, {}, resamples=300, seed=1)
     wide = intervals(own, {}, resamples=300, level=0.99)["strategy"]["cagr"]
     assert wide.low < found["strategy"]["cagr"].low < found["strategy"]["cagr"].high < wide.high
-    monkeypatch.setattr("finpod.bootstrap._CHUNK", 1)  # a resample at a time
+    monkeypatch.setattr("finpod.significance._CHUNK", 1)  # a resample at a time
     assert [rows.shape for rows in _stationary(10, 3, 2, 0)] == [(1, 10)] * 3
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_results import make_result
 
-from finpod import bootstrap
+from finpod import significance
 from finpod.backtesting.sentences import luck_sentence, verdict_lines
 from finpod.evidence import skill
 from finpod.evidence.skill import (
@@ -154,7 +154,7 @@ def test_the_risk_free_rate_is_taken_off():
 
 def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
     """The intervals are worked out once, whoever asks first."""
-    calls, whole = [], bootstrap.intervals
+    calls, whole = [], significance.intervals
     monkeypatch.setattr(skill, "intervals", lambda *given, **settings: calls.append(1) or whole(*given, **settings))
     result = against(0.00005)
     own, bench = verdict_lines(result)
