@@ -131,7 +131,8 @@ class Ensemble(Strategy):
     def decide(self, view: MarketView) -> Decision:
         """Target weights [N] of the members together. Raises CheckpointError if the market lacks a feature they read."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
-            raise CheckpointError(f"{self.name} was trained on {', '.join(absent)}; give the table with extra=")
+            text = f"{self.name} was trained on {', '.join(absent)}; give the table with extra="
+            raise CheckpointError(text, argument="extra")
         try:
             raw = torch.tensor(view.features(self.features))
         except InputError as error:

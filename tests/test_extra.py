@@ -17,6 +17,7 @@ from numpy.testing import assert_array_equal
 
 import finpod
 from finpod.errors import CheckpointError, DataError, InputError
+from finpod.lookahead.audit import with_noise_after
 from finpod.market import extra_tables, features
 from finpod.market.extra import ExtraData
 from finpod.market.extra_tables import with_extra
@@ -396,7 +397,7 @@ def test_a_view_shows_the_last_rows_and_no_more(market):
     for column in ("score", "rate"):
         with pytest.raises(ValueError, match="read-only"):
             view.extra(column, 2)[0] = 1.0
-    with pytest.raises(InputError, match="there is no extra column 'scores'; did you mean 'score'"):
+    with pytest.raises(InputError, match="there is no extra column 'scores'; did you mean score"):
         view.extra("scores", 1)
     with pytest.raises(InputError, match="the market has none; give the table with extra="):
         MarketView(random_market(), 3).extra("score", 1)
@@ -413,7 +414,7 @@ def test_features_are_the_columns_where_there_is_a_bar(market):
     assert panel.names == ("return_5", "extra:score", "extra:rate")
     again = build_panel(market, scaling=panel.scaling)
     assert_array_equal(again.features, panel.features)
-    with pytest.raises(InputError, match="did you mean 'score'"):
+    with pytest.raises(InputError, match="did you mean score"):
         resolve(market, ["extra:scor"])
     with pytest.raises(InputError, match="give the table with extra="):
         build_panel(random_market(days=130), scaling=panel.scaling)
@@ -508,3 +509,13 @@ def test_an_agent_trains_on_the_columns_and_trades_where_they_are(market, tmp_pa
         CheckpointError, match="agent was trained on extra:score, extra:rate; give the table with extra="
     ):
         finpod.backtest(agent, random_market(days=130, gaps=0.05), start=start)
+
+
+def test_noise_after_a_row_leaves_what_was_known(market):
+    other = with_noise_after(market, 60)
+    for name in market.extra.names:
+        assert_array_equal(other.extra[name][:61], market.extra[name][:61])
+        assert not np.array_equal(other.extra[name][61:], market.extra[name][61:], equal_nan=True)
+        assert other.extra.is_shared(name) == market.extra.is_shared(name)
+    plain = replace(market, extra=ExtraData())
+    assert_array_equal(with_noise_after(plain, 60).close, other.close)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError, InputError, did_you_mean
 
 Array = NDArray[Any]
 
@@ -91,9 +90,9 @@ class ExtraData:
 
     def _unknown(self, name: object) -> InputError:
         if not self.tables:
-            return InputError(f"there is no extra column {name!r}: the market has none; give the table with extra=")
-        close = difflib.get_close_matches(column_of(name) or str(name), self.names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the market has {', '.join(self.names)}"
+            text = f"there is no extra column {name!r}: the market has none; give the table with extra="
+            return InputError(text, argument="extra")
+        hint = did_you_mean(column_of(name) or str(name), self.names, f"the market has {', '.join(self.names)}")
         return InputError(f"there is no extra column {name!r}; {hint}")
 
 

@@ -109,7 +109,8 @@ def with_extra(
         rows = _rows(source, market, timeline, day_first, decimal)
         for name in rows.values:
             if name in tables:
-                raise InputError(f"two extra tables have the column {name}; rename one, or put both into one table")
+                text = f"two extra tables have the column {name}; rename one, or put both into one table"
+                raise InputError(text, argument="extra")
             tables[name], facts[name] = _point_in_time(rows, name, market)
             if facts[name]["never_shown"] == facts[name]["values"]:
                 notes.append(f"the extra column {name} shows no value: all were known after the last session")
@@ -134,7 +135,7 @@ def _sources(extra: Any, tickers: Sequence[str], decimal: str | None, key: str |
     elif isinstance(extra, (str, PathLike)):
         path = Path(extra)
         if not path.is_file():
-            raise InputError(f"there is no extra table {path}; give a parquet or CSV file")
+            raise InputError(f"there is no extra table {path}; give a parquet or CSV file", argument="extra")
         frame = _flat(read_table(path), tickers)
         if _mark(frame, decimal, path.name) == ",":  # what was read with a decimal point has another meaning
             frame = _flat(read_table(path, decimal=","), tickers)
@@ -142,7 +143,8 @@ def _sources(extra: Any, tickers: Sequence[str], decimal: str | None, key: str |
     else:
         raise InputError(
             f"extra is {extra!r:.60}; give a frame, a parquet or CSV file, tables by name as in "
-            '{"pe": frame}, or a list of these'
+            '{"pe": frame}, or a list of these',
+            argument="extra",
         )
 
 
