@@ -33,6 +33,7 @@ UNCHECKED = {
     "derived": "other statistics over all rows, such as covariances, yearly means or a scaler fitted on own features",
     "native": "files and clocks that native code or another thread reads",
     "system": "files of the system and of packages, such as those under /etc and /proc",
+    "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",
     "far": "rows more than 400 before a sampled day or 130 after it",
 }
 """What an audit does not cover."""
@@ -216,6 +217,13 @@ def finding_sentence(finding: Finding) -> str:
         return (
             f"data: prices of {finding.subject} do not move from {finding.day} until its first real bar on "
             f"{finding.data['until']}: they look back-filled{others}"
+        )
+    if finding.kind == "extra":
+        data = finding.data
+        over = "over" if data["shared"] else "on average over"
+        return (
+            f"data: the column extra:{finding.subject} has a rank correlation of {finding.size:.2f} with the next returns, "
+            f"{over} {plural(data['sessions'], 'session')} from {finding.day} on; the limit is {data['most']:.2f}; check its dates"
         )
     doing = "computing the values of" if finding.where == "features" else "deciding on"
     return f"{where}: {finding.subject} {finding.note} while {doing} {finding.day}"

@@ -23,6 +23,7 @@ from finpod.lookahead.examination import (
     Result,
     silent,
 )
+from finpod.lookahead.extra_columns import early_columns
 from finpod.lookahead.fitted import undated
 from finpod.lookahead.future import auditable_rows, back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.lookahead.playing import MEMORY, Played, Replaying, play
@@ -44,6 +45,8 @@ IN_A_RUN = "run"
 BESIDES = ("own_form", "derived", "native", "system")
 UNCHECKED = ("other_days", "other_accounts", "memory", *BESIDES)
 """Codes of what an audit of decisions does not cover; `backtesting.text.UNCHECKED` words them."""
+FEW = "few_values"
+"""The code for extra columns with too few tickers or sessions to be compared with the next returns."""
 
 
 class Leak(NamedTuple):
@@ -79,6 +82,7 @@ def audit(
     While it decides, files, folders, processes, the network and the clock are watched (`finpod/watching.py`), and what the
     strategy can get at is searched for copies of later rows (`finpod/carrying.py`), which those up to `trained_until` are
     not. The market's fills and prices are audited too: none at a price that the decision has seen, none filled backwards.
+    So are its extra columns: none may go with the next session's returns (`finpod/lookahead/extra_columns.py`).
     What is not covered is in `unchecked`; so are fitted models where `trained_until` is not set. Globals, closures and
     class attributes are put back as they were.
 
@@ -176,9 +180,11 @@ def audit_features(
     finally:
         kept.put_back()
     findings = _feature_findings(market, names, {kind: seen.changes[0, kind] for kind in KINDS})
-    findings += _elsewhere("features", seen) + back_filled(market, first, last)
+    early, few = early_columns(market, first, last)
+    findings += _elsewhere("features", seen) + back_filled(market, first, last) + early
     days_checked = tuple(map(_iso, market.dates[rows]))
-    return Audit(not findings, tuple(findings), days_checked, "features", ("other_days", *BESIDES))
+    unchecked = ("other_days", *BESIDES, *((FEW,) if few else ()))
+    return Audit(not findings, tuple(findings), days_checked, "features", unchecked)
 
 
 def _audit(
@@ -214,14 +220,15 @@ def _audit(
     names = _declared(strategy, market)
     changes = {kind: seen.changes.get((len(deciders), kind), []) for kind in KINDS}
     findings += _feature_findings(market, names, changes)
-    findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window)
+    early, few = early_columns(market, *window)
+    findings += _elsewhere("decisions", seen) + fill_findings(market, rows, seed) + back_filled(market, *window) + early
     shown = rows if names or findings else days
     return Audit(
         passed=False if findings else None if reason else True,
         findings=tuple(findings),
         days=tuple(map(_iso, market.dates[shown])),
         subject=f"strategy {strategy.name}",
-        unchecked=(*UNCHECKED, *(("far",) if seen.pieces else ())),
+        unchecked=(*UNCHECKED, *(("far",) if seen.pieces else ()), *((FEW,) if few else ())),
         reason=reason,
         note=note,
         undated=models,

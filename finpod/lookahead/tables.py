@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def tables_of(market: MarketData) -> tuple[Table, ...]:
-    """Prices, volumes and returns of names and benchmark, as far as the market has them."""
+    """Prices, volumes, returns and extra columns of the market, as far as it has them."""
     tables = [
         ("close", market.close, True),
         ("open", market.open, True),
@@ -48,6 +48,11 @@ def tables_of(market: MarketData) -> tuple[Table, ...]:
             ("benchmark", index, False),
             ("benchmark's return", _after_first(index[1:] / index[:-1] - 1), False),
         ]
+    tables += [
+        (f"extra:{name}", table if table.ndim == 2 else table[:, None], False)
+        for name, table in market.extra.tables.items()
+        if np.isfinite(table).any()
+    ]
     return tuple(
         Table(name, values, values.astype(np.float32), quantiles)
         for name, values, quantiles in tables

@@ -1,0 +1,232 @@
+"""The audit of extra columns: what comes through the market passes, the same table outside of it does not; the example."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+import finpod
+from finpod.cli import main
+from finpod.lookahead.audit import audit_features
+from finpod.lookahead.extra_columns import early_columns, rank_correlations
+from finpod.market.extra_tables import with_extra
+from finpod.records import Severity
+from finpod.strategy import Strategy, top_k
+
+NAN = float("nan")
+SIMULATED = finpod.simulate_market(names=8, days=400, signal=0.1, seed=4)
+
+
+def dated(values, shift=0):
+    """A wide table by the dates of the simulated market; with a shift of -1 each row is dated a session early."""
+    return pd.DataFrame(values, SIMULATED.dates, SIMULATED.tickers).shift(shift)
+
+
+RETURNS = np.vstack([np.full(8, NAN), SIMULATED.close[1:] / SIMULATED.close[:-1] - 1])
+NOISE = np.random.default_rng(5).normal(size=RETURNS.shape)
+FORECAST = pd.DataFrame(SIMULATED.close).pct_change(5, fill_method=None).to_numpy()  # the signal itself
+
+
+def scored(table):
+    return with_extra(SIMULATED, {"score": table}, calendar=None)
+
+
+class ByScore(Strategy):
+    """Holds the three tickers with the highest score that it reads through the view, or as a feature."""
+
+    def __init__(self, how="extra"):
+        self.how = how
+
+    def decide(self, view):
+        score = view.extra("score", 3)[-1] if self.how == "extra" else view.features(["extra:score"])[:, 0]
+        return top_k(score, 3, among=view.tradable)
+
+
+@pytest.mark.parametrize("how", ["extra", "feature"])
+def test_g21_the_audit_passes_a_strategy_that_reads_through_the_door(how):
+    market = scored(dated(FORECAST))
+    verdict = finpod.audit(ByScore(how), market, days=6)
+    assert verdict.passed, str(verdict)
+    result = finpod.backtest(ByScore(how), market)
+    assert result.audit.passed
+    assert audit_features(market, ["extra:score"], days=4).passed
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Strategies that get the same table in other ways than through the view."""
+    path = tmp_path / "score.csv"
+    long = dated(NOISE).rename_axis(index="date", columns="ticker").stack().rename("score").reset_index()
+    long.to_csv(path, index=False)
+
+    class Reads(Strategy):
+        def decide(self, view):
+            table = pd.read_csv(path)
+            now = table[table["date"] == f"{view.date!s:.10}"].set_index("ticker")["score"]
+            return top_k(now.reindex(view.tickers).to_numpy(), 3)
+
+    class Holds(Strategy):
+        def __init__(self):
+            self.table = long
+
+        def decide(self, view):
+            now = self.table[self.table["date"] == view.date].set_index("ticker")["score"]
+            return top_k(now.reindex(view.tickers).to_numpy(), 3)
+
+    class HoldsNumbers(Strategy):
+        def __init__(self):
+            self.by_ticker = {ticker: NOISE[:, i].tolist() for i, ticker in enumerate(SIMULATED.tickers)}
+
+        def decide(self, view):
+            row = int(np.searchsorted(SIMULATED.dates, view.date))
+            return top_k(np.array([self.by_ticker[ticker][row] for ticker in view.tickers]), 3)
+
+    return {"file": Reads, "frame": Holds, "numbers": HoldsNumbers}
+
+
+@pytest.mark.parametrize("way", ["file", "frame", "numbers"])
+def test_g21_a_strategy_that_reads_the_same_table_outside_the_door_can_look_ahead(way, outside):
+    market = scored(dated(NOISE))
+    assert finpod.audit(ByScore(), market, days=3).passed
+    verdict = finpod.audit(outside[way](), market, days=3)
+    assert verdict.passed is False
+    assert {finding.severity for finding in verdict.findings} == {Severity.CAN_LOOK_AHEAD}
+    assert "CAN LOOK AHEAD" in str(verdict)
+
+
+def test_g21_a_strategy_that_peeks_past_the_door_looks_ahead():
+    class Peeks(Strategy):
+        def decide(self, view):
+            score = view._market.extra["score"]
+            return top_k(score[min(view._row + 1, len(score) - 1)], 3)
+
+    verdict = finpod.audit(Peeks(), scored(dated(NOISE)), days=3)
+    assert Severity.LOOKS_AHEAD in {finding.severity for finding in verdict.findings}
+
+
+def test_g21_a_table_of_the_next_days_returns_can_look_ahead_check_its_dates():
+    market = scored(dated(RETURNS, -1))
+    for verdict in (
+        finpod.audit("equal-weight", market, days=3),  # no strategy at fault
+        finpod.audit(ByScore(), market, days=3),
+        finpod.backtest("buy-and-hold", market).audit,
+        audit_features(market, ["extra:score"], days=3),
+    ):
+        (finding,) = verdict.findings
+        assert (finding.kind, finding.subject, finding.severity) == ("extra", "score", Severity.CAN_LOOK_AHEAD)
+        assert finding.size == pytest.approx(1.0)
+        assert "CAN LOOK AHEAD" in str(verdict)
+        assert "the column extra:score has a rank correlation of 1.00 with the next returns" in str(verdict)
+        assert "check its dates" in str(verdict)
+
+
+SPREAD = RETURNS - RETURNS.mean(axis=1, keepdims=True)
+SPREAD /= np.nanstd(SPREAD)
+WEEKLY = np.where((np.arange(len(RETURNS)) % 5 == 0)[:, None], np.roll(SPREAD, -1, axis=0), NAN)
+MEAN = RETURNS[1:].mean(axis=1)
+LEAKS = {
+    "dated a day early, with noise": dated(SPREAD + NOISE, -1),
+    "the wrong way round": dated(-SPREAD, -1),
+    "signs only": dated(np.sign(SPREAD), -1),
+    "new once a week": dated(WEEKLY),
+    "the market's next return": pd.Series(np.append(MEAN, NAN), SIMULATED.dates),
+    "the benchmark's next return": pd.Series(SIMULATED.benchmark_close, SIMULATED.dates).pct_change().shift(-1),
+}
+HONEST = {
+    "noise": dated(NOISE),
+    "a rank correlation of 0.05": dated(0.05 * SPREAD + NOISE, -1),
+    "the signal of the market": dated(FORECAST),
+    "today's return": dated(RETURNS),
+    "one rating for all days": dated(np.tile(np.arange(8.0), (len(RETURNS), 1))),
+    "a level, such as the VIX": pd.Series(20 + np.cumsum(NOISE[:, 0]), SIMULATED.dates),
+}
+
+
+def compared(table, days=400):
+    return early_columns(scored(table).rows(0, days), 0, days - 1)
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_columns_that_know_the_next_returns_are_found(name):
+    (finding,), few = compared(LEAKS[name])
+    assert abs(finding.size) > finding.data["most"] >= 0.3
+    assert not few
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_columns_pass(name):
+    assert compared(HONEST[name]) == ([], False)
+
+
+def test_with_few_tickers_or_days_it_takes_more_and_the_audit_says_so():
+    assert compared(dated(NOISE), 30) == ([], True)
+    ((finding,), _), ((other,), _) = compared(dated(RETURNS, -1), 30), compared(dated(RETURNS, -1), 400)
+    assert finding.data["most"] > other.data["most"] == 0.3
+    verdict = finpod.audit("equal-weight", scored(dated(NOISE)).rows(0, 30), days=2)
+    assert verdict.passed
+    assert "extra columns with too few tickers or sessions to compare them with the next returns" in str(verdict)
+    assert "few_values" not in finpod.audit("equal-weight", scored(dated(NOISE)), days=2).unchecked
+
+
+def test_chance_alone_is_hardly_ever_reported():
+    random = np.random.default_rng(0)
+    for days in (12, 30, 100):
+        for _ in range(40):
+            assert compared(dated(random.normal(size=RETURNS.shape)), days)[0] == []
+
+
+def test_rank_correlations_are_spearmans():
+    random = np.random.default_rng(1)
+    one, other = random.integers(0, 4, (30, 7)).astype(float), random.normal(size=(30, 7))
+    one[random.random(one.shape) < 0.2] = NAN
+    found, count = rank_correlations(one, other)
+    for row in range(30):
+        there = np.isfinite(one[row])
+        assert count[row] == there.sum()
+        if len(np.unique(one[row][there])) > 1:
+            assert found[row] == pytest.approx(spearmanr(one[row][there], other[row][there]).statistic)
+        else:
+            assert np.isnan(found[row])
+
+
+# --- the example --------------------------------------------------------------------------------------------------------
+
+
+STRATEGIES = Path(__file__).parents[1] / "strategies"
+
+
+def commands_of(text):
+    """The lines that run finpod on the example."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line.partition("  ")[0].split()[1:] for line in lines if line.startswith("finpod ") and "sentiment" in line]
+
+
+def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch, capsys):
+    readme = (STRATEGIES / "README.md").read_text()
+    commands = commands_of(readme)
+    assert commands == commands_of((STRATEGIES / "sentiment.py").read_text())
+    assert [command[0] for command in commands] == ["audit", "backtest"]
+    for name in ("sentiment.py", "sentiment.csv"):
+        (tmp_path / "strategies").mkdir(exist_ok=True)
+        (tmp_path / "strategies" / name).write_text((STRATEGIES / name).read_text())
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *(["--quick", "--no-report"] if command[0] == "backtest" else [])])
+        assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "strategy Sentiment: no look-ahead found on 12 days" in printed
+    assert "Look-ahead audit of 2 of 50 decisions" in printed
+    shown_rows = [line for line in readme.splitlines() if line.startswith("2021-12-31,")]
+    assert shown_rows == (STRATEGIES / "sentiment.csv").read_text().splitlines()[1:9]
+
+
+def test_the_command_line_names_a_table_that_is_not_there(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in ("backtest momentum", "audit momentum"):
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), "--extra", "nowhere.csv"])
+        assert ended.value.code == 2
+        assert "there is no extra table nowhere.csv" in capsys.readouterr().err
