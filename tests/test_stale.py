@@ -169,6 +169,12 @@ def test_g10_a_whole_market_without_volumes_is_flagged():
     assert suspicions(market) == {SAME: [(name, f"{DAYS[99]:%Y-%m-%d}") for name in ("AAA", "BBB", "CCC")]}
 
 
+def test_prices_that_never_moved_are_no_sign():
+    bars = pd.concat([moving(name, 5).assign(close=20.0, volume=100.0) for name in ("AAA", "BBB", "CCC")])
+    assert alone(bars).manifest["suspicions"] == []
+    assert alone(bars.assign(volume=np.where(bars["date"] == DAYS[0], 100.0, 0.0))).shape == (5, 3)
+
+
 @pytest.mark.parametrize("sessions", [0, 4, 5])
 def test_g10_intraday_whole_sessions_count(sessions):
     """Half-hour bars: the end of a day without trades is usual, days without any are not."""

@@ -73,9 +73,12 @@ def _tails(history: History, idle: Array, session: Array) -> tuple[Array, Array,
 
 
 def _last_live_session(history: History, idle: Array, proven: Array, session: Array) -> int | None:
-    """The last session with a bar that is not idle; None if no session follows, or no `WHOLE_MARKET` names prove it."""
+    """The last session with a bar that is not idle; None if no session follows, or no `WHOLE_MARKET` names prove it.
+
+    A name proves it by the rows `proven`, if its first bar is before that session: prices that never moved prove nothing.
+    """
     last = int(session[~idle].max())
-    names = np.unique(history.code[proven & (session > last)])
+    names = np.unique(history.code[proven & (session > last) & (session[history.start] < last)])
     return last if len(names) >= WHOLE_MARKET else None
 
 
