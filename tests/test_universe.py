@@ -83,6 +83,12 @@ def test_renamed_listings_are_found_under_the_symbol_of_the_prices():
     assert list(static_members(["META"], sentence="a list").spelled_as(["FB"]).tickers) == ["FB"]
 
 
+def test_an_old_symbol_that_another_company_took_is_not_renamed(tmp_path):
+    """HCP was Healthpeak until 2019-11-04, and HashiCorp from 2021 on."""
+    path = written(tmp_path, "ticker,from,to_exclusive\nHCP,2008-01-02,2019-11-05\nHCP,2021-12-09,\n")
+    assert list(read_members(path).spelled_as(["PEAK"]).tickers) == ["PEAK", "HCP"]
+
+
 def test_index_membership_is_point_in_time():
     members = index_members("nasdaq100")
     dates = pd.bdate_range("2010-01-04", "2024-12-31").to_numpy().astype("datetime64[ns]")

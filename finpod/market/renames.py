@@ -105,6 +105,11 @@ def families() -> list[tuple[str, ...]]:
     return [tuple(chain) for chain in chains]
 
 
+def last_days() -> dict[str, np.datetime64]:
+    """Old symbol of the bundled table -> first day on which it no longer is that of the listing."""
+    return {old: np.datetime64(day, "ns") for old, _, day in RENAMED}
+
+
 def read_renames(renames: Renames) -> list[Rename]:
     """The renames of a mapping {old: new}, or of a CSV with the columns old, new and perhaps date (YYYY-MM-DD).
 

@@ -13,7 +13,7 @@ from finpod.errors import DataError, InputError
 from finpod.market.data import Array, DateLike, as_date
 from finpod.market.files import read_text_table
 from finpod.market.parsing import check_tickers, normal_ticker
-from finpod.market.renames import Rename, families
+from finpod.market.renames import Rename, families, last_days
 
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
@@ -74,13 +74,21 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> "Membership":
-        """The same spells under the symbols of the prices: spelled as there, and the new symbol of a renamed listing."""
+        """The same spells under the symbols of the prices: spelled as there, and the new symbol of a renamed listing.
+
+        A spell of an old symbol that began after the rename, where its day is known, is that of another company and stays.
+        """
         symbols = set(available)
         spelled = [normal_ticker(ticker, symbols) for ticker in self.tickers]
         renamed = {
             old: new for names in RENAMED for old in names if old not in symbols for new in names if new in symbols
         }
-        return replace(self, tickers=np.array([renamed.get(ticker, ticker) for ticker in spelled], dtype=object))
+        lost = last_days()
+        tickers = [
+            renamed.get(ticker, ticker) if start < lost.get(ticker, _OPEN) else ticker
+            for ticker, start in zip(spelled, self.start, strict=True)
+        ]
+        return replace(self, tickers=np.array(tickers, dtype=object))
 
     def renamed_to_newest(self) -> "Membership":
         """The same spells under the newest symbol of every renamed listing, as vendors file its whole history."""
