@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from finpod.batch import Backtests
     from finpod.lookahead.examination import Progress
-    from finpod.market.data import Array, DateLike, MarketData
+    from finpod.market.data import DateLike, MarketData
+    from finpod.measures import Array
     from finpod.result import BacktestResult
 
 _COPIED = tuple(name for name in WRAPPER_ASSIGNMENTS if name not in ("__module__", "__annotations__"))

@@ -14,10 +14,10 @@ from finpod.batch import Backtests, path_of, run_together
 from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
-from finpod.market.data import Array, DateLike, MarketData, as_date
+from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
-from finpod.measures import check_rates
+from finpod.measures import Array, check_rates
 from finpod.outcome import outcome
 from finpod.relaxation import relax
 from finpod.result import BacktestResult

@@ -17,9 +17,8 @@ from finpod.backtesting.text import describe_terms
 from finpod.decisions import ReadyWeights
 from finpod.errors import InputError
 from finpod.figures import percent, ratio, text_table
-from finpod.market.data import Array
 from finpod.market.ledger import Costs
-from finpod.measures import Metrics, metrics
+from finpod.measures import Array, Metrics, metrics
 from finpod.relaxation import relax
 from finpod.result import BacktestResult
 from finpod.significance import expected_best

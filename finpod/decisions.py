@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
-from finpod.market.data import Array
 from finpod.market.ledger import value
 from finpod.market.tape import Account
-from finpod.measures import session_dates
+from finpod.measures import Array, session_dates
 from finpod.simulation import Decide, Window
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
 

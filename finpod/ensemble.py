@@ -16,10 +16,11 @@ from finpod.atomic import new_folder, write_bytes, write_text
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.jsonable import to_json
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.features import FEATURES, column_of, name_of
 from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
+from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.greedy import greedy_weights
 from finpod.strategy import MarketView, Strategy

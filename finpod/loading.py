@@ -15,7 +15,8 @@ from types import ModuleType
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
 from finpod.evidence.baselines import BASELINES
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.strategy import BUILT_IN, Strategy
 
 KNOWN: dict[str, type[Strategy]] = {**BUILT_IN, **BASELINES}

@@ -11,7 +11,8 @@ import pandas as pd
 
 from finpod.evidence.dossier import search_of
 from finpod.evidence.warnings import warnings_of
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.ledger import Costs, Fill, orders_for, value
 from finpod.market.tape import Account, Row, Tape
+from finpod.measures import Array
 
 Decide = Callable[[int, int, Account], Tensor | None]
 """(step, row, account) -> target weights [..., N], NaN for an account that trades nothing, or None if none does."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from finpod.errors import InputError
 from finpod.market.clean import package_versions
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.seeds import require_seed
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts
 

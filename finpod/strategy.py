@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from finpod.errors import InputError
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 
 if TYPE_CHECKING:
     import pandas as pd

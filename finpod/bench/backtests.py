@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from finpod.market.data import Array, MarketData
+    from finpod.market.data import MarketData
+    from finpod.measures import Array
     from finpod.result import BacktestResult
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000

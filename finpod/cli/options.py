@@ -12,7 +12,8 @@ from finpod.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from finpod.market.data import Array, MarketData
+    from finpod.market.data import MarketData
+    from finpod.measures import Array
 
 DATA = Path("data")
 """Where snapshots are kept, relative to the current folder."""

@@ -15,10 +15,11 @@ from torch import Tensor
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.step import Observation
 from finpod.errors import InputError
-from finpod.market.data import Array, DateLike, MarketData
+from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, build_panel
 from finpod.market.scaling import CLIP, Scaling
 from finpod.market.tape import build_tape
+from finpod.measures import Array
 from finpod.seeds import require_seed
 
 REACH = 3.0

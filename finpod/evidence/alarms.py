@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from finpod.market.data import Array
-from finpod.measures import DUST
+from finpod.measures import DUST, Array
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
 from finpod.strategy import EqualWeight

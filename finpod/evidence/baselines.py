@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import StrategyError
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.records import ResultWarning
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 

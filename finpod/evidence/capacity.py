@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.data import Array
 from finpod.market.tape import Account
-from finpod.measures import metrics
+from finpod.measures import Array, metrics
 from finpod.simulation import Path, Terms, Window, simulate
 
 FEES = (0.0, 5.0, 10.0, 20.0, 50.0)

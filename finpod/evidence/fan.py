@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.data import Array
 from finpod.market.ledger import value
 from finpod.market.tape import Account
+from finpod.measures import Array
 from finpod.seeds import require_seed
 from finpod.simulation import Path, Terms, Window, simulate
 

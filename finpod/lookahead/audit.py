@@ -29,8 +29,9 @@ from finpod.lookahead.future import auditable_rows, back_filled, fill_findings, 
 from finpod.lookahead.playing import MEMORY, Played, Replaying, play
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
-from finpod.market.data import Array, DateLike, MarketData
+from finpod.market.data import DateLike, MarketData
 from finpod.market.features import name_of, resolve
+from finpod.measures import Array
 from finpod.records import Audit, Finding, Severity
 from finpod.strategy import FeatureLike, Strategy
 

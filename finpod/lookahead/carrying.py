@@ -15,7 +15,8 @@ from finpod.lookahead.dated import by_date, said_of_later
 from finpod.lookahead.matching import FEWEST, first_copied, is_among, is_copied
 from finpod.lookahead.reach import is_numeric, reachable
 from finpod.lookahead.tables import Table, tables_of
-from finpod.market.data import Array, MarketData, as_date
+from finpod.market.data import MarketData, as_date
+from finpod.measures import Array
 from finpod.strategy import FeatureTable, MarketView
 
 FEW = 8

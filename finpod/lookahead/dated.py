@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from finpod.lookahead.reach import is_numeric
-from finpod.market.data import Array
+from finpod.measures import Array
 
 FEWEST = 3
 """Different numbers that tell something."""

@@ -15,7 +15,8 @@ from finpod.lookahead.carrying import Copies, Copy
 from finpod.lookahead.future import with_noise_after
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import Sight, Watch
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.strategy import FeatureLike, FeatureTable, MarketView, Strategy, equal_parts
 
 CUT, NOISE = "cut", "noise"

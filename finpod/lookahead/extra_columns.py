@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from finpod.errors import InputError
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.market.tape import Account, build_tape
+from finpod.measures import Array
 from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
 from finpod.simulation import Terms, simulate

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from finpod.market.data import Array
+from finpod.measures import Array
 
 FEWEST = 3
 """Names of one session, in a row, that make a copy."""

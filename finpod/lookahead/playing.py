@@ -11,8 +11,9 @@ from torch import Tensor
 from finpod.decisions import decisions_of
 from finpod.errors import FinpodError
 from finpod.lookahead.examination import AskedView, Deciding, copy_of
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.tape import Account, build_tape
+from finpod.measures import Array
 from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import FeatureTable, Strategy
 

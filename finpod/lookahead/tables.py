@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 
 QUANTILES = {"lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75} | {
     f"{100 * share:g} % quantile": share for share in (0.005, 0.01, 0.025, 0.05, 0.1, 0.9, 0.95, 0.975, 0.99, 0.995)

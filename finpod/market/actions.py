@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finpod.market.data import Array
 from finpod.market.history import History
 from finpod.market.repairs import RepairLedger
 from finpod.market.splits import Splits, fit_splits
+from finpod.measures import Array
 
 SPECIAL = 0.1
 """Share of the price from which a dividend is taken as reinvested at the ex-day's close: the usual formula fails there."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from finpod.market.data import Array
 from finpod.market.history import History
 from finpod.market.repairs import RepairLedger
+from finpod.measures import Array
 
 _PRICES = ("open", "high", "low", "close", "adj_close")
 CENT = 0.006

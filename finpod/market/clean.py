@@ -13,7 +13,7 @@ import pandas as pd
 from finpod.errors import DataError, InputError
 from finpod.market.actions import adjust
 from finpod.market.bad_bars import mask_impossible, mask_volumes
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.history import History, history_of
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import rows_to_drop
@@ -21,6 +21,7 @@ from finpod.market.stale import mask_stale_tails
 from finpod.market.stamps import is_intraday
 from finpod.market.suspicions import look_for_suspicions
 from finpod.market.universe import Membership, membership_facts
+from finpod.measures import Array
 
 NO_BENCHMARK = "none"
 """What the benchmark is called where there is none."""

@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finpod.errors import DataError, InputError
 from finpod.market.extra import NO_EXTRA, ExtraData
+from finpod.measures import Array
 
-Array = NDArray[Any]
 DateLike = str | np.datetime64 | Any
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")

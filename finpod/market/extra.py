@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finpod.errors import DataError, InputError, did_you_mean
-
-Array = NDArray[Any]
+from finpod.measures import Array
 
 PREFIX = "extra:"
 """How the name of a feature begins that is one of these columns: `extra:pe` is the column `pe`."""

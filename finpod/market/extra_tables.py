@@ -14,12 +14,13 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.columns import canonical, canonical_columns
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
 from finpod.market.files import read_table
 from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
 from finpod.market.tidy import FIELDS
 from finpod.market.timeline import Timeline, parse_stamps, timeline_of
+from finpod.measures import Array
 
 Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
 Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, Table]] | None

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from finpod.errors import CheckpointError, DataError, InputError
 from finpod.market.bars import Bars, Definition, Kind
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.extra import column_of
 from finpod.market.published import PUBLISHED
 from finpod.market.scale_free import SCALE_FREE
 from finpod.market.scaling import Scaling
+from finpod.measures import Array
 
 __all__ = [
     "FEATURES",

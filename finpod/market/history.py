@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from finpod.market.data import Array
+from finpod.measures import Array
 
 ACTIONS = ("dividend", "split")
 """Columns of events: cash a share, and new shares for one old; 0 or 1 where there is none."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.data import Array
+from finpod.measures import Array
 
 _TICKER = re.compile(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}")
 _NO_TICKER = ("", "nan", "NaN", "None", "none", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT")

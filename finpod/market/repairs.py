@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finpod.market.data import Array
+from finpod.measures import Array
 
 PLACES = 20
 """Places listed for each kind of repair; all are counted."""

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.data import Array
 from finpod.market.repairs import RepairLedger
+from finpod.measures import Array
 
 NEW_YORK = ZoneInfo("America/New_York")
 GRACE = np.timedelta64(15, "m")

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.market.data import Array
 from finpod.market.history import History
 from finpod.market.repairs import RepairLedger
+from finpod.measures import Array
 
 LARGE = np.log(1.9)
 """Absolute log ratio from which a split that was applied to a part of the history is repaired: a crash of that size is rare."""

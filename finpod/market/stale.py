@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from finpod.market.data import Array
 from finpod.market.history import History
 from finpod.market.repairs import RepairLedger
+from finpod.measures import Array
 
 STALE = 5
 """Sessions at the end of a name, without volume and at the last price, from which its bars are taken as carried forward."""

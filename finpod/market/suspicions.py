@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from finpod.market.data import Array
 from finpod.market.history import History
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import sessions_of
+from finpod.measures import Array
 
 LARGE_STEP = 0.03
 """Step of adj_close against close from which a distribution is large, if it is also `UNUSUAL` times the name's usual one."""

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.data import Array, MarketData
+from finpod.market.data import MarketData
 from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 from finpod.market.rolling import delay, rolling_mean
+from finpod.measures import Array
 
 Row = int | Tensor
 """A row for all accounts, or rows [E], one for each."""

@@ -10,11 +10,11 @@ import pandas as pd
 
 from finpod.errors import DataError
 from finpod.market.columns import canonical, canonical_columns
-from finpod.market.data import Array
 from finpod.market.history import ACTIONS
 from finpod.market.parsing import Tickers, decimal_mark, is_text, one_spelling, parse_numbers, parse_tickers
 from finpod.market.repairs import PLACES
 from finpod.market.stamps import parse_dates
+from finpod.measures import Array
 
 FIELDS = ("open", "high", "low", "close", "adj_close", "volume")
 """Columns of numbers that a table of bars may have; only `close` is required."""

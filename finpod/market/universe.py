@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.data import Array, DateLike, as_date
+from finpod.market.data import DateLike, as_date
 from finpod.market.files import read_text_table
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.renames import Rename, families, last_days
+from finpod.measures import Array
 
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""

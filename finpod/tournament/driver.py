@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from finpod.errors import CheckpointError, DataError, InputError
-from finpod.market.data import Array
+from finpod.measures import Array
 from finpod.storage import Store
 from finpod.tournament.checkpoints import Checkpoints, agent_file, inside_file
 from finpod.tournament.journal import Journal

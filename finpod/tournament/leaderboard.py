@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import FinpodError
-from finpod.market.data import Array
+from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint
 from finpod.tournament.pod import Settings
 

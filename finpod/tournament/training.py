@@ -21,11 +21,11 @@ from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.ensemble import MANIFEST, Ensemble
 from finpod.errors import FinpodError, InputError
-from finpod.market.data import Array, DateLike, MarketData
+from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, name_of
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
-from finpod.measures import metrics
+from finpod.measures import Array, metrics
 from finpod.rl.ppo import PPOConfig
 from finpod.simulation import Terms, Window, simulate
 from finpod.storage import Store, open_store

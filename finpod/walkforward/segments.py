@@ -22,8 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from finpod.errors import InputError
-from finpod.market.data import HOLIDAYS, Array, DateLike, MarketData
+from finpod.market.data import HOLIDAYS, DateLike, MarketData
 from finpod.market.tape import build_tape
+from finpod.measures import Array
 
 
 class Span(NamedTuple):

@@ -22,8 +22,8 @@ from finpod.backtester import equal_weight_equity
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, StrategyError
 from finpod.jsonable import to_json
-from finpod.market.data import Array, MarketData, as_date
-from finpod.measures import metrics
+from finpod.market.data import MarketData, as_date
+from finpod.measures import Array, metrics
 from finpod.result import BacktestResult
 from finpod.simulation import Terms
 from finpod.strategy import MarketView, Strategy
