@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod import runs
-from finpod.atomic import require_free
+from finpod.files import require_free
 from finpod.market.ledger import Costs
 
 if TYPE_CHECKING:

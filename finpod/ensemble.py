@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from finpod.atomic import new_folder, write_bytes, write_text
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
+from finpod.files import new_folder, write_bytes, write_text
 from finpod.jsonable import to_json
 from finpod.market.data import MarketData
 from finpod.market.features import FEATURES, column_of, name_of

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from finpod import atomic
+from finpod import files
 from finpod.errors import InputError
 from finpod.jsonable import to_json
 from finpod.measures import session_dates, simple_returns
@@ -88,10 +88,10 @@ def export(
         raise InputError(f"format is {format!r}; choose {' or '.join(READ)}", argument="format")
     series = to_pyfolio(result)
     tables = {name: table for name, table in series._asdict().items() if name != "notes" and table is not None}
-    with atomic.new_folder(Path(folder), overwrite=overwrite) as fresh:
+    with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
         for name, table in tables.items():
-            atomic.write_bytes(fresh / f"{name}.{format}", _encoded(pd.DataFrame(table), format))
-        atomic.write_text(fresh / MARKER, to_json(_description(result, tables, series.notes, format)))
+            files.write_bytes(fresh / f"{name}.{format}", _encoded(pd.DataFrame(table), format))
+        files.write_text(fresh / MARKER, to_json(_description(result, tables, series.notes, format)))
     return series.notes
 
 

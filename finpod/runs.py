@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finpod.atomic import BACKTESTS, parents_of, require_free, require_free_file, write_bytes
 from finpod.errors import InputError
+from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, write_bytes
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from finpod.atomic import write_bytes
 from finpod.errors import InputError
+from finpod.files import write_bytes
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSelector, FileSystem

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from finpod.atomic import new_folder, require_free, require_free_file, write_text
 from finpod.errors import InputError
+from finpod.files import new_folder, require_free, require_free_file, write_text
 
 KINDS = {
     "ensemble.json": ["member-0.pt", "member-12.pt"],

@@ -14,9 +14,9 @@ import pytest
 
 import finpod
 from finpod import demo
-from finpod.atomic import new_folder
 from finpod.cli import explain, main, options
 from finpod.errors import DataError, InputError
+from finpod.files import new_folder
 from finpod.market.store import save_snapshot
 
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}

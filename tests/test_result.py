@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from made_markets import make_market, random_market
 
-from finpod.atomic import new_folder
 from finpod.backtester import backtest
 from finpod.backtesting.result_io import load_result
 from finpod.comparison.comparison import headings
 from finpod.comparison.runs import compare
 from finpod.errors import InputError
+from finpod.files import new_folder
 from finpod.market.ledger import Costs
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from finpod import jsonable
-from finpod.atomic import BACKTESTS, new_folder, write_text
 from finpod.errors import InputError, did_you_mean
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
+from finpod.files import BACKTESTS, new_folder, write_text
 from finpod.market.ledger import Costs
 from finpod.records import Audit, Event, ResultWarning, records
 from finpod.result import BacktestResult

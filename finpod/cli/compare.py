@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from finpod import runs
-from finpod.atomic import require_free, require_free_file
 from finpod.cli import console, options
 from finpod.errors import InputError
+from finpod.files import require_free, require_free_file
 
 Runs = Annotated[
     list[str], typer.Argument(metavar="RUN...", help="Two runs or more: folders, or names under backtests/.")

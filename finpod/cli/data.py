@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.errors import InputError
+from finpod.files import require_free
 from finpod.runs import plain_word
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from finpod.atomic import require_free_file, write_text
 from finpod.cli import console, options
 from finpod.deploy.submit import ADDRESS
 from finpod.errors import InputError
+from finpod.files import require_free_file, write_text
 
 app = typer.Typer(rich_markup_mode=None)
 

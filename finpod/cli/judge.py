@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from finpod import runs
-from finpod.atomic import require_free_file
 from finpod.cli import console, options
 from finpod.errors import InputError
+from finpod.files import require_free_file
 from finpod.market.ledger import Costs
 
 Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finpod import runs
-from finpod.atomic import require_free_file
 from finpod.cli import console, options
 from finpod.errors import InputError
+from finpod.files import require_free_file
 
 if TYPE_CHECKING:
     from finpod.tournament.history import History, Trial

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from finpod import runs
-from finpod.atomic import require_free
 from finpod.cli import console, options
 from finpod.cli.leaderboard import TOP
 from finpod.cli.recorded import OF_COSTS, OF_PLAN, recorded_options
 from finpod.errors import InputError
+from finpod.files import require_free
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 

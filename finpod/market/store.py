@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finpod.atomic import new_folder, write_bytes, write_text
 from finpod.errors import DataError, InputError
+from finpod.files import new_folder, write_bytes, write_text
 from finpod.jsonable import to_json
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from finpod.atomic import write_bytes, write_text
 from finpod.errors import InputError
+from finpod.files import write_bytes, write_text
 from finpod.jsonable import to_json
 
 REQUEST = "request.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finpod.atomic import refuse_existing, write_text
+from finpod.files import refuse_existing, write_text
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

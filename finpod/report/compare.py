@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from finpod.atomic import refuse_existing, write_text
 from finpod.backtesting.text import TURNOVER, short_note
 from finpod.comparison.comparison import (
     Comparison,
@@ -23,6 +22,7 @@ from finpod.comparison.comparison import (
 from finpod.comparison.contrasts import LEVEL, RESAMPLES
 from finpod.comparison.notes import note_sentence, unfair_sentence
 from finpod.figures import percent, ratio
+from finpod.files import refuse_existing, write_text
 from finpod.measures import drawdowns, session_dates
 from finpod.report.provenance import Table, provenance
 

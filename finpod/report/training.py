@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from finpod.atomic import refuse_existing, write_text
 from finpod.figures import percent, ratio
+from finpod.files import refuse_existing, write_text
 from finpod.market.features import MOST_UNDEFINED
 from finpod.report.provenance import Table
 from finpod.tournament.history import History, Trial

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.atomic import write_bytes
 from finpod.errors import CheckpointError
+from finpod.files import write_bytes
 from finpod.rl.policy import MarketPolicy, PolicySpec
 
 FORMAT = "finpod snapshot 1"

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from finpod.atomic import require_free
 from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.ensemble import MANIFEST, Ensemble
 from finpod.errors import FinpodError, InputError
+from finpod.files import require_free
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, name_of
 from finpod.market.ledger import Costs

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import finpod
-from finpod.atomic import parents_of, require_free
 from finpod.backtester import backtest
 from finpod.devices import pick_device
 from finpod.ensemble import MANIFEST as ENSEMBLE
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
+from finpod.files import parents_of, require_free
 from finpod.jsonable import to_json
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import name_of

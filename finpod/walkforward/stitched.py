@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from finpod.atomic import write_text
 from finpod.backtester import equal_weight_equity
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, StrategyError
+from finpod.files import write_text
 from finpod.jsonable import to_json
 from finpod.market.data import MarketData, as_date
 from finpod.measures import Array, metrics
