@@ -14,8 +14,7 @@ import torch
 
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
-from finpod.files import new_folder, write_bytes, write_text
-from finpod.jsonable import to_json
+from finpod.files import new_folder, to_json, write_bytes, write_text
 from finpod.market.data import MarketData
 from finpod.market.features import FEATURES, column_of, name_of
 from finpod.market.ledger import Costs

@@ -10,7 +10,6 @@ import pandas as pd
 
 from finpod import files
 from finpod.errors import InputError
-from finpod.jsonable import to_json
 from finpod.measures import session_dates, simple_returns
 from finpod.records import records
 from finpod.result import BacktestResult
@@ -91,7 +90,7 @@ def export(
     with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
         for name, table in tables.items():
             files.write_bytes(fresh / f"{name}.{format}", _encoded(pd.DataFrame(table), format))
-        files.write_text(fresh / MARKER, to_json(_description(result, tables, series.notes, format)))
+        files.write_text(fresh / MARKER, files.to_json(_description(result, tables, series.notes, format)))
     return series.notes
 
 

@@ -1,12 +1,18 @@
-"""Files and folders that are either whole or absent: written beside the target, then renamed. Only finpod's own are replaced."""
+"""Files and folders that are whole or absent, and strict JSON."""
 
+import json
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from datetime import date
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
 
 from finpod.errors import InputError
 
@@ -189,3 +195,27 @@ def _swap(path: Path, fresh: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> InputError:
     shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
     return InputError(f"cannot write {shown}: {error.strerror or error}; choose a folder you may write to")
+
+
+def to_json(value: Any) -> str:
+    """Mappings, sequences, numpy scalars and plain values as text that ends in a newline. Raises TypeError for others."""
+    return json.dumps(_plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def to_json_line(value: Any) -> str:
+    """The same on a single line, without the newline."""
+    return json.dumps(_plain(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is float:  # most of what logs are made of
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value if isinstance(value, np.datetime64) else value.item()
+    if isinstance(value, (PurePath, date, np.datetime64)):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

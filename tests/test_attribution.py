@@ -13,7 +13,7 @@ from made_results import make_result, trained
 from finpod.backtester import backtest
 from finpod.backtesting.result_io import load_result
 from finpod.evidence.attribution import Attribution, Month, attribute, contributions
-from finpod.jsonable import to_json
+from finpod.files import to_json
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.records import ResultWarning

@@ -19,7 +19,7 @@ from made_tournaments import hash_of, wait_until
 import finpod
 from finpod.cli import main
 from finpod.errors import InputError
-from finpod.jsonable import to_json_line
+from finpod.files import to_json_line
 from finpod.market.store import save_snapshot
 from finpod.storage import LocalStore
 from finpod.tournament.lock import lock

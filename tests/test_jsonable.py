@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finpod.jsonable import to_json
+from finpod.files import to_json
 
 
 def test_what_json_cannot_hold_becomes_null_and_keys_are_sorted():

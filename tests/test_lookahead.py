@@ -10,7 +10,7 @@ from made_markets import make_market, random_market
 from finpod.backtesting.sentences import unchecked
 from finpod.decisions import decide_once, decisions_of
 from finpod.errors import InputError, StrategyError
-from finpod.jsonable import to_json
+from finpod.files import to_json
 from finpod.lookahead import examination
 from finpod.lookahead.audit import UNCHECKED, audit, audit_features, quick_audit, with_noise_after
 from finpod.lookahead.examination import AFTER, HISTORY

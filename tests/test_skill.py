@@ -23,7 +23,7 @@ from finpod.evidence.skill import (
     intervals_of,
     verdicts,
 )
-from finpod.jsonable import to_json
+from finpod.files import to_json
 from finpod.significance import expected_best, minimum_length, probabilistic_sharpe
 
 DAYS = 756

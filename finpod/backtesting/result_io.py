@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finpod import jsonable
+from finpod import files
 from finpod.errors import InputError, did_you_mean
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
@@ -81,7 +81,7 @@ def to_json(result: BacktestResult) -> str:
         "attribution": attribute(result).to_dict(),
         "baselines": {name: asdict(result.metrics_of(equity)) for name, equity in result.baselines.items()},
     } | {name: getattr(result, name) for name in PLAIN}
-    return jsonable.to_json(content)
+    return files.to_json(content)
 
 
 def save(
@@ -94,7 +94,7 @@ def save(
     """
     with new_folder(folder, overwrite=overwrite) as fresh:
         write_text(fresh / "result.json", to_json(result))
-        write_text(fresh / "run.json", jsonable.to_json(run or {}))
+        write_text(fresh / "run.json", files.to_json(run or {}))
         curves = pd.DataFrame(
             {
                 "equity": result.equity,

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from finpod.jsonable import to_json
+from finpod.files import to_json
 
 Report = Callable[[str, float], None]
 """(what is being done, share that is done in [0, 1])."""

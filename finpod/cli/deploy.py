@@ -67,7 +67,7 @@ def kuberay(
     """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster; kubectl apply -f takes it."""
     from finpod.deploy.cluster import Claim, Cluster, Workers
     from finpod.deploy.manifests import ray_cluster, ray_job, to_yaml
-    from finpod.jsonable import to_json
+    from finpod.files import to_json
 
     _require_free(out, overwrite)
     if cpu_workers is None and gpu_workers is None:

@@ -15,7 +15,7 @@ from finpod.backtesting.text import TURNOVER, short_note
 from finpod.comparison.contrasts import LEVEL, RESAMPLES, Pair, Rival
 from finpod.comparison.notes import Note, Unfair, note_sentence, unfair_sentence
 from finpod.figures import COMMON, Row, count, figure, plain, ratio, text_table
-from finpod.jsonable import to_json
+from finpod.files import to_json
 from finpod.records import ResultWarning, Severity, records
 from finpod.result import SHORT_HISTORY, BacktestResult
 from finpod.significance import Interval, expected_best

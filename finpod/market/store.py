@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError
-from finpod.files import new_folder, write_bytes, write_text
-from finpod.jsonable import to_json
+from finpod.files import new_folder, to_json, write_bytes, write_text
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from finpod.errors import InputError
-from finpod.files import write_bytes, write_text
-from finpod.jsonable import to_json
+from finpod.files import to_json, write_bytes, write_text
 
 REQUEST = "request.json"
 _BARS = re.compile(r"bars_(?P<name>[^_]+)_(?P<digest>[0-9a-f]{16})\.parquet")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from finpod.errors import CheckpointError
-from finpod.jsonable import to_json_line
+from finpod.files import to_json_line
 from finpod.storage import LocalStore, Store
 
 NAME = "log.jsonl"

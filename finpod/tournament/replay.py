@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from finpod.errors import CheckpointError, FinpodError, InputError
-from finpod.jsonable import to_json_line
+from finpod.files import to_json_line
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import open_store

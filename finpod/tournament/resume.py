@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from finpod.errors import FinpodError, InputError
-from finpod.jsonable import to_json_line
+from finpod.files import to_json_line
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore, Place, Store, open_store
 from finpod.tasks import Arena

@@ -18,8 +18,7 @@ from finpod.devices import pick_device
 from finpod.ensemble import MANIFEST as ENSEMBLE
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
-from finpod.files import parents_of, require_free
-from finpod.jsonable import to_json
+from finpod.files import parents_of, require_free, to_json
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import name_of
 from finpod.market.ledger import Costs

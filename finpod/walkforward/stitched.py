@@ -20,8 +20,7 @@ import pandas as pd
 from finpod.backtester import equal_weight_equity
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, StrategyError
-from finpod.files import write_text
-from finpod.jsonable import to_json
+from finpod.files import to_json, write_text
 from finpod.market.data import MarketData, as_date
 from finpod.measures import Array, metrics
 from finpod.result import BacktestResult
