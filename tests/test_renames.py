@@ -196,6 +196,38 @@ def test_the_adjusted_closes_of_both_symbols_come_to_one_scale():
     assert_allclose(back_filled.close, whole.close, rtol=1e-12)
 
 
+def test_g11_a_wide_table_with_a_column_for_each_symbol(tmp_path):
+    close, after = walk(), DAYS.to_numpy() >= DAY
+    wide = pd.DataFrame({"FB": np.where(after, np.nan, close), "META": np.where(after, close, np.nan)}, DAYS)
+    wide["AAA"] = walk(1)
+    wide.rename_axis("date").to_csv(tmp_path / "closes.csv")
+    for source in (wide, tmp_path / "closes.csv"):
+        market = load_market(source, benchmark=None, calendar=None)
+        assert market.tickers == ("AAA", "META")
+        assert_array_equal(market.close[:, 1], close)
+        assert repairs(market) == {JOINED: 1}
+
+
+def test_g11_an_old_symbol_whose_last_price_is_carried_forward():
+    close, after = walk(), DAYS.to_numpy() >= DAY
+    old = bars("FB", np.where(after, close[~after][-1], close), volume=np.where(after, 0.0, 1000.0))
+    market = market_of(old, bars("META", close)[after])
+    assert market.tickers == ("AAA", "META")
+    assert_array_equal(market.close[:, 1], close)
+    assert repairs(market) == {
+        JOINED: 1,
+        "bars dropped, the last price of a renamed symbol carried forward": after.sum(),
+    }
+
+
+def test_an_action_on_a_day_without_a_price_is_kept():
+    close = np.where(np.arange(80) < 20, walk() * 4, walk())
+    table = renamed(split=np.where(np.arange(80) == 20, 4.0, 1.0)).assign(close=close)
+    table.loc[20, "close"] = np.nan
+    market = load_market(table, benchmark=None, calendar=None)
+    assert_allclose(market.close[:20, 0], walk()[:20], rtol=1e-12)
+
+
 def test_prices_of_zero_at_the_join():
     """They are masked after the join, as elsewhere."""
     table = renamed(adj_close=walk())

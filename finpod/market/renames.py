@@ -1,15 +1,13 @@
-"""Listings that changed their symbol: the bundled table, a user's own, and the two series joined under the newest symbol."""
+"""Listings that changed their symbol: the bundled table and a user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import as_date
@@ -65,13 +63,6 @@ RENAMED = (
 )
 """(old symbol, new symbol, first day under the new one) of one listing, by date."""
 
-GRACE = np.timedelta64(10, "D")
-"""Time around the day of a rename within which a vendor may change the symbol, and pause after which another company has it."""
-ALIKE = 0.005
-"""Relative difference up to which two closes of one day are the same price."""
-LEVEL = np.log(1.5)
-"""Log return between the last bar of the old symbol and the first of the new one from which the join is a suspicion."""
-
 
 class Rename(NamedTuple):
     """One change of a symbol."""
@@ -82,18 +73,6 @@ class Rename(NamedTuple):
     """First day under the new symbol; None where it is not known, or makes no difference."""
     bundled: bool = False
     """Whether it is of the bundled table and not of the user."""
-
-
-class _Notes(NamedTuple):
-    """What was done to the bars, as it stands in their `attrs`."""
-
-    renamed: list[Rename]
-    repairs: list[dict[str, Any]]
-    suspicions: list[dict[str, str]]
-
-    def suspect(self, kind: str, ticker: str, day: pd.Timestamp, sentence: str) -> None:
-        """Add a suspicion."""
-        self.suspicions.append({"kind": kind, "ticker": ticker, "date": f"{day:%Y-%m-%d}", "sentence": sentence})
 
 
 def families() -> list[tuple[str, ...]]:
@@ -148,159 +127,3 @@ def _day(text: str, name: str) -> np.datetime64 | None:
         return as_date(text)
     except InputError as error:
         raise DataError(f"{name}: the date {error}") from error
-
-
-def join_renamed(bars: pd.DataFrame, renames: Renames, name: str) -> pd.DataFrame:
-    """Tidy bars in which the series of a renamed listing are one, under the newest of its symbols.
-
-    `renames` (see `read_renames`) comes before the bundled table; a symbol renamed to itself keeps its bars. A rename of the
-    bundled table applies to two names of the market, and not where the new symbol belonged to another company before. Bars
-    that the old symbol has after the day of the rename and a pause belong to another company and stay. A day on which both
-    symbols have the same price counts once. `attrs` says what was done: `renamed` (the `Rename`s; with a day where later
-    bars of the old symbol stayed), `repairs` and `suspicions`. Raises DataError, naming both symbols, for days on which
-    their prices differ, and InputError for renames in a circle and for a mapping of which the market has no name.
-    """
-    rules = _rules(renames, set(bars["ticker"].cat.categories), name)
-    if not rules:
-        return bars
-    affected = bars["ticker"].isin([symbol for rule in rules for symbol in rule[:2]])
-    series = {str(symbol): part.set_index("date") for symbol, part in bars[affected].groupby("ticker", observed=True)}
-    notes = _Notes([], [], [])
-    for rule in rules:
-        _join(series, rule, notes, name)
-    tables = [part.assign(ticker=symbol).reset_index() for symbol, part in series.items()]
-    joined = pd.concat([bars[~affected].astype({"ticker": object}), *tables], ignore_index=True)[bars.columns]
-    joined = joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"})
-    repairs = [*bars.attrs.get("repairs", ()), *notes.repairs]
-    joined.attrs = {**bars.attrs, "renamed": notes.renamed, "repairs": repairs, "suspicions": notes.suspicions}
-    return joined
-
-
-def newest_symbol(symbol: str, joins: Sequence[Rename]) -> str:
-    """The symbol that a name has after the joins."""
-    for rename in joins:
-        symbol = rename.new if symbol == rename.old else symbol
-    return symbol
-
-
-def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
-    """The renames that apply to the names `present`, those into a symbol before the rename of this symbol."""
-    own = {rule.old: rule for rule in read_renames(renames)}
-    if isinstance(renames, Mapping) and own and not present & {symbol for rule in own.values() for symbol in rule[:2]}:
-        raise InputError(
-            f"renames: {name} has none of the names {', '.join(own)}; its {len(present)} names are such as "
-            f"{', '.join(sorted(present)[:3])}",
-            argument="renames",
-        )
-    later = {old: new for old, new, _ in RENAMED}
-    rules: dict[str, Rename] = {}
-    for old, new, day in RENAMED:
-        while new not in present and new in later:
-            new = later[new]
-        if new not in own or own[new].new != old:  # a user may turn a rename round
-            rules[old] = Rename(old, new, np.datetime64(day, "ns"), bundled=True)
-    rules = {old: rule for old, rule in (rules | own).items() if old != rule.new}
-    graph = {old: {other for other, rule in rules.items() if rule.new == old} for old in rules}
-    try:
-        order = [rules[old] for old in TopologicalSorter(graph).static_order()]
-    except CycleError as error:
-        raise InputError(
-            f"renames go in a circle: {', '.join(error.args[1][1:])}; leave one of them out", argument="renames"
-        ) from error
-    applied, present = [], set(present)
-    for rule in order:
-        if rule.old in present and (rule.new in present or not rule.bundled):
-            applied.append(rule)
-            present.add(rule.new)
-    return applied
-
-
-def _join(series: dict[str, pd.DataFrame], rule: Rename, notes: _Notes, name: str) -> None:
-    """Move the bars of the listing from the old symbol of `series` (symbol -> bars by date) to the new one."""
-    if rule.old not in series:  # all its bars are another listing's by now
-        return
-    old = series[rule.old]
-    new = series.get(rule.new, old.iloc[:0])
-    both = old.index.intersection(new.index)
-    closes = [part.loc[both, "close"].where(lambda close: close > 0).to_numpy() for part in (old, new)]
-    off = np.abs(closes[0] / closes[1] - 1)
-    same, different = both[off <= ALIKE], both[off > ALIKE]
-    moved = old[_of_the_listing(old.index, rule)]
-    same, wrong = (days.intersection(moved.index) for days in (same, different))
-    if not len(moved) or (rule.bundled and not _is_certain(moved.index, new.index, rule, same, wrong, notes)):
-        return
-    if len(wrong):
-        prices = [f"{part.loc[wrong[0], 'close']:g}" for part in (old, new)]
-        raise DataError(
-            f"{name}: {rule.old} was renamed {rule.new}, but their closes on {wrong[0]:%Y-%m-%d} are {prices[0]} and "
-            f"{prices[1]}; remove one of the two series, or keep both with renames={{'{rule.old}': '{rule.old}'}}"
-        )
-    series[rule.new] = _joined(moved, new, same)
-    stays = len(moved) < len(old)
-    if stays:
-        series[rule.old] = old.drop(moved.index)
-    else:
-        del series[rule.old]
-    notes.renamed.append(rule._replace(day=rule.day if stays else None))
-    _note(moved, new, rule, notes)
-
-
-def _of_the_listing(days: pd.Index, rule: Rename) -> Array:
-    """[n] bool: the bars of the old symbol that belong to the listing; those after a pause that ends later than the day do not."""
-    if rule.day is None:
-        return np.ones(len(days), dtype=bool)
-    pause = np.diff(days, prepend=rule.day - GRACE) > GRACE
-    return np.logical_and.accumulate(np.asarray(~pause | (days < rule.day)))
-
-
-def _is_certain(old: pd.Index, new: pd.Index, rule: Rename, same: pd.Index, different: pd.Index, notes: _Notes) -> bool:
-    """Whether a rename of the bundled table applies to bars on these days of the two symbols; if it is open, that is noted.
-
-    `same` and `different` are the days of both on which their closes agree and do not.
-    """
-    if len(same) and not len(different):
-        return True
-    if rule.day is not None and (new < rule.day - GRACE).all():  # the new symbol is that of another company
-        return False
-    if new[0] < old[0] and not len(different):
-        sentence = (
-            f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company; not joined, "
-            f"join them with renames={{'{rule.old}': '{rule.new}'}}"
-        )
-        notes.suspect("renames that were not applied", rule.new, new[0], sentence)
-        return False
-    return True
-
-
-def _joined(moved: pd.DataFrame, new: pd.DataFrame, same: pd.Index) -> pd.DataFrame:
-    """The bars of both, those of the new symbol where both have one, their adjusted closes on one scale.
-
-    A vendor adjusts the series of each symbol to its own end, so that adj_close / close of the old one is brought to that of
-    the new one on a day that both have, or from the last day of the old to the first of the new one.
-    """
-    if "adj_close" in new and (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
-        moved, new = (
-            part if part["adj_close"].notna().any() else part.assign(adj_close=part["close"]) for part in (moved, new)
-        )
-        after = new.index[new.index > moved.index[-1]]
-        if len(same) or len(after):
-            day, last = (same[-1], same[-1]) if len(same) else (after[0], moved.index[-1])
-            with np.errstate(invalid="ignore", divide="ignore"):
-                scale = np.divide(
-                    *(part.loc[at, "adj_close"] / part.loc[at, "close"] for part, at in ((new, day), (moved, last)))
-                )
-            moved = moved.assign(adj_close=moved["adj_close"] * (scale if np.isfinite(scale) and scale > 0 else 1.0))
-    parts = [moved.drop(new.index.intersection(moved.index)), new]
-    return pd.concat([part for part in parts if len(part)]).sort_index()
-
-
-def _note(moved: pd.DataFrame, new: pd.DataFrame, rule: Rename, notes: _Notes) -> None:
-    """Note the join as a repair, and as a suspicion if the price changes much at it."""
-    after = new[new.index > moved.index[-1]]
-    seam = (after if len(after) else moved).index[0]
-    place = {"ticker": rule.new, "date": f"{seam:%Y-%m-%d}", "column": "ticker", "was": rule.old, "became": rule.new}
-    notes.repairs.append({"kind": "names joined, renamed", "count": 1, "places": [place]})
-    prices = [float(part["close"].iloc[at]) for part, at in ((moved, -1), (after, 0)) if len(part)]
-    if len(prices) == 2 and min(prices) > 0 and abs(np.log(prices[1] / prices[0])) > LEVEL:
-        sentence = f"{rule.old} ends at {prices[0]:g}, {rule.new} goes on at {prices[1]:g}"
-        notes.suspect("renamed names that join at different prices", rule.new, seam, sentence)

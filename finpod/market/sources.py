@@ -18,8 +18,9 @@ from finpod.market.data import MarketData
 from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.files import files_of, read_table, ticker_of
 from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
+from finpod.market.joins import join_renamed, newest_symbol
 from finpod.market.parsing import normal_ticker
-from finpod.market.renames import Rename, Renames, join_renamed, newest_symbol
+from finpod.market.renames import Rename, Renames
 from finpod.market.sample import sample_market
 from finpod.market.store import MANIFEST, load_snapshot
 from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
@@ -62,7 +63,7 @@ def load_market(
     (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the calendar of the index that
     `members` names, and QQQ and XNYS without one.
     The bars of a renamed listing become one series under its newest symbol, by a bundled table and by `renames`: a mapping
-    such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.renames.join_renamed`).
+    such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.joins.join_renamed`).
     The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
     `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
