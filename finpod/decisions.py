@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, first_line
 from finpod.market.ledger import value
 from finpod.market.tape import Account
 from finpod.measures import Array, session_dates
@@ -207,7 +207,7 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
         return np.array(decision, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise StrategyError(
-            f"{where} decided {type(decision).__name__}, which is not weights ({str(error).splitlines()[0]}); return an "
+            f"{where} decided {type(decision).__name__}, which is not weights ({first_line(error)}); return an "
             "array, a Series, a dict or None"
         ) from error
 

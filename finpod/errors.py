@@ -11,6 +11,11 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 
+def first_line(error: BaseException) -> str:
+    """First line of the text of an error; the name of its class if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
+
+
 class FinpodError(Exception):
     """Base of everything finpod raises on purpose; its text is one line fit for a user.
 

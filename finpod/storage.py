@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from finpod.errors import InputError
+from finpod.errors import InputError, first_line
 from finpod.files import write_bytes
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class RemoteStore:
             with self.system.open_output_stream(path) as file:
                 file.write(content)
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot write {self.where}/{name}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"cannot write {self.where}/{name}: {first_line(error)}") from error
 
     def read(self, name: str) -> bytes:
         """The object, if there is one, and all that was appended to it."""
@@ -153,7 +153,7 @@ class RemoteStore:
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot read {self.where}/{name}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"cannot read {self.where}/{name}: {first_line(error)}") from error
 
     def append(self, name: str, content: bytes) -> None:
         """A part of its own, numbered by how many there are."""
@@ -181,7 +181,7 @@ class RemoteStore:
         try:
             found: list[FileInfo] = self.system.get_file_info(selector)
         except (OSError, ValueError) as error:
-            raise InputError(f"cannot list {self.where}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"cannot list {self.where}: {first_line(error)}") from error
         return found
 
     def folders(self, prefix: str) -> list[str]:
@@ -198,7 +198,7 @@ class RemoteStore:
         try:
             self.system.delete_dir(self._path(name))
         except OSError as error:
-            raise InputError(f"cannot remove {self.where}/{name}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"cannot remove {self.where}/{name}: {first_line(error)}") from error
         self._made.clear()
         self._next.clear()
 
@@ -210,7 +210,7 @@ class RemoteStore:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise InputError(f"cannot remove {self.where}/{path}: {str(error).splitlines()[0]}") from error
+                raise InputError(f"cannot remove {self.where}/{path}: {first_line(error)}") from error
 
 
 def open_store(place: str | Path) -> Place:
@@ -242,6 +242,6 @@ def open_store(place: str | Path) -> Place:
             system = PyFileSystem(FSSpecHandler(files))
     except (ImportError, ValueError, OSError) as error:
         raise InputError(
-            f"cannot open {text}: {str(error).splitlines()[0]}; give a folder, or a URL that pyarrow or fsspec knows"
+            f"cannot open {text}: {first_line(error)}; give a folder, or a URL that pyarrow or fsspec knows"
         ) from error
     return RemoteStore(system, root, text if text.endswith("://") else text.rstrip("/"))

@@ -17,7 +17,7 @@ from made_tournaments import QUIET, hash_of, lines, process, records_of, wait_un
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.tournament.replay import verify_log
 from finpod.workers import ray_engine
-from finpod.workers.engine import Done, InlineEngine, Lost, first_line
+from finpod.workers.engine import Done, InlineEngine, Lost, with_kind
 from finpod.workers.ray_engine import RayEngine, check_pods
 
 SLOTS = 4
@@ -147,9 +147,9 @@ def test_here_what_fails_is_lost_for_good_and_the_next_piece_runs():
 
 
 def test_what_an_error_says_in_one_line():
-    assert first_line(InputError("one\ntwo")) == "one"
-    assert first_line(ValueError("\n one \n two")) == "ValueError: one"
-    assert first_line(KeyError()) == "KeyError"
+    assert with_kind(InputError("one\ntwo")) == "one"
+    assert with_kind(ValueError("\n one \n two")) == "ValueError: one"
+    assert with_kind(KeyError()) == "KeyError"
 
 
 @pytest.mark.parametrize(

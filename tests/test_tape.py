@@ -6,8 +6,9 @@ import torch
 from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
+from finpod.market.data import forward_fill
 from finpod.market.ledger import Costs
-from finpod.market.tape import MONTH, UNSEEN, Account, build_tape, carried_forward
+from finpod.market.tape import MONTH, UNSEEN, Account, build_tape
 
 
 def account(cash: float, *shares: float) -> Account:
@@ -42,7 +43,7 @@ def test_marks_are_carried_forward_and_never_back():
     tape = build_tape(make_market([NAN, 10, NAN, 12]))
     assert tape.mark[:, 0].tolist() == [1, 10, 10, 12]
     assert tape.has_bar[:, 0].tolist() == [False, True, False, True]
-    assert carried_forward(np.array([[NAN, 2], [3, NAN]]), before=0.0).tolist() == [[0, 2], [3, 2]]
+    assert forward_fill(np.array([[NAN, 2], [3, NAN]]), before=0.0).tolist() == [[0, 2], [3, 2]]
 
 
 def test_without_a_price_at_the_fill_nothing_is_tradable_and_the_last_price_stands():

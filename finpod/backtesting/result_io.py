@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from finpod import files
-from finpod.errors import InputError, did_you_mean
+from finpod.errors import InputError, did_you_mean, first_line
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
 from finpod.files import BACKTESTS, new_folder, write_text
@@ -162,7 +162,7 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
 
 
 def _reason(error: Exception) -> str:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = first_line(error)
     return f"it lacks {text}" if isinstance(error, KeyError) else text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod.devices import usable_cores
-from finpod.errors import InputError
+from finpod.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -180,7 +180,7 @@ def _environment_lines(
             except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler
                 if name != "env compiled":
                     raise
-                lines[f"{name} steps/s"] = f"n/a: {str(error).strip().splitlines()[0]}"
+                lines[f"{name} steps/s"] = f"n/a: {first_line(error)}"
     return lines
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finpod.deploy.cluster import require_variable
 from finpod.deploy.entrypoint import entrypoint
-from finpod.errors import FinpodError, InputError
+from finpod.errors import FinpodError, InputError, first_line
 
 ADDRESS = "http://127.0.0.1:8265"
 """Of the dashboard, on this machine or forwarded to it."""
@@ -58,7 +58,7 @@ def submit(
     try:
         job = client.submit_job(entrypoint=line, runtime_env=environment)
     except (RuntimeError, ValueError, OSError) as error:
-        raise InputError(f"{address} did not take the job: {_first_line(error)}") from error
+        raise InputError(f"{address} did not take the job: {first_line(error)}") from error
     say(f"job {job} at {address}")
     if not wait:
         return Job(job, "PENDING", 0)
@@ -68,7 +68,7 @@ def submit(
         say(f"{job} goes on; {_later(job, address)}")
         raise
     except Exception as error:  # aiohttp, requests and Ray raise many kinds
-        raise FinpodError(f"lost {address}: {_first_line(error)}; {job} may go on, {_later(job, address)}") from error
+        raise FinpodError(f"lost {address}: {first_line(error)}; {job} may go on, {_later(job, address)}") from error
 
 
 def _client(address: str) -> Any:
@@ -89,7 +89,7 @@ def _client(address: str) -> Any:
             f"{address} does not answer; forward it with kubectl port-forward service/NAME-head-svc 8265, or give --address"
         ) from error
     except Exception as error:  # no ray[default], a wrong token, another version: Ray raises many kinds
-        refusal = _first_line(error)
+        refusal = first_line(error)
         token = re.search(r"authenticat", refusal, re.IGNORECASE)
         cause = "it asks for its token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if token else refusal
         raise InputError(f"cannot submit to {address}: {cause}") from error
@@ -132,8 +132,3 @@ def _exit_code(code: int | None) -> int:
 
 def _later(job: str, address: str) -> str:
     return f"see ray job logs --follow --address {address} {job}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from finpod.market.data import forward_fill
 from finpod.measures import DUST, Array
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
@@ -77,8 +78,7 @@ def _untouched(result: BacktestResult) -> ResultWarning | None:
     if not held.any():
         return None
     first = int(held.any(axis=1).argmax())
-    rows = np.maximum.accumulate(np.where(held, np.arange(len(held))[:, None], 0), axis=0)
-    mark = np.take_along_axis(np.divide(worth, shares, out=np.zeros_like(worth), where=held), rows, axis=0)
+    mark = forward_fill(np.divide(worth, shares, out=np.full_like(worth, np.nan), where=held), before=0.0)
     moved = np.cumsum(traded[0][first + 1 :], axis=0) * mark[first + 1 :]
     equity = result.equity.to_numpy()[first + 1 :]
     away = np.maximum(moved.clip(min=0).sum(axis=1), -moved.clip(max=0).sum(axis=1))[equity > 0] / equity[equity > 0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import StrategyError
-from finpod.market.data import MarketData
+from finpod.market.data import MarketData, forward_fill
 from finpod.measures import Array
 from finpod.records import ResultWarning
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
@@ -137,7 +137,7 @@ class TwelveOneMomentum(Strategy):
     def decide(self, view: MarketView) -> Decision:
         """Rank, and take the top tenth."""
         _require_daily(self.name, view)
-        closes = _carried(view.closes(YEAR + 1))
+        closes = forward_fill(view.closes(YEAR + 1))
         strength = closes[-1 - MONTH] / closes[0] - 1
         among = view.member & view.tradable
         ranked = int((among & np.isfinite(strength)).sum())
@@ -176,19 +176,13 @@ def returns_of(view: MarketView) -> Array:
 
     A missing bar is priced at the last one before it, so that the next return spans the gap.
     """
-    closes = _carried(view.closes(YEAR + 1))
+    closes = forward_fill(view.closes(YEAR + 1))
     return closes[1:] / closes[:-1] - 1
 
 
 def common_span(steps: Array) -> Array:
     """The last rows of [t, n], those in which no column has NaN; NaN stand only at the start of columns."""
     return steps[int(np.isnan(steps).sum(axis=0).max()) :]
-
-
-def _carried(closes: Array) -> Array:
-    """[k, N] with each NaN replaced by the last value above it; NaN before the first."""
-    rows = np.where(np.isfinite(closes), np.arange(len(closes))[:, None], 0)
-    return np.take_along_axis(closes, np.maximum.accumulate(rows, axis=0), axis=0)
 
 
 def _require_daily(name: str, view: MarketView) -> None:

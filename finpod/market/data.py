@@ -290,3 +290,9 @@ def as_date(value: DateLike) -> np.datetime64:
 def _last_bar(dates: Array, has_bar: Array) -> Array:
     last = len(dates) - 1 - has_bar[::-1].argmax(axis=0)
     return np.where(has_bar.any(axis=0), dates[last], np.datetime64("NaT", "ns"))
+
+
+def forward_fill(table: Array, before: float = np.nan) -> Array:
+    """[T, N] with each value that is not finite replaced by the last finite one above it; `before` where there is none."""
+    last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
+    return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError, InputError, first_line
 from finpod.market.columns import canonical_columns
 from finpod.market.parsing import is_ticker
 
@@ -44,7 +44,7 @@ def read_table(source: Path, *, decimal: str = ".") -> pd.DataFrame:
     try:
         return pd.read_parquet(source) if kind == ".parquet" else _read_csv(source, decimal)
     except (OSError, ValueError, UnicodeDecodeError, pa.ArrowException, pd.errors.ParserError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise DataError(f"{source.name} cannot be read ({reason}); fetch or export it again") from error
 
 
@@ -63,7 +63,7 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
         separator = ";" if head.count(";") > head.count(",") else ","
         table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=separator)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise DataError(f"{source.name} is not a CSV ({reason}); it needs the columns {needed}") from error
     table = table.rename(columns=lambda label: str(label).strip().lower()).apply(
         lambda column: column.fillna("").str.strip()

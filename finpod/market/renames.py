@@ -13,7 +13,6 @@ from finpod.errors import DataError, InputError
 from finpod.market.data import as_date
 from finpod.market.files import read_text_table
 from finpod.market.parsing import check_tickers, normal_ticker
-from finpod.measures import Array
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 

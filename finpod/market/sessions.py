@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError, InputError, first_line
 from finpod.market.repairs import RepairLedger
 from finpod.measures import Array
 
@@ -56,9 +56,7 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
             f"unknown calendar {calendar!r}; give a name of exchange_calendars such as XNYS, XTKS or XLON, or None"
         ) from error
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
-        raise InputError(
-            f"the calendar {calendar} does not cover {first} to {last} ({str(error).splitlines()[0]})"
-        ) from error
+        raise InputError(f"the calendar {calendar} does not cover {first} to {last} ({first_line(error)})") from error
     closes = found.closes
     local = pd.DatetimeIndex(closes).tz_convert(found.tz)
     distances = np.unique(local.tz_localize(None).to_numpy() - pd.DatetimeIndex(closes).tz_localize(None).to_numpy())

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError, InputError, first_line
 from finpod.files import new_folder, to_json, write_bytes, write_text
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
@@ -135,7 +135,7 @@ def _load(source: Path) -> MarketData:
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import it again") from error
     if market.content_hash != content["hash"]:
         raise DataError(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.data import MarketData
+from finpod.market.data import MarketData, forward_fill
 from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 from finpod.market.rolling import delay, rolling_mean
 from finpod.measures import Array
@@ -160,7 +160,7 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
         raise InputError(f"fill is {fill!r}; choose 'open' or 'close'", argument="fill")
     if fill == "open" and market.open is None:
         raise InputError("fill='open' needs opens, and these data are close only; choose fill='close'", argument="fill")
-    mark = carried_forward(market.close)
+    mark = forward_fill(market.close, before=1.0)
     price, tradable = mark, market.has_bar
     if fill == "open" and market.open is not None:
         before = np.vstack([np.ones_like(mark[:1]), mark[:-1]])
@@ -181,7 +181,7 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
         has_bar=tensor(market.has_bar),
         member=tensor(market.member),
         delisted=tensor(delisted),
-        factor=None if market.factor is None else tensor(carried_forward(market.factor)),
+        factor=None if market.factor is None else tensor(forward_fill(market.factor, before=1.0)),
         volume=None if market.volume is None else tensor(market.volume),
         month=max(round(MONTH * market.bars_per_session), 1),
     )
@@ -190,10 +190,3 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
 def _over_rows(table: Tensor, rows: int, before: float) -> Tensor:
     """[T, N] mean of the last `rows` rows; those before the first count as `before`."""
     return rolling_mean(torch.cat([table.new_full((rows, table.shape[1]), before), table]), rows)[rows:]
-
-
-def carried_forward(table: Array, before: float = 1.0) -> Array:
-    """[T, N] with each NaN replaced by the last value above it, never by a later one; `before` stands before the first."""
-    rows = np.where(np.isfinite(table), np.arange(len(table))[:, None], -1)
-    last = np.maximum.accumulate(rows, axis=0)
-    return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

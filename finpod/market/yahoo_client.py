@@ -14,7 +14,7 @@ import yfinance
 from curl_cffi.requests import Response, Session
 from yfinance.data import YfData
 
-from finpod.errors import DataError
+from finpod.errors import DataError, first_line
 from finpod.market.yahoo_harvest import Answer, Failure, Reason
 
 CHART = "/v8/finance/chart/"
@@ -65,7 +65,7 @@ class Client:
                     session=self._session,
                 )
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise DataError(f"yfinance {yfinance.__version__} failed ({reason}); use a file or the sample") from error
         finally:  # yfinance would go on with this session, its deadline included, wherever else it is used
             YfData(session=Session(impersonate="chrome"))
@@ -113,7 +113,7 @@ def _reason(answer: Response | Exception | None) -> Reason:
     if answer is None:
         return Reason(Failure.UNREACHED, "yfinance did not ask")
     if isinstance(answer, Exception):
-        return Reason(Failure.UNREACHED, (str(answer).strip() or type(answer).__name__).splitlines()[0])
+        return Reason(Failure.UNREACHED, first_line(answer))
     status = f"HTTP {answer.status_code}"
     if answer.status_code == 429:
         return Reason(Failure.LIMITED, status)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from finpod.errors import FinpodError
+from finpod.errors import FinpodError, first_line
 
 Work = Callable[[Any, Any], Any]
 """(context, piece) -> result; the context is the same for all pieces."""
@@ -106,7 +106,7 @@ class InlineEngine:
         try:
             return [Done(key, *timed(self._work, self._context, piece))]
         except Exception as error:
-            return [Lost(key, first_line(error), fatal=True, error=error)]
+            return [Lost(key, with_kind(error), fatal=True, error=error)]
 
     def describe(self) -> str:
         """This process."""
@@ -117,8 +117,7 @@ class InlineEngine:
         self._queue.clear()
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line, with its kind unless it is finpod's own."""
-    lines = str(error).strip().splitlines()
-    kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-    return f"{kind}{lines[0].rstrip()}" if lines else type(error).__name__
+def with_kind(error: BaseException) -> str:
+    """First line of the text of an error, after the name of its class unless it is finpod's own."""
+    line, kind = first_line(error), type(error).__name__
+    return line if isinstance(error, FinpodError) or line == kind else f"{kind}: {line}"

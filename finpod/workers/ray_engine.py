@@ -22,7 +22,7 @@ from typing import Any
 
 from finpod.devices import usable_cores
 from finpod.errors import FinpodError, InputError
-from finpod.workers.engine import Done, Lost, Place, Work, first_line, timed
+from finpod.workers.engine import Done, Lost, Place, Work, timed, with_kind
 
 AHEAD = 0.1
 """Share of the slots that is queued beyond them, so that no slot waits for the driver; an autoscaler sees it as demand."""
@@ -106,7 +106,7 @@ class RayEngine:
         except Exception as error:  # Ray raises many kinds
             self._ray.shutdown()  # what it had started
             raise InputError(
-                f"cannot reach Ray at {address or 'this machine'}: {first_line(error)}; start it, or train without it"
+                f"cannot reach Ray at {address or 'this machine'}: {with_kind(error)}; start it, or train without it"
             ) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has put its own in the place of the program's
@@ -177,11 +177,11 @@ class RayEngine:
             return Done(key, result, Place(*place))
         except errors.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
-            return Lost(key, first_line(cause), fatal=True, error=cause)
+            return Lost(key, with_kind(cause), fatal=True, error=cause)
         except errors.RayError as error:  # a process or a node died, or an object went with it
             if isinstance(error, errors.WorkerCrashedError) and time.monotonic() - since >= 0.9 * self._timeout:
                 return Lost(key, f"no result after {self._timeout:g} s", fatal=False)
-            return Lost(key, first_line(error), fatal=False)
+            return Lost(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
         """Time counts from when a piece is among as many as there is room for; what waits for room is not late."""
