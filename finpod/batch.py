@@ -19,6 +19,7 @@ from finpod.errors import InputError
 from finpod.figures import percent, ratio, text_table
 from finpod.market.ledger import Costs
 from finpod.measures import Array, Metrics, metrics
+from finpod.periods import yearly_note
 from finpod.relaxation import relax
 from finpod.result import BacktestResult
 from finpod.significance import expected_best
@@ -66,8 +67,10 @@ class Backtests(Sequence[BacktestResult]):
     """Whether only whole shares, as traded, were dealt in."""
     risk_free: float
     """Yearly rate that the Sharpe ratio is measured against."""
-    periods_per_year: int
+    periods_per_year: float
     """Returns in a year."""
+    sessions_per_year: float
+    """Sessions in a year."""
     run: Callable[[int], BacktestResult]
     """Runs strategy s alone."""
 
@@ -111,6 +114,7 @@ class Backtests(Sequence[BacktestResult]):
             describe_terms(self.costs, self.fill, self.whole_shares),
             "",
             *text_table(HEAD, rows),
+            yearly_note(self.periods_per_year, self.sessions_per_year),
         ]
         return "\n".join([*lines, *self._luck(), "", f"warning: {reason('ready_weights')}"])
 
@@ -162,6 +166,7 @@ def run_together(
         whole_shares=terms.whole_shares,
         risk_free=risk_free,
         periods_per_year=window.market.periods_per_year,
+        sessions_per_year=window.market.sessions_per_year,
         run=run,
     )
 

@@ -154,8 +154,10 @@ def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[st
             2 <= bars < closes
         ),
         "session by session: intraday returns are compounded, and transactions carry the date of their session": (
-            result.periods_per_year > 252
+            result.is_intraday
         ),
+        "pyfolio, empyrical and quantstats count 252 returns a year unless told otherwise (annualization=, periods=), and these "
+        f"data have {result.sessions_per_year:g}": result.sessions_per_year != 252,
         "pyfolio's round trips count whole shares and these are fractions, so leave round_trips out": bool(
             (amounts != amounts.round()).any()
         ),

@@ -3,7 +3,7 @@
     V         equity V_0..V_n, V_0 first: the cash before the first order; n returns make n + 1 points
     r         r_t = V_t / V_{t-1} - 1, simple returns
     total     V_n / V_0 - 1
-    CAGR      (V_n / V_0)^(P / n) - 1 with P periods a year
+    CAGR      (V_n / V_0)^(P / n) - 1 with P periods a year, measured as `finpod.periods` says
     volatility std(r, ddof=1) sqrt(P)
     Sharpe    mean(r - f) / std(r - f, ddof=1) sqrt(P), f = (1 + yearly rate)^(1 / P) - 1
     Sortino   mean(r) / sqrt(mean(min(r, 0)^2)) sqrt(P), the mean over all n returns
@@ -25,6 +25,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from finpod.errors import InputError
+from finpod.periods import dates_of, periods_of
 
 Array = NDArray[Any]
 
@@ -87,21 +88,23 @@ class Drawdown:
 
 
 def metrics(
-    equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float = 252
+    equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Metrics:
     """Metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], given by name.
 
-    `risk_free` is a yearly rate. Raises InputError for both or neither, for no returns at all, for gaps and infinities
-    and for a curve that does not start above zero.
+    `risk_free` is a yearly rate. `periods_per_year` is measured from the dates of a Series or frame, and 252 without any;
+    a PeriodsWarning tells if the dates contradict it or are too few. Raises InputError for both or neither, for no returns
+    at all, for gaps and infinities, for a curve that does not start above zero, and for dates that do not increase.
     """
     if (equity is None) == (returns is None):
         raise InputError("give metrics() either an equity curve or returns=..., by name, and not both")
-    check_rates(risk_free, periods_per_year)
+    check_rates(risk_free)
     if returns is None:
-        curve = _curve(equity)
+        dates, curve = dates_of(equity, "the equity curve"), _curve(equity)
         steps = _steps(curve)
     else:
-        curve, steps = _compounded(returns)
+        dates, (curve, steps) = dates_of(returns, "the series of returns"), _compounded(returns)
+    periods_per_year = periods_of(periods_per_year, dates)
     begun = np.isfinite(steps)
     days = begun.sum(axis=0)
     growth = curve[-1] / _first(curve)
@@ -125,17 +128,17 @@ def metrics(
     return Metrics(*map(_plain, figures))
 
 
-def relative(equity: Any, benchmark: Any, *, periods_per_year: float = 252) -> Relative:
+def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
     """Compare a curve [T] or [T, E] with a benchmark [T]; NaN in either is a missing date.
 
     Only dates on which both have a value count, so a return may span a gap, and spans the same gap in both. Two pandas
-    objects with dates are joined on their session dates, whatever their time zones; anything else must have equal
-    lengths. Undefined figures (fewer than two common dates, a flat benchmark) are NaN. Raises InputError for lengths
-    that differ and for a curve that does not start above zero.
+    objects are joined on their session dates, whatever their time zones, and intraday ones on their times; anything else
+    must have equal lengths. `periods_per_year` is that of `metrics`. Undefined figures (fewer than two dates, a flat benchmark)
+    are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
     """
-    check_rates(0.0, periods_per_year)
-    own, other = _joined(equity, benchmark)
+    own, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(own) if own.ndim == 1 else np.isfinite(own).all(axis=1))
+    periods_per_year = periods_of(periods_per_year, None if dates is None else dates[common])
     if common.sum() < 2:
         return Relative(*[_plain(np.full(own.shape[1:], np.nan))] * 5)
     own, other = _curve(own[common]), _curve(other[common])
@@ -203,17 +206,20 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     return spells
 
 
-def rolling_sharpe(returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float = 252) -> Array:
+def rolling_sharpe(
+    returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
+) -> Array:
     """Sharpe ratio of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
-    check_rates(risk_free, periods_per_year)
+    periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
+    check_rates(risk_free)
     mean, deviation = _rolling(returns, window)
     daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
     return _ratio(mean - daily_rate, deviation) * np.sqrt(periods_per_year)
 
 
-def rolling_volatility(returns: Any, window: int, *, periods_per_year: float = 252) -> Array:
+def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
     """Yearly volatility of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
-    check_rates(0.0, periods_per_year)
+    periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
 
@@ -258,8 +264,6 @@ def _array(values: Any) -> Array:
 
 def _curve(equity: Any) -> Array:
     """A checked curve, ruin applied; leading NaN stays."""
-    if not getattr(getattr(equity, "index", None), "is_monotonic_increasing", True):
-        raise InputError("the dates of the equity curve do not increase; sort it, oldest first")
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -350,28 +354,24 @@ def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
     return mean, deviation
 
 
-def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array]:
-    """Both as arrays of equal length, pandas objects with dates by their common session dates."""
+def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
+    """Both as arrays of equal length, and their dates; pandas objects with dates by those that both have."""
     own, other = _array(equity), _array(benchmark)
-    if all(hasattr(getattr(side, "index", None), "tz") for side in (equity, benchmark)):
-        days, benchmark_days = session_dates(equity.index), session_dates(benchmark.index)
-        _, rows, benchmark_rows = np.intersect1d(days, benchmark_days, return_indices=True)
-        return own[rows], other[benchmark_rows]
+    dates, benchmark_dates = dates_of(equity, "the equity curve"), dates_of(benchmark, "the benchmark")
+    if dates is not None and benchmark_dates is not None:
+        keys = [key.astype("datetime64[D]") for key in (dates, benchmark_dates)]
+        if any((key[1:] == key[:-1]).any() for key in keys):  # intraday
+            keys = [dates, benchmark_dates]
+        _, rows, benchmark_rows = np.intersect1d(keys[0], keys[1], return_indices=True)
+        return own[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(own) != len(other):
-        raise InputError(
-            f"the curve has shape {own.shape} and the benchmark {other.shape}; the benchmark must be one "
-            "series of the same length"
-        )
-    return own, other
+        raise InputError(f"the benchmark has shape {other.shape}, the curve {own.shape}; give one of the same length")
+    return own, other, benchmark_dates if dates is None else dates
 
 
-def check_rates(risk_free: float, periods_per_year: float = 252) -> None:
-    """Raise InputError for a yearly rate outside (-1, 1] and for returns a year that are not positive."""
-    if not (isinstance(risk_free, Real) and isinstance(periods_per_year, Real)):
-        raise InputError(f"risk_free {risk_free!r} and periods_per_year {periods_per_year!r} must be numbers")
-    if not -1 < risk_free <= 1:
+def check_rates(risk_free: float) -> None:
+    """Raise InputError for a yearly rate outside (-1, 1]."""
+    if not (isinstance(risk_free, Real) and -1 < risk_free <= 1):
+        number = f"{risk_free:g}" if isinstance(risk_free, (int, float)) else repr(risk_free)
         way_out = "give a yearly rate as a fraction above -1 and up to 1: 0.05 is 5 %"
-        raise InputError(f"risk_free is {risk_free:g}; {way_out}", argument="risk_free")
-    if not (np.isfinite(periods_per_year) and periods_per_year > 0):
-        way_out = "it must be positive, such as 252"
-        raise InputError(f"periods_per_year is {periods_per_year}; {way_out}", argument="periods_per_year")
+        raise InputError(f"risk_free is {number}; {way_out}", argument="risk_free")

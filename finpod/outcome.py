@@ -54,6 +54,7 @@ def outcome(
         whole_shares=terms.whole_shares,
         risk_free=risk_free,
         periods_per_year=window.market.periods_per_year,
+        sessions_per_year=window.market.sessions_per_year,
         trained_until=strategy.trained_until,
         trials=strategy.trials,
         windows=dict(strategy.windows),

@@ -58,8 +58,10 @@ class BacktestResult:
     """Whether only whole shares, as traded, were dealt in."""
     risk_free: float = 0.0
     """Yearly rate that the Sharpe ratio is measured against."""
-    periods_per_year: int = 252
-    """Returns in a year."""
+    periods_per_year: float = 252
+    """Returns in a year, as the market has them."""
+    sessions_per_year: float = 252
+    """Sessions in a year, by which figures of whole sessions are scaled; `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
     """Last day the strategy was trained or chosen on."""
     trials: int = 1
@@ -144,28 +146,30 @@ class BacktestResult:
     @property
     def is_short(self) -> bool:
         """Whether there are too few returns for yearly figures to mean anything."""
-        return len(self.returns) < SHORT_HISTORY * self.periods_per_year / 252
+        return len(self.returns) < SHORT_HISTORY * self.periods_per_year / self.sessions_per_year
+
+    @property
+    def is_intraday(self) -> bool:
+        """Whether a session has several returns."""
+        return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
         """Intraday curves with one point a session, its last, after V_0; daily results are returned as they are.
 
-        V_0 is dated the weekday before the first session, so that n sessions have n returns. Where that session has but
-        the bar that V_0 is, it is dated as the others are.
+        V_0 is dated the weekday before the first session if that has further bars, so that n sessions have n returns.
         """
-        if self.periods_per_year <= 252:
+        if not self.is_intraday:
             return self
-        names = ("equity", "benchmark_equity", "equal_weight_equity", "weights", "fan")
-        series = {name: self.sessions_of(getattr(self, name)) for name in names}
-        families = {
-            name: {label: self.sessions_of(curve) for label, curve in getattr(self, name).items()}
-            for name in ("variants", "agents", "baselines")
-        }
-        turnover = self.turnover.groupby(self.turnover.index.normalize()).sum()
-        return replace(self, **series, **families, turnover=turnover, periods_per_year=252)  # type: ignore[arg-type]
+        series = ("equity", "benchmark_equity", "equal_weight_equity", "weights", "fan")
+        cut: dict[str, Any] = {name: self.sessions_of(getattr(self, name)) for name in series}
+        for name in ("variants", "agents", "baselines"):
+            cut[name] = {label: self.sessions_of(curve) for label, curve in getattr(self, name).items()}
+        cut["turnover"] = self.turnover.groupby(self.turnover.index.normalize()).sum()
+        return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
         """A curve or frame of the bars of this result as `by_session` has it; without rows, and of days, as it is."""
-        if self.periods_per_year <= 252 or not len(curve):
+        if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()
         closes = curve.groupby(days).last()

@@ -120,7 +120,7 @@ def test_e08_mistakes_are_one_line(work, run, line, fragments):
 
 def test_intraday_among_daily_is_one_line(work, run):
     make_result(days=60, periods_per_year=252 * 6).save(work / "backtests" / "fast")
-    assert_one_line(run("compare one fast"), "252 returns a year", "1,512", "compare daily runs with daily ones")
+    assert_one_line(run("compare one fast"), "252 sessions a year", "1,512", "compare daily runs with daily ones")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

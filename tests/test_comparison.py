@@ -465,8 +465,11 @@ def test_what_cannot_be_compared_is_refused_in_one_line():
         ([made, None], "None is no result"),
         ([made, "backtests/first"], "'backtests/first' is no result"),
         ([made, later], r"no two sessions in common \(s1 2017-01-03 to .*, s2 2030-01-01 to .*\)"),
-        ([made, replace(run(2), periods_per_year=252 * 6)], "s1 has 252 returns a year and s2 1,512"),
-        ([made, replace(run(2), periods_per_year=52)], "s2 52; compare daily runs with daily ones"),
+        (
+            [made, replace(run(2), periods_per_year=252 * 6)],
+            r"s1 has 252 sessions a year and s2 1,512 bars a year \(252",
+        ),
+        ([made, replace(run(2), periods_per_year=52)], "s2 52 bars a year; compare daily runs with daily ones"),
     ):
         with pytest.raises(InputError, match=said) as raised:
             compare(given_runs)

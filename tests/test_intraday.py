@@ -46,8 +46,8 @@ def test_a_year_has_252_sessions_of_bars():
     assert market.bars_per_session == BARS
     assert market.periods_per_year == 252 * BARS
     assert market.rows(0, BARS * 3).periods_per_year == 252 * BARS
-    daily = minutes().rows(0, 1)
-    assert daily.periods_per_year == 252
+    assert market.rows(0, 1).periods_per_year == 252 * BARS
+    assert market.sessions_per_year == market.rows(0, 1).sessions_per_year == 252
 
 
 def test_yearly_figures_follow_the_bars():

@@ -15,6 +15,7 @@ from finpod.backtesting.sentences import (
 from finpod.evidence.skill import evidence
 from finpod.figures import COMMON, Row, figure, percent, plain, plural, ratio, text_table
 from finpod.market.ledger import Costs
+from finpod.periods import yearly_note
 from finpod.records import Audit
 from finpod.result import BacktestResult
 
@@ -174,7 +175,7 @@ def format_result(result: BacktestResult) -> str:
     lines += text_table(list(columns(result).values()), headline(result))
     if result.is_short:
         lines.append(short_note(result.metrics.days))
-    lines.append(TURNOVER)
+    lines += [TURNOVER, yearly_note(result.periods_per_year, result.sessions_per_year)]
     facts = [*verdict_lines(result), *evidence_lines(result), spread_line(result), agents_line(result)]
     if any(facts):
         lines += ["", *(plain(fact) for fact in facts if fact)]

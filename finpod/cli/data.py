@@ -26,13 +26,6 @@ Source = Annotated[
 Ticker = Annotated[
     str | None, typer.Option(help="The name whose bars a file without tickers holds; else its own name.")
 ]
-Calendar = Annotated[
-    str,
-    typer.Option(
-        help="Exchange whose sessions count, as exchange_calendars names it: that of the index, XNYS without one, if 'auto'; "
-        "'none' for every date."
-    ),
-]
 DayFirst = Annotated[
     bool | None, typer.Option("--day-first/--month-first", help="How to read 03/04/2024 where no date of a file tells.")
 ]
@@ -54,7 +47,7 @@ def fetch(
     start: Annotated[str, typer.Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
     end: Annotated[str | None, typer.Option(help="Last day; today if left out.")] = None,
     benchmark: options.Benchmark = "auto",
-    calendar: Calendar = "auto",
+    calendar: options.Calendar = "auto",
     name: Name = None,
     allow_missing: options.AllowMissing = False,
     overwrite: options.Overwrite = False,
@@ -110,7 +103,8 @@ def import_file(
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
-    calendar: Calendar = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     day_first: DayFirst = None,
     decimal: Decimal = None,
     name: Name = None,
@@ -150,7 +144,8 @@ def check(
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
-    calendar: Calendar = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     day_first: DayFirst = None,
     decimal: Decimal = None,
     everything: Annotated[bool, typer.Option("--all", help="List every place that was recorded.")] = False,
@@ -159,8 +154,8 @@ def check(
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
     from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
 
-    tables = {"renames": renames, "extra": extra}
-    loaded = _load(market, members, benchmark, calendar, ticker=ticker, day_first=day_first, decimal=decimal, **tables)
+    reading = {"ticker": ticker, "day_first": day_first, "decimal": decimal, "periods_per_year": periods_per_year}
+    loaded = _load(market, members, benchmark, calendar, renames=renames, extra=extra, **reading)
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -179,12 +174,13 @@ def show(
     members: options.Members = None,
     renames: options.Renames = None,
     benchmark: options.Benchmark = "auto",
-    calendar: Calendar = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     tickers: Annotated[str | None, typer.Option(help="Only these names, separated by commas.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a market holds: sessions, columns, and each name's bars and days as a member."""
-    loaded = _load(market, members, benchmark, calendar, renames=renames)
+    loaded = _load(market, members, benchmark, calendar, renames=renames, periods_per_year=periods_per_year)
     if tickers is not None:
         loaded = loaded.select(options.words(tickers))
     rows = _rows(loaded)
@@ -241,6 +237,8 @@ def _summary(market: MarketData) -> dict[str, Any]:
         "title": market.title,
         "sessions": len(set(market.sessions.tolist())),
         **({"bars a session": f"{market.bars_per_session:g}"} if market.bars_per_session > 1 else {}),
+        "bars a year": market.periods_per_year,
+        **{name: note for name, note in market.manifest.items() if name == "periods_note"},
         "first": f"{market.dates[0]!s:.10}",
         "last": f"{market.dates[-1]!s:.10}",
         "names": market.shape[1],

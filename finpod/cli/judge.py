@@ -32,6 +32,8 @@ def backtest(
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     start: Start = None,
     end: End = None,
     fee_bps: options.Fee = Costs.fee_bps,
@@ -64,7 +66,7 @@ def backtest(
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         wanted = runs.name_of(strategy) if name is None else name
         outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
-        prices = options.load(market, members, benchmark, renames=renames, extra=extra)
+        prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames=renames)
         prices.window(start, end)  # what cannot be is told before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
@@ -124,6 +126,8 @@ def audit(
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     start: Start = None,
     end: End = None,
     features_from: Features = None,
@@ -137,7 +141,7 @@ def audit(
     options.check_dates(start, end)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
-        prices = options.load(market, members, benchmark, renames=renames, extra=extra)
+        prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames=renames)
         verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end, progress=report)
     if as_json:
         console.show_json(verdict.to_record())

@@ -32,6 +32,16 @@ Benchmark = Annotated[
         "'none' to go without."
     ),
 ]
+Calendar = Annotated[
+    str,
+    typer.Option(
+        help="Exchange whose sessions count, as exchange_calendars names it: that of the index, XNYS without one, if 'auto'; "
+        "'none' for every date."
+    ),
+]
+PeriodsPerYear = Annotated[
+    float | None, typer.Option(help="Bars a year, for yearly figures; measured from the dates if left out.")
+]
 Extra = Annotated[
     list[str] | None,
     typer.Option(
@@ -61,13 +71,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def load(
-    market: str, members: str | None, benchmark: str, *, extra: Sequence[str] | None = None, **further: Any
+    market: str,
+    members: str | None,
+    benchmark: str,
+    calendar: str,
+    periods_per_year: float | None,
+    extra: Sequence[str] | None,
+    **further: Any,
 ) -> MarketData:
-    """The market that `--market`, `--members`, `--benchmark` and `--extra` name; `further` arguments are `load_market`'s."""
+    """The market that the options `--market`, `--members` and so on name; `further` arguments are `load_market`'s."""
     import finpod
 
     return finpod.load_market(
-        market_path(market), members=members, benchmark=none_or(benchmark), extra=extra, **further
+        market_path(market),
+        members=members,
+        benchmark=none_or(benchmark),
+        calendar=none_or(calendar),
+        periods_per_year=periods_per_year,
+        extra=extra,
+        **further,
     )
 
 

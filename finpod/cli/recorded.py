@@ -16,7 +16,7 @@ OF_PLAN = ("agents", "rounds", "keep", "steps", "seed", "mode", "choice", "alike
 """Options that are fields of the plan."""
 OF_COSTS = ("fee_bps", "slippage_bps", "impact")
 """Options that are fields of the costs."""
-OF_MARKET = ("path", "members", "benchmark", "renames", "extra")
+OF_MARKET = ("path", "members", "benchmark", "calendar", "periods_per_year", "renames", "extra")
 """Arguments of `load_market` that have an option of their own."""
 OF_PLACE = ("out", "storage", "tensorboard")
 """Options that a fork does not take over, because it lies elsewhere."""
@@ -63,9 +63,11 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
             f"{recorded.where} was begun with a market from memory ({recorded.data_title}); give it with --market"
         )
     known: dict[str, Any] = {"market": market.get("path"), "members": market.get("members")}
-    if "benchmark" in market:
-        known["benchmark"] = "none" if market["benchmark"] is None else market["benchmark"]
-    known["renames"], extra = market.get("renames"), market.get("extra")
+    for name in ("benchmark", "calendar"):
+        if name in market:
+            known[name] = "none" if market[name] is None else market[name]
+    known |= {name: market.get(name) for name in ("renames", "periods_per_year")}
+    extra = market.get("extra")
     known["extra"] = [extra] if isinstance(extra, str) else extra
     kept = {name: value for name, value in known.items() if name not in typed and value is not None}
     _require_there(kept)

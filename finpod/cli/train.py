@@ -29,7 +29,7 @@ NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
 SIZE = ("agents", "rounds", "keep", "steps", "seed")
 """Options that say how large a tournament is."""
-OF_LOAD = ("market", "members", "benchmark", "renames", "extra")
+OF_LOAD = ("market", "members", "benchmark", "calendar", "periods_per_year", "renames", "extra")
 """Options that say what the market is."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
@@ -46,6 +46,8 @@ def train(
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
     fee_bps: options.Fee = Costs.fee_bps,

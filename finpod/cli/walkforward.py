@@ -37,6 +37,8 @@ def walkforward(
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
+    calendar: options.Calendar = "auto",
+    periods_per_year: options.PeriodsPerYear = None,
     learner: Annotated[str, typer.Option(help="Learning algorithm.")] = "ppo",
     features: Annotated[str, typer.Option(help="'default', 'published', or names separated by commas.")] = "default",
     fee_bps: options.Fee = Costs.fee_bps,
@@ -85,7 +87,7 @@ def walkforward(
     from finpod.tournament.training import Pods
     from finpod.walkforward import walk_forward
 
-    prices = options.load(market, members, benchmark, renames=renames, extra=extra)
+    prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames=renames)
     with console.progress("training", log=True) as progress:
         result = walk_forward(
             task,

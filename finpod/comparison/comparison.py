@@ -16,6 +16,7 @@ from finpod.comparison.contrasts import LEVEL, RESAMPLES, Pair, Rival
 from finpod.comparison.notes import Note, Unfair, note_sentence, unfair_sentence
 from finpod.figures import COMMON, Row, count, figure, plain, ratio, text_table
 from finpod.files import to_json
+from finpod.periods import yearly_note
 from finpod.records import ResultWarning, Severity, records
 from finpod.result import SHORT_HISTORY, BacktestResult
 from finpod.significance import Interval, expected_best
@@ -112,6 +113,11 @@ class Comparison:
         return sum(searches.values())
 
     @property
+    def periods_per_year(self) -> float:
+        """Returns in a year, of all runs; intraday ones are compared session by session."""
+        return next(iter(self.runs.values())).periods_per_year
+
+    @property
     def is_short(self) -> bool:
         """Whether there are too few returns for yearly figures to mean anything."""
         return len(self.equity) - 1 < SHORT_HISTORY
@@ -122,8 +128,7 @@ class Comparison:
 
         `expected_best` of independent ones with the sampling deviation of a ratio of zero, 1 / sqrt(years).
         """
-        periods = next(iter(self.runs.values())).periods_per_year
-        sd = math.sqrt(periods / (len(self.equity) - 1))
+        sd = math.sqrt(self.periods_per_year / (len(self.equity) - 1))
         return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.trials})}
 
     def to_json(self) -> str:
@@ -134,6 +139,7 @@ class Comparison:
             "end": f"{days[-1]:%Y-%m-%d}",
             "returns": len(days) - 1,
             "risk_free": self.risk_free,
+            "periods_per_year": self.periods_per_year,
             "runs": {
                 name: _described(run) | {"figures": self.figures[name], "ranks": ranks[name]}
                 for name, run in self.runs.items()
@@ -239,7 +245,7 @@ def format_comparison(comparison: Comparison) -> str:
     rows = [*figure_rows(comparison), *rank_rows(comparison)]
     lines += text_table([*headings(comparison), *comparison.rivals], rows, _WIDTH)
     lines += [short_note(returns)] if comparison.is_short else []
-    lines += [TURNOVER, ""]
+    lines += [TURNOVER, yearly_note(comparison.periods_per_year, comparison.periods_per_year), ""]
     for pair in contrasts(comparison):
         figures = f"CAGR {pair.cagr} points ({pair.cagr_span}), Sharpe {pair.sharpe} ({pair.sharpe_span}): " * bool(
             pair.cagr

@@ -20,6 +20,7 @@ from finpod.comparison.contrasts import (
 )
 from finpod.comparison.notes import Note, Unfair
 from finpod.errors import InputError
+from finpod.periods import describe
 from finpod.result import BacktestResult
 
 
@@ -98,18 +99,21 @@ def _common(given: Mapping[str, BacktestResult], curves: Mapping[str, pd.DataFra
 
 def _opens(run: BacktestResult) -> bool:
     """Whether V_0 of a run has a date of its own, before its first session."""
-    return bool(run.by_session().equity.index[0] != run.equity.index[0].normalize()) and run.periods_per_year > 252
+    return bool(run.by_session().equity.index[0] != run.equity.index[0].normalize()) and run.is_intraday
 
 
 def _require_alike(runs: Mapping[str, BacktestResult]) -> None:
-    """Raise InputError unless all runs have as many returns a year, or all are intraday ones."""
+    """Raise InputError unless all runs have as many sessions a year, and all or none of them are intraday."""
+    described = {name: describe(run.periods_per_year, run.sessions_per_year) for name, run in runs.items()}
+    kinds = {
+        name: (run.is_intraday, run.sessions_per_year if run.is_intraday else run.periods_per_year)
+        for name, run in runs.items()
+    }
     first, *others = runs
     for other in others:
-        one, two = runs[first].periods_per_year, runs[other].periods_per_year
-        if one != two and min(one, two) <= 252:
+        if kinds[other] != kinds[first]:
             raise InputError(
-                f"{first} has {one:,} returns a year and {other} {two:,}; compare daily runs with daily ones, and intraday "
-                "ones with intraday ones"
+                f"{first} has {described[first]} and {other} {described[other]}; compare daily runs with daily ones"
             )
 
 
@@ -148,7 +152,7 @@ def _notes(
         )
     if len(rivals) > 2:
         yield Note("several_rivals")
-    if any(run.periods_per_year > 252 for run in given.values()):
+    if any(run.is_intraday for run in given.values()):
         opens = all(common[0] < run.equity.index[0] for run in given.values())
         yield Note("intraday", {"from": "open" if opens else "close"})
 

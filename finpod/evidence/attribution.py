@@ -136,7 +136,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 def _closes(result: BacktestResult) -> pd.DataFrame:
     """Weights [T, N] at the last close of each session but the first, V_0; none after ruin."""
     weights = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
-    if result.periods_per_year > 252:
+    if result.is_intraday:
         weights = weights.groupby(weights.index.normalize()).last()
     return weights
 
@@ -170,7 +170,7 @@ def _holding_days(result: BacktestResult) -> float:
         amounts.groupby(fills["date"]).sum() for amounts in (fills["notional"].clip(lower=0), fills["notional"].abs())
     )
     bought = float((result.turnover * buys / all_trades).sum())  # turnover has the equity at the fill
-    bars = result.periods_per_year / 252
+    bars = result.periods_per_year / result.sessions_per_year
     return float(result.weights.iloc[1:].to_numpy().sum() / bars / bought) if bought > DUST else math.nan
 
 

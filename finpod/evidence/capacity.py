@@ -117,7 +117,7 @@ def _figures(names: list[str], path: Path, window: Window, risk_free: float) -> 
     return {name: {key: column[s] for key, column in table.items()} for s, name in enumerate(names)}
 
 
-def _yearly_costs(path: Path, periods_per_year: int) -> Array:
+def _yearly_costs(path: Path, periods_per_year: float) -> Array:
     """[S] sum of cost / value at the close before, a year."""
     paid = path.cost.sum(-1) / path.equity[:-1].clamp(min=1e-300)
     share: Array = (paid.sum(0) * (periods_per_year / len(paid))).cpu().numpy()

@@ -126,7 +126,7 @@ def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> P
     return simulate(window.tape, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
 
 
-def search_of(strategy: Strategy, periods_per_year: int) -> dict[str, Any]:
+def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
     """What was tried before the strategy was chosen: 'trials', and over those whose validation returns it keeps, the
     'sharpe_sd' of their yearly Sharpe ratios and the probability of 'overfitting' (the mean over its choices)."""
     tables = [table for table in strategy.tried if table.size and table.shape[1] > 1]

@@ -74,7 +74,8 @@ def _data(result: BacktestResult) -> Iterator[ResultWarning]:
         yield ResultWarning("index_list", listed._asdict())
     if "membership" not in manifest:
         yield ResultWarning("unknown_universe")
-    yield from (ResultWarning("note", {"text": str(note)}) for note in manifest.get("notes", ()))
+    notes = [*filter(None, [manifest.get("periods_note")]), *manifest.get("notes", ())]
+    yield from (ResultWarning("note", {"text": str(note)}) for note in notes)
 
 
 def _fills(result: BacktestResult) -> Iterator[ResultWarning]:

@@ -39,6 +39,7 @@ def build_market(
     name: str = "the frame",
     allow_missing: bool = True,
     calendar: str | None = "XNYS",
+    periods_per_year: float | None = None,
     now: datetime | None = None,
 ) -> MarketData:
     """A validated market from tidy bars (see `finpod.market.tidy.tidy_bars`), adjusted for splits and dividends.
@@ -47,7 +48,8 @@ def build_market(
     vendor's, mended where it contradicts the splits and dividends listed, or is made from these; without either the
     prices are taken as already adjusted. What cannot be trusted is masked; the manifest lists it (`repairs`), and what
     looks wrong and was left alone (`suspicions`). Rows that are no sessions of `calendar`, or not over at `now`, are
-    dropped. `membership` None takes every name as a member for all time; `benchmark` None goes without one. Raises
+    dropped; bars whose spacing is weekly or longer may have any date. `periods_per_year` None is measured. `membership` None
+    takes every name as a member for all time; `benchmark` None goes without one. Raises
     InputError for a benchmark without rows, and for members without any unless `allow_missing`; DataError for content
     that cannot be used.
     """
@@ -57,8 +59,8 @@ def build_market(
             f"{name} has no rows for the benchmark {benchmark}; choose one of its {len(tickers)} names "
             f"with benchmark=, such as {', '.join(tickers[:3])}, or None to go without"
         )
-    membership = None if membership is None else membership.spelled_as(tickers)
     if membership is not None:
+        membership = membership.spelled_as(tickers)
         _check_members(membership, bars, benchmark, name, allow_missing)
     if tickers == (benchmark,):
         raise DataError(
@@ -78,7 +80,6 @@ def build_market(
     member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
     if membership is None:
         facts["missing"] = sorted({*facts["missing"], *bare})
-    reading = list(bars.attrs.get("reading", ()))
     return MarketData(
         dates=dates,
         tickers=names,
@@ -86,10 +87,11 @@ def build_market(
         benchmark=benchmark or NO_BENCHMARK,
         benchmark_close=series["close"],
         benchmark_open=series.get("open"),
+        periods_per_year=periods_per_year,  # type: ignore[arg-type]
         manifest={
             "benchmark_kind": "none" if benchmark is None else "total return",
             "versions": package_versions(),
-            **({"reading": reading} if reading else {}),
+            **({"reading": list(bars.attrs["reading"])} if bars.attrs.get("reading") else {}),
             **manifest,
             **facts,
             **ledger.content(),

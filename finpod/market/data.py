@@ -14,6 +14,7 @@ import numpy as np
 from finpod.errors import DataError, InputError
 from finpod.market.extra import NO_EXTRA, ExtraData
 from finpod.measures import Array
+from finpod.periods import check_periods, contradiction, measure, plain
 
 DateLike = str | np.datetime64 | Any
 
@@ -34,7 +35,7 @@ class MarketData:
     Prices and volume are adjusted for splits and dividends in such a way that `close * volume` is the dollar volume
     as traded. NaN means that there is no bar. A table the source does not have (`open` of a close-only source) is None.
     Raises DataError, naming the first offender, for shapes that disagree, dates that are not strictly increasing,
-    repeated tickers and prices that are not positive.
+    repeated tickers and prices that are not positive; InputError for bars a year that are not positive and finite.
     """
 
     dates: Array
@@ -65,6 +66,10 @@ class MarketData:
     """[T] float64, adjusted."""
     extra: ExtraData = NO_EXTRA
     """The user's own columns, each value from the row on which it was known; `extra["pe"]` is [T, N]."""
+    periods_per_year: float = None  # type: ignore[assignment]
+    """Bars a year, by which yearly figures are scaled; left out, measured (see `finpod.periods`); survives slicing."""
+    sessions_per_year: float = None  # type: ignore[assignment]
+    """Sessions a year; for bars that are rarer than sessions, bars a year; left out, it follows from `periods_per_year`."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able provenance: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -115,6 +120,24 @@ class MarketData:
         self.extra.check_shape(days, names)
         last_bar = _last_bar(self.dates, self.has_bar) if self.last_bar is None else self.last_bar
         self._set("last_bar", np.asarray(last_bar).astype("datetime64[ns]"))
+        self._set_periods()
+
+    def _set_periods(self) -> None:
+        """Measure the bars a year, or check the number given; what speaks against it becomes the manifest's `periods_note`."""
+        if self.sessions_per_year is not None and self.periods_per_year is not None:  # a part of another market
+            numbers = check_periods(self.periods_per_year), check_periods(self.sessions_per_year)
+            note = self.manifest.get("periods_note", "")
+        elif self.periods_per_year is not None:
+            periods = check_periods(self.periods_per_year)
+            numbers, note = (periods, plain(periods / self.bars_per_session)), contradiction(periods, self.dates)
+        else:
+            measured = measure(self.dates)
+            numbers, note = (measured.per_year, measured.sessions_per_year), measured.note
+        if note != self.manifest.get("periods_note", ""):
+            kept = {name: value for name, value in self.manifest.items() if name != "periods_note"}
+            object.__setattr__(self, "manifest", {**kept, **({"periods_note": note} if note else {})})
+        for name, number in zip(("periods_per_year", "sessions_per_year"), numbers, strict=True):
+            object.__setattr__(self, name, number)
 
     def _set(self, name: str, value: Array) -> None:
         if value.flags.writeable:
@@ -150,9 +173,9 @@ class MarketData:
         return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
 
     @property
-    def periods_per_year(self) -> int:
-        """Bars in a year of 252 sessions; what yearly figures are scaled by."""
-        return round(252 * self.bars_per_session)
+    def is_intraday(self) -> bool:
+        """Whether a session has several bars."""
+        return self.periods_per_year > self.sessions_per_year
 
     @property
     def is_simulated(self) -> bool:
@@ -181,6 +204,10 @@ class MarketData:
                 digest.update(np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
 
+    def with_periods(self, periods_per_year: float) -> "MarketData":
+        """The same market with so many bars a year. Raises InputError unless the number is positive and finite."""
+        return replace(self, periods_per_year=periods_per_year, sessions_per_year=None)  # type: ignore[arg-type]
+
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
         """Row of the first session on or after `date` (side 'left'), or of the last on or before it (side 'right').
 
@@ -204,13 +231,14 @@ class MarketData:
         """First and last row (both included) of the sessions within [start, end]; None means the data's own end.
 
         Raises InputError if the window holds no session, ends before it starts, or reaches beyond the data by more than
-        holidays can explain.
+        holidays, or the length of a weekly or longer bar, can explain.
         """
         if start is not None and end is not None and as_date(end) < as_date(start):
             raise InputError(f"the window ends on {as_date(end)!s:.10}, before it starts on {as_date(start)!s:.10}")
+        slack = max(HOLIDAYS, np.timedelta64(round(366 / self.sessions_per_year), "D"))
         for day, outside in (
-            (start, start is not None and as_date(start) < self.dates[0] - HOLIDAYS),
-            (end, end is not None and as_date(end) > self.dates[-1] + HOLIDAYS),
+            (start, start is not None and as_date(start) < self.dates[0] - slack),
+            (end, end is not None and as_date(end) > self.dates[-1] + slack),
         ):
             if outside:
                 raise self._outside(as_date(day))
@@ -264,6 +292,8 @@ class MarketData:
             benchmark_close=close,
             benchmark_open=None if opens is None else opens[:, 0],
             extra=self.extra.rows(kept).shared_only(),
+            periods_per_year=self.periods_per_year,
+            sessions_per_year=self.sessions_per_year,
             manifest={**self.manifest, "of_hash": self.content_hash},
         )
 

@@ -13,6 +13,7 @@ import pandas as pd
 from finpod.errors import DataError, InputError, first_line
 from finpod.market.repairs import RepairLedger
 from finpod.measures import Array
+from finpod.periods import is_weekly_or_longer
 
 NEW_YORK = ZoneInfo("America/New_York")
 GRACE = np.timedelta64(15, "m")
@@ -84,8 +85,10 @@ def rows_to_drop(
 ) -> Array:
     """[rows] bool: the tidy bars of no session, or of one that is not over at `now` (aware; None: this moment); counted.
 
-    With no calendar every date before today in New York is a session. Raises DataError where the stamps show another
-    clock than the exchange's, where more than a twentieth of the dates are no sessions, and where nothing is left.
+    Without a calendar every date before today in New York is a session. Bars whose spacing is weekly or longer stand for
+    several sessions and may have any date, such as a Sunday or a holiday at the end of a month; they are over when the
+    last session up to that date is. Raises DataError where the stamps show another clock than the exchange's, where more
+    than a twentieth of the dates are no sessions, and where nothing is left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     utc = np.datetime64(moment.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
@@ -97,13 +100,14 @@ def rows_to_drop(
         is_session, over = np.full(len(dates), True), dates < today
     else:
         found = sessions_of(calendar, dates[0], dates[-1])
-        is_session = np.isin(dates, found.dates)
+        is_session = np.isin(dates, found.dates) | is_weekly_or_longer(dates)
         _check_exchange(dates, is_session, found, bars.attrs.get("offsets", ()), calendar, name)
-        ended = found.closes + GRACE <= utc
+        ended = np.r_[True, found.closes + GRACE <= utc]
         if (stamps != dates[row]).any():
             outside = _outside_hours(stamps, dates[row], found)
             _check_clock(stamps, row, outside, calendar, name)
-        over = ~is_session | np.isin(dates, found.dates[ended])  # of what is no session there is nothing to wait for
+        latest = np.searchsorted(found.dates, dates, side="right")  # 1 + the row of the last session up to the date
+        over = ~is_session | ended[latest]  # of what is no session there is nothing to wait for
     for kind, gone in (("rows dropped, not a session", ~is_session), ("rows dropped, session not over", ~over)):
         rows = np.flatnonzero(gone[row])
         ledger.repair(kind, bars["ticker"].to_numpy()[rows], dates[row[rows]], "bar", "a bar", "dropped")

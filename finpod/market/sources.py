@@ -26,6 +26,7 @@ from finpod.market.store import MANIFEST, load_snapshot
 from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo import fetch_market
+from finpod.periods import DEFAULT, check_periods
 
 __all__ = ["fetch_market", "load_market", "read_bars", "sample_market"]
 
@@ -45,6 +46,7 @@ def load_market(
     allow_missing: bool = False,
     ticker: str | None = None,
     calendar: str | None = AUTO,
+    periods_per_year: float | None = None,
     day_first: bool | None = None,
     decimal: str | None = None,
     renames: Renames = None,
@@ -66,12 +68,15 @@ def load_market(
     such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.joins.join_renamed`).
     The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
     `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
+    Bars whose spacing is weekly or longer may have any date. `periods_per_year` is measured from the dates (see
+    `finpod.periods`); a number given in its place is used, and a note tells where the dates contradict it.
     Raises InputError for what cannot be found and DataError for content that cannot be used.
     """
+    check_periods(DEFAULT if periods_per_year is None else periods_per_year)
     origin = _origin(dict(locals()))
     index = _index_of(members)
     if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
-        market = _whole(str(path), members, benchmark, renames)
+        market = _whole(str(path), members, benchmark, renames, periods_per_year)
         sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
         calendar = None if sessions == NO_CALENDAR else sessions
         market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
@@ -101,6 +106,7 @@ def load_market(
         name=name,
         allow_missing=allow_missing or not listed,
         calendar=calendar,
+        periods_per_year=periods_per_year,
         now=now,
     )
     market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
@@ -195,7 +201,9 @@ def _membership(members: Members, index: Index | None, name: str, joins: Sequenc
     return membership
 
 
-def _whole(path: str, members: object, benchmark: str | None, renames: object) -> MarketData:
+def _whole(
+    path: str, members: object, benchmark: str | None, renames: object, periods_per_year: float | None
+) -> MarketData:
     """The sample or a snapshot: a market with its own members, names and benchmark."""
     for argument, value in (("members", members), ("renames", renames)):
         if value is not None:
@@ -204,4 +212,4 @@ def _whole(path: str, members: object, benchmark: str | None, renames: object) -
     benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
     if market.benchmark not in (benchmark, normal_ticker(benchmark)):
         raise InputError(f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out")
-    return market
+    return market if periods_per_year is None else market.with_periods(periods_per_year)

@@ -22,6 +22,7 @@ from finpod.market.extra import PREFIX, ExtraData
 FORMAT = 1
 BARS, MANIFEST = "bars.parquet", "manifest.json"
 _TABLES = ("open", "high", "low", "close", "volume", "factor", "member")
+_PERIODS = ("periods_per_year", "sessions_per_year")
 _BENCHMARK = ("benchmark_close", "benchmark_open")
 SHARED = "extra_shared"
 """In the manifest: names of the extra columns with one value for all tickers."""
@@ -57,6 +58,7 @@ def save_snapshot(
         "last_bar": [str(day) for day in market.last_bar],
         "benchmark": market.benchmark,
         **({SHARED: shared} if shared else {}),
+        **{name: getattr(market, name) for name in _PERIODS},
         "market": dict(market.manifest),
         "versions": package_versions(),
     }
@@ -147,7 +149,9 @@ def _load(source: Path) -> MarketData:
 
 def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
     names, days = len(content["tickers"]), content["sessions"]
-    grids = {name: table[name].to_numpy().reshape(days, names) for name in table.column_names if name != "ticker"}
+    grids: dict[str, Any] = {
+        name: table[name].to_numpy().reshape(days, names) for name in table.column_names if name != "ticker"
+    }
     extra = {name.removeprefix(PREFIX): grid for name, grid in grids.items() if name.startswith(PREFIX)}
     shared = {name: extra[name][:, 0] for name in content.get(SHARED, ())}
     tables: dict[str, Any] = {name: grids[name] for name in _TABLES if name in grids}
@@ -157,6 +161,7 @@ def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
         tickers=tuple(content["tickers"]),
         benchmark=content["benchmark"],
         last_bar=np.array(content["last_bar"], dtype="datetime64[ns]"),
+        **{name: content[name] for name in _PERIODS if name in content},  # a snapshot of before is measured
         manifest=content["market"],
         extra=ExtraData(extra | shared, names),
         **tables,

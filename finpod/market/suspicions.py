@@ -10,6 +10,7 @@ from finpod.market.history import History
 from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import sessions_of
 from finpod.measures import Array
+from finpod.periods import is_weekly_or_longer
 
 LARGE_STEP = 0.03
 """Step of adj_close against close from which a distribution is large, if it is also `UNUSUAL` times the name's usual one."""
@@ -37,10 +38,11 @@ def look_for_suspicions(
 ) -> None:
     """List sessions and volumes that are missing, large distributions, jumps, series that end early and likely renames.
 
-    Sessions are those of `calendar`, or the dates of the file if it is None. Distributions and jumps on the rows `listed`
-    [R] are explained by a split or dividend of the file. A crash is no suspicion.
+    Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or rarer. Distributions
+    and jumps on the rows `listed` [R] are explained by a split or dividend of the file. A crash is no suspicion.
     """
-    sessions = dates if calendar is None else sessions_of(calendar, dates[0], dates[-1]).dates
+    own = calendar is None or is_weekly_or_longer(dates)
+    sessions = dates if own else sessions_of(str(calendar), dates[0], dates[-1]).dates
     sessions = np.unique(sessions.astype("datetime64[D]").astype("datetime64[ns]"))
     days = history.date.astype("datetime64[D]").astype("datetime64[ns]")
     intraday = bool((days != history.date).any())

@@ -72,7 +72,7 @@ def sharpe_chart(result: BacktestResult) -> Chart:
         )
         for name, curve in curves_of(result).items()
     }
-    return _rolling_chart(result, lines, f"Rolling Sharpe ratio, {window} sessions", "sharpe")
+    return _rolling_chart(result, lines, f"Rolling Sharpe ratio, {window} returns", "sharpe")
 
 
 def volatility_chart(result: BacktestResult) -> Chart:
@@ -82,7 +82,7 @@ def volatility_chart(result: BacktestResult) -> Chart:
         name: rolling_volatility(simple_returns(curve), window, periods_per_year=result.periods_per_year)
         for name, curve in curves_of(result).items()
     }
-    return _rolling_chart(result, lines, f"Rolling volatility, {window} sessions", "volatility", as_percent=True)
+    return _rolling_chart(result, lines, f"Rolling volatility, {window} returns", "volatility", as_percent=True)
 
 
 def years_chart(result: BacktestResult) -> Chart:

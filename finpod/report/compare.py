@@ -24,6 +24,7 @@ from finpod.comparison.notes import note_sentence, unfair_sentence
 from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
 from finpod.measures import drawdowns, session_dates
+from finpod.periods import yearly_note
 from finpod.report.provenance import Table, provenance
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def contents(comparison: Comparison) -> dict[str, Any]:
         "broken": _keys(comparison)[len(COLOURS) :],
         "figures": figures(comparison),
         "many": len(comparison.runs) + len(comparison.rivals) > _WIDEST,
+        "yearly_note": yearly_note(comparison.periods_per_year, comparison.periods_per_year),
         "turnover_note": TURNOVER,
         "short_note": short_note(len(days) - 1) if comparison.is_short else "",
         "pairs": pairs(comparison),

@@ -13,6 +13,7 @@ from finpod.backtesting.sentences import finding_sentence, reason, unchecked
 from finpod.backtesting.text import describe_terms, who_varies
 from finpod.figures import count, money, percent, ratio
 from finpod.market.repairs import repair_lines, suspicion_lines
+from finpod.periods import describe
 from finpod.records import Audit
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         ),
         ("Equal weight", "point-in-time members, every session, same dates, same costs"),
         ("Risk-free rate", percent(result.risk_free)),
-        ("Periods a year", f"{result.periods_per_year:g}"),
+        ("Periods a year", describe(result.periods_per_year, result.sessions_per_year)),
         ("Trained or chosen until", result.trained_until or "not trained"),
         *((f"{_words(name)} window", f"{first} to {last}") for name, (first, last) in sorted(result.windows.items())),
         ("Trials (agents by rounds)", count(result.trials)),

@@ -13,6 +13,7 @@ from finpod.evidence.alarms import alarms
 from finpod.evidence.warnings import benchmark_cover
 from finpod.figures import count, money, percent, ratio, times
 from finpod.measures import drawdown_table, period_returns, session_dates
+from finpod.periods import yearly_note
 from finpod.records import GRAVE, ResultWarning
 from finpod.report.provenance import Table, members, provenance
 from finpod.report.skill import skill
@@ -56,6 +57,7 @@ def contents(result: BacktestResult) -> dict[str, Any]:
         "tiles": tiles(result),
         "timeline": timeline(result),
         "window_legend": window_legend(result),
+        "yearly_note": yearly_note(result.periods_per_year, result.sessions_per_year),
         "turnover_note": TURNOVER,
         "spread_note": spread_note(result),
         "columns": list(names.values()),

@@ -131,9 +131,7 @@ def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | N
         "groups": groups,
         "answers": answers,
         "note": (
-            f"Block bootstrap of the daily returns, {count(found['resamples'])} resamples; "
-            if found.get("resamples")
-            else ""
+            f"Block bootstrap of the returns, {count(found['resamples'])} resamples; " if found.get("resamples") else ""
         )
         + "the upright line is zero, and an interval that covers it is no evidence. Resamples fall from more peaks than the "
         "one record: a drawdown may lie far from the middle.",
@@ -275,7 +273,11 @@ def _figures(result: BacktestResult, curve: pd.Series) -> tuple[float, ...]:
     if len(known) < 2:
         return (math.nan,) * 6
     own = metrics(known.to_numpy(), risk_free=result.risk_free, periods_per_year=result.periods_per_year)
-    lead = relative(curve.reindex(result.equity.index).to_numpy(), result.benchmark_equity.to_numpy())
+    lead = relative(
+        curve.reindex(result.equity.index).to_numpy(),
+        result.benchmark_equity.to_numpy(),
+        periods_per_year=result.periods_per_year,
+    )
     return own.cagr, own.volatility, own.sharpe, own.max_drawdown, own.calmar, lead.excess
 
 

@@ -1,0 +1,215 @@
+"""Bars a year: measured from dates, compared with a number given by hand, and written beside yearly figures.
+
+    sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), set to the usual number
+                      that lies within 6 %, otherwise rounded
+    bars a session    median number of bars that share a date: 1 for daily, weekly and monthly bars
+    bars a year       sessions a year times bars a session
+
+Fewer than 20 session dates, or fewer than 28 days, count as 252 sessions a year, unless the gaps between them are those of
+weekly, two-weekly, monthly, quarterly or yearly bars. In less than a year holidays, and weekends at the two ends, weigh so
+much that up to 4 days of the span are allowed for beside the 6 %.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finpod.errors import InputError
+
+Array = NDArray[Any]
+
+USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
+"""Sessions a year of continuous markets, of exchanges, of every second session, of weekly bars and so on."""
+DEFAULT = 252
+"""Periods a year of undated values, and of dates that are too few."""
+TOLERANCE = 0.06
+"""Relative distance within which a measured number becomes a usual one."""
+FEWEST_DATES, FEWEST_DAYS = 20, 28
+"""Fewer session dates, or days between the first and the last, are not measured."""
+YEAR, SLACK = 366, 4
+"""Below so many days from first to last, so many of them may be holidays or weekends that are no fair share."""
+REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
+"""Shortest and longest gap in days of bars of which a year has so many; months of sessions are up to 33 days apart."""
+CONTRADICTION = 1.1
+"""Factor from which a number given by hand contradicts the measured one; 2 where the dates are too few to measure."""
+
+
+class PeriodsWarning(UserWarning):
+    """The dates do not say how many periods a year has, or contradict the number given."""
+
+
+class Periods(NamedTuple):
+    """How many bars and sessions a year has, as measured from dates."""
+
+    sessions_per_year: float
+    """Sessions a year; for bars that are rarer than sessions, bars a year."""
+    bars_per_session: float
+    """Bars on one date, the median; 1 for daily and rarer bars."""
+    rate: float
+    """Sessions a year before it became a usual number; NaN without two dates."""
+    is_measured: bool
+    """Whether the dates were enough to measure it."""
+    note: str
+    """Why the number may be wrong; empty if it is a usual one."""
+
+    @property
+    def per_year(self) -> float:
+        """Bars a year."""
+        return plain(self.sessions_per_year * self.bars_per_session)
+
+
+def measure(dates: Array) -> Periods:
+    """Bars and sessions a year of datetime64 `dates` [T], in any order; several on one day are bars of one session."""
+    sessions, counts = np.unique(np.asarray(dates).astype("datetime64[D]"), return_counts=True)
+    bars = float(np.median(counts)) if len(counts) else 1.0
+    gaps = np.diff(sessions).astype(np.int64)
+    span = int(gaps.sum())
+    rate = len(gaps) * 365.25 / span if span else math.nan
+    if len(sessions) < FEWEST_DATES or span < FEWEST_DAYS:
+        regular = _regular(gaps)
+        note = (
+            f"{len(sessions)} dates over {span} days are too few to measure the sessions a year; {DEFAULT} are assumed"
+        )
+        return Periods(regular or DEFAULT, bars, rate, bool(regular), "" if regular else f"{note}, {_WAY_OUT}")
+    nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
+    if abs(rate / nearest - 1) <= TOLERANCE + (SLACK / span if span < YEAR else 0.0):
+        return Periods(nearest, bars, rate, True, "")
+    sessions_per_year = round(rate) if rate >= 1 else rate
+    note = f"the dates are {sessions_per_year:g} sessions a year, which is no usual number; yearly figures use it"
+    return Periods(sessions_per_year, bars, rate, True, f"{note}, {_WAY_OUT}")
+
+
+_WAY_OUT = "give periods_per_year if another number is right"
+
+
+def _regular(gaps: Array) -> int | None:
+    """Bars a year if three or more gaps [k], and most of them, are of one of the `REGULAR` lengths."""
+    for shortest, longest, number in REGULAR:
+        fitting = int(((gaps >= shortest) & (gaps <= longest)).sum())
+        if fitting >= 3 and 2 * fitting > len(gaps):
+            return number
+    return None
+
+
+def contradiction(periods_per_year: float, dates: Array) -> str:
+    """What speaks against a number given by hand for `dates` [T]; empty if the two agree or the dates are too few."""
+    measured = measure(dates)
+    number, limit = measured.per_year, CONTRADICTION
+    if not measured.is_measured:
+        sessions = len(np.unique(np.asarray(dates).astype("datetime64[D]")))
+        number, limit = measured.rate * measured.bars_per_session, 2.0
+        if sessions < 5:
+            return ""
+    if max(periods_per_year / number, number / periods_per_year) <= limit:
+        return ""
+    return (
+        f"periods_per_year is {periods_per_year:g}, but the dates are about {number:,.0f} bars a year; yearly figures use "
+        f"{periods_per_year:g}, leave periods_per_year out to use the measured number"
+    )
+
+
+def is_weekly_or_longer(dates: Array) -> bool:
+    """Whether the median gap between the different days of `dates` [T] is six days or more."""
+    gaps = np.diff(np.unique(np.asarray(dates).astype("datetime64[D]"))).astype(np.int64)
+    return bool(len(gaps) and np.median(gaps) >= REGULAR[0][0])
+
+
+def check_periods(value: Any) -> float:
+    """The number as an int if it is whole, else as a float. Raises InputError unless it is positive and finite."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise InputError(
+            f"periods_per_year is {value!r}; it must be a positive number, such as 252", argument="periods_per_year"
+        )
+    return plain(float(value))
+
+
+def plain(value: float) -> float:
+    """A whole number as an int, so that JSON and text show no decimals."""
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
+    """One line to print beside yearly figures: how many returns they count a year."""
+    return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
+
+
+def describe(periods_per_year: float, sessions_per_year: float) -> str:
+    """'252 sessions a year', '52 bars a year' for bars rarer than sessions, '98,280 bars a year (252 sessions)'."""
+    number = f"{periods_per_year:,.10g}"
+    if periods_per_year > sessions_per_year:
+        return f"{number} bars a year ({sessions_per_year:,.6g} sessions)"
+    if periods_per_year > 1.5 * USUAL[2]:
+        return f"{number} sessions a year"
+    return f"{number} bar{'' if number == '1' else 's'} a year"
+
+
+def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
+    """The number given; without one, that measured from `dates` [T], or `DEFAULT` without dates.
+
+    Warns with a `PeriodsWarning`, as if in the caller's caller, where the dates contradict the number given or do not say
+    how many bars a year has. Raises InputError for a number that is not positive and finite.
+    """
+    if periods_per_year is not None:
+        number = check_periods(periods_per_year)
+        note = "" if dates is None else contradiction(number, dates)
+    elif dates is None:
+        return DEFAULT
+    else:
+        measured = measure(dates)
+        number, note = measured.per_year, measured.note
+    if note:
+        warnings.warn(note, PeriodsWarning, stacklevel=3)
+    return number
+
+
+def dates_of(values: Any, what: str) -> Array | None:
+    """The dates [T] that a Series or frame is indexed by, as datetime64[ns] on their own clock; None if it has none.
+
+    Dates are those of a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError, naming the date, if
+    one is missing, repeated or before the one above it; other labels of pandas objects must increase as well.
+    """
+    index: Any = getattr(values, "index", None)
+    if not hasattr(index, "is_monotonic_increasing"):  # the `index` of a list is a method
+        return None
+    stamps = _stamps(index)
+    labels: Any = index if stamps is None else stamps
+    if index.nlevels == 1 and labels.hasnans:
+        raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop or date that value")
+    if labels.has_duplicates and labels.is_monotonic_increasing:
+        raise InputError(f"{what} has {_label(labels[labels.duplicated()][0])} twice; keep one value a date")
+    if not labels.is_monotonic_increasing:
+        row = next(row for row in range(1, len(labels)) if not labels[row - 1 : row + 1].is_monotonic_increasing)
+        raise InputError(
+            f"{what} is out of order: {_label(labels[row - 1])} is followed by {_label(labels[row])}; sort it, oldest first"
+        )
+    return None if stamps is None else stamps.tz_localize(None).to_numpy().astype("datetime64[ns]")
+
+
+def _stamps(index: Any) -> Any:
+    """A DatetimeIndex of the dates of a pandas index; None if it holds none."""
+    import pandas as pd
+
+    if isinstance(index, pd.PeriodIndex):
+        return index.to_timestamp()
+    if isinstance(index.dtype, pd.CategoricalDtype):
+        index = index.astype(index.categories.dtype)
+    if index.inferred_type in ("datetime64", "datetime", "date"):
+        try:
+            return pd.DatetimeIndex(pd.to_datetime(index))
+        except ValueError:  # time zones that differ
+            return pd.DatetimeIndex(pd.to_datetime(index, utc=True))
+    if index.inferred_type != "string" or index.hasnans:
+        return None
+    stamps = pd.to_datetime(index, format="ISO8601", errors="coerce")
+    return None if stamps.hasnans or not isinstance(stamps, pd.DatetimeIndex) else stamps
+
+
+def _label(label: Any) -> str:
+    """A date without its time if that is midnight."""
+    return str(label).removesuffix(" 00:00:00")
