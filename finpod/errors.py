@@ -4,7 +4,8 @@ FinpodError             one line: the value that is wrong and the way out; the c
 ├── InputError          an argument, a date, a path or an option that cannot be used (also a ValueError)
 ├── DataError           a price file, a frame or a snapshot that cannot be used (also a ValueError)
 ├── StrategyError       a strategy that cannot be loaded, or that decided something impossible
-└── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
+├── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
+└── EngineError         the engine that runs pods has ended; the run can be resumed
 """
 
 import difflib
@@ -42,6 +43,17 @@ class StrategyError(FinpodError):
 
 class CheckpointError(FinpodError):
     """A trained folder that is foreign, damaged or does not fit the market it is used on."""
+
+
+class EngineError(FinpodError):
+    """The engine that runs pods has ended, such as Ray; what was finished is stored, so that the run can be resumed.
+
+    `what` says which one and why, without the advice that the text adds.
+    """
+
+    def __init__(self, what: str, advice: str = "go on with resume=True") -> None:
+        super().__init__(f"{what}; {advice}", argument="resume")
+        self.what = what
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:

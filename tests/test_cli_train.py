@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from made_tournaments import hash_of, wait_until
 
@@ -228,6 +229,54 @@ def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, run, leav
     assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
 
 
+@contextmanager
+def ray_killed(process, *pieces):
+    """A command on Ray one of whose processes is killed as soon as a pod works; its exit code and what it printed."""
+    with command(*pieces) as child:
+        me = psutil.Process(child.pid)
+
+        def processes():
+            return {one.name().removeprefix("./"): one for one in me.children(recursive=True)}
+
+        wait_until(lambda: any(name.startswith("ray::finpod-pod") for name in processes()), 120)
+        family = me.children(recursive=True)
+        next(one for name, one in processes().items() if name.startswith(process)).kill()
+        out, err = child.communicate(timeout=60)
+        yield SimpleNamespace(code=child.returncode, out=out, err=err)
+        psutil.wait_procs(family, timeout=90)
+        assert not [one for one in family if one.is_running()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", ["raylet", "gcs_server"])
+def test_g19_a_ray_that_has_ended_is_told_with_the_way_to_go_on(work, run, whole, process):
+    pytest.importorskip("ray")
+    with ray_killed(process, LINE, SIZE, CHECKPOINTS, "--ray") as ended:
+        assert ended.code == 2
+        assert ended.err.splitlines()[-1] == (
+            f"error: Ray on this machine has ended ({process} exited); `finpod train --resume strategies/tiny` goes on"
+        )
+        assert "Traceback" not in ended.err
+        assert sum("error" in line for line in ended.err.lower().splitlines()) == 1
+    assert run("train --resume strategies/tiny").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+@pytest.mark.slow
+def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work, run):
+    pytest.importorskip("ray")
+    line = (
+        "walkforward stocks --market sim --start 2010-09-01 --end 2010-12-31 --train 80 --validation 20 --test 40 "
+        "--out strategies/wf --agents 2 --rounds 1 --keep 1 --steps 16384 --features return_5 --device cpu --no-report"
+    )
+    with ray_killed("raylet", line, "--ray") as ended:
+        assert ended.code == 2
+        assert ended.err.splitlines()[-1] == (
+            "error: Ray on this machine has ended (raylet exited); go on with --resume"
+        )
+    assert run(line, "--resume").code == 0
+
+
 def test_a_cluster_that_ends_the_command_interrupts_it(work, run, leave, whole, monkeypatch):
     from finpod.tournament import driver
 
@@ -376,10 +425,8 @@ def test_g18_the_market_of_a_run_is_asked_for_and_held_against_the_log(work, run
 def test_g18_all_options_are_held_against_the_log(work, run, killed):
     shutil.copytree(killed["file"], work / "strategies" / "python.unfinished")
     refused = told(run("train --resume strategies/python", OPTIONS, "--agents 4"))
-    assert "plan.agents was 3 and is 4" in refused
-    assert "task.trading.costs.fee_bps was 5.0 and is 7.0" in told(
-        run("train --resume strategies/python", OPTIONS.replace("bps 5", "bps 7"))
-    )
+    assert "agents was 3 and is 4" in refused
+    assert "was 5.0 and is 7.0" in told(run("train --resume strategies/python", OPTIONS.replace("bps 5", "bps 7")))
     assert "task.windows.train was" in told(run("train --resume strategies/python --train 2010-03-01:2010-06-30"))
 
 

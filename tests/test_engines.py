@@ -2,19 +2,21 @@
 
 import gc
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 from made_tournaments import QUIET, hash_of, lines, process, records_of, wait_until
 
-from finpod.errors import CheckpointError, FinpodError, InputError
+from finpod.errors import CheckpointError, EngineError, InputError
 from finpod.tournament.replay import verify_log
 from finpod.workers import ray_engine
 from finpod.workers.engine import Done, InlineEngine, Lost, with_kind
@@ -307,8 +309,77 @@ def test_a_cluster_that_no_longer_answers_ends_in_one_line(engine, monkeypatch):
     monkeypatch.setattr(ray_engine, "SILENCE", 0.2)
     pods = engine(echo)
     monkeypatch.setattr(pods._ray, "nodes", lambda: time.sleep(5))
-    with pytest.raises(FinpodError, match="the Ray cluster has not answered for 0 s; bring it back, and resume"):
+    with pytest.raises(
+        EngineError, match="the Ray cluster has not answered for 0 s; bring it back and go on with resume=True"
+    ):
         pods.slots()
+
+
+# --- when Ray itself ends
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """An engine, without a Ray, of which some processes have ended."""
+    exceptions = pytest.importorskip("ray.exceptions")
+
+    def make(*processes, alone=True, nodes=list):
+        node = SimpleNamespace(dead_processes=lambda: [(name, None) for name in processes])
+        worker = SimpleNamespace(_global_node=node)
+        engine = object.__new__(RayEngine)
+        engine._ray = SimpleNamespace(
+            _private=SimpleNamespace(worker=worker), exceptions=exceptions, nodes=nodes, wait=None, is_initialized=bool
+        )
+        engine._pods, engine._cpus, engine._gpus = "auto", 1.0, 0.0
+        engine._alone, engine._looked, engine._nodes, engine._running = alone, -math.inf, [], {"reference": "key"}
+        return engine
+
+    return make
+
+
+@pytest.mark.parametrize("process", ["raylet", "gcs_server"])
+def test_g19_a_vital_process_that_has_ended_is_named_in_one_line(ended, process):
+    engine = ended("log_monitor", process, nodes=lambda: time.sleep(5))
+    for act in (engine.slots, engine.capacity, lambda: engine.wait(0.1), lambda: engine.start("key", None)):
+        with pytest.raises(EngineError) as raised:
+            act()
+        assert str(raised.value) == f"Ray on this machine has ended ({process} exited); go on with resume=True"
+        assert raised.value.argument == "resume"
+
+
+def test_g19_other_processes_may_end(ended):
+    assert ended("log_monitor", "dashboard", "monitor")._alive() == []
+    assert ended("raylet", alone=False)._alive() == []  # of a cluster that others have started
+
+
+@pytest.mark.parametrize("name", ["RaySystemError", "RayError", "LocalRayletDiedError"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_g19_errors_of_ray_itself_are_told_in_one_line(ended, name, alone):
+    import ray.exceptions
+
+    error = getattr(ray.exceptions, name)
+    failure = error("lost\nthe connection") if name == "RaySystemError" else error()
+
+    def fails(*arguments, **options):
+        raise failure
+
+    engine = ended(alone=alone, nodes=fails)
+    engine._ray.wait = fails
+    for act in (engine.slots, lambda: engine.wait(0.1)):
+        with pytest.raises(EngineError) as raised:
+            act()
+        where = "Ray on this machine" if alone else "the Ray cluster"
+        assert str(raised.value).startswith(f"{where} no longer works ({name}")
+        assert "\n" not in str(raised.value)
+        assert raised.value.__cause__ is failure
+
+
+def test_g19_faults_of_finpod_are_not_taken_for_faults_of_ray(ended):
+    def fails():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ended(nodes=fails).slots()
 
 
 def test_closing_gives_up_what_runs_and_leaves_a_ray_of_others_alone(engine, ray):

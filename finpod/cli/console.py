@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from finpod.errors import EngineError
 from finpod.files import to_json
 
 Report = Callable[[str, float], None]
@@ -62,8 +63,9 @@ def watched(
 ) -> Iterator[tuple[Report, Callable[[Any], None]]]:
     """A live view of a tournament on stderr, and event files for TensorBoard in `events`, while the block runs.
 
-    Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead. An
-    interruption leaves the terminal as it was, and tells how `run`, whose log lies in `storage`, is gone on with.
+    Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead. After
+    an interruption the terminal is as before, and a line names the command that resumes `run`, whose log lies in `storage`.
+    Raises an EngineError with that command if the engine has ended.
     """
     from rich.console import Console
 
@@ -87,6 +89,10 @@ def watched(
                     files(status)
 
             yield _lines() if view is None else view.progress, watch
+    except EngineError as error:
+        if run is None:
+            raise
+        raise EngineError(error.what, f"`finpod train --resume {_again(run, storage)}` goes on") from error
     except KeyboardInterrupt:
         if run is not None and (storage or live.unfinished(run)):
             remark(f"go on with: finpod train --resume {_again(run, storage)}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finpod.files import to_json_line
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import Store
 from finpod.tournament.journal import NAME, parse_log
@@ -120,6 +121,28 @@ def begin_entries(store: Store, name: str = NAME) -> list[dict[str, Any]]:
     """The entries of a log with which its drivers began, in order."""
     records, _ = parse_log(store.read(name), f"{store.where}/{name}")
     return [record for record in records if record["kind"] == "begin"]
+
+
+def plain(value: Any) -> Any:
+    """The value as it comes back from a log."""
+    return json.loads(to_json_line(value))
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(name, old value, new value) of each setting that differs between two headers, by name; names of parts have dots."""
+    before, after = _flat(old), _flat(new)
+    names = sorted({*before, *after})
+    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted names."""
+    if not isinstance(value, Mapping):
+        return {prefix: value}
+    parts: dict[str, Any] = {}
+    for name, item in value.items():
+        parts |= _flat(item, f"{prefix}.{name}" if prefix else str(name))
+    return parts
 
 
 def _side_file(place: Store) -> dict[str, Any]:

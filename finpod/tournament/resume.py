@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -10,15 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from finpod.errors import FinpodError, InputError
-from finpod.files import to_json_line
+from finpod.errors import EngineError, FinpodError, InputError
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore, Place, Store, open_store
 from finpod.tasks import Arena
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
 from finpod.tournament.provenance import versions
-from finpod.tournament.recorded import ASKED, Recorded, read_recorded
+from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
 from finpod.tournament.setup import Plan
 
 FORMAT = "finpod tournament 1"
@@ -65,10 +63,10 @@ def open_journal(
     Raises InputError naming the first setting that differs from the log's header and may not. Settings on which no agent
     depends may change; in a `forked` copy those of the search may, too.
     """
-    journal, entry = Journal(store, say), dict(_plain(dict(run)))
+    journal, entry = Journal(store, say), dict(plain(dict(run)))
     begun = journal.of("begin")
     if begun:
-        changed = _differences(_flat(begun[-1]["header"]), _flat(_plain(wanted)))
+        changed = differences(begun[-1]["header"], plain(wanted))
         refuse_changes(changed, store.where, forked)
         before = begun[-1].get("run", {})
         entry |= {name: before[name] for name in ("market", "asked") if before.get(name) and not entry.get(name)}
@@ -145,11 +143,11 @@ def unfinished(
     overwrite: bool,
     seeds: Collection[int] = (),
 ) -> Iterator[Place]:
-    """The place of log and checkpoints, for this process alone; gone when the block ends well.
+    """The place of log and checkpoints, for this process alone; removed when the block ends without an error.
 
-    It stays when the block does not, so that the run can be resumed, unless it has just begun and no agent has a score or
-    a checkpoint yet. Raises InputError for a run that is unfinished (unless `resume` or `overwrite`), one that is to be
-    resumed and is not there or, if they are given, has other `seeds`, and one that another process drives.
+    An error keeps it, so that the run can be resumed, except for a FinpodError (but EngineError) before any agent has a
+    score or a checkpoint. Raises InputError for a run that is unfinished (unless `resume` or `overwrite`), one to be
+    resumed that does not exist or has other `seeds`, and one that another process drives.
     """
     place, there = require_place(out, storage, resume=resume, fork=fork, overwrite=overwrite)
     with lock(place):
@@ -162,6 +160,8 @@ def unfinished(
             if resume or fork is not None:
                 _require_seeds(place, seeds)
             yield place
+        except EngineError:
+            raise
         except FinpodError:
             logs = [place.read(f"{log}/{NAME}") for log in _logs(place)]
             if not resume and (logs == copied or not any(map(_worth_keeping, logs))):
@@ -330,21 +330,3 @@ def _clear(place: Place) -> None:
     for log in _logs(place):
         place.remove_folder(log)
     place.remove(ASKED)
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(to_json_line(value))
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for name, item in value.items():
-        found |= _flat(item, f"{prefix}.{name}" if prefix else str(name))
-    return found
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    return [(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from finpod.devices import usable_cores
-from finpod.errors import FinpodError, InputError
+from finpod.errors import EngineError, InputError
 from finpod.workers.engine import Done, Lost, Place, Work, timed, with_kind
 
 AHEAD = 0.1
@@ -34,6 +34,10 @@ KNOCK = 5.0
 """Seconds in which something must answer at the address of a cluster; Ray itself would knock for minutes."""
 GRACE = 30.0
 """Seconds beyond twice its time after which a piece is taken from a process that does not answer its own clock."""
+LOOK = 0.5
+"""Most seconds between two looks at the processes of a Ray that finpod started; 15 s after they end, Ray ends this process."""
+VITAL = ("raylet", "gcs_server")
+"""Processes of Ray without which nothing runs."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as of pieces that were given up
 """Environment of a driver on Ray, unless the user has set it otherwise."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -126,17 +130,44 @@ class RayEngine:
                     argument=f"pods.{name.lower()}s",
                 )
 
+    def _require_ray(self) -> None:
+        """Raise EngineError if a vital process of a Ray that this engine started has ended."""
+        node = self._ray._private.worker._global_node if self._alone else None
+        for name, _ in node.dead_processes() if node is not None else ():
+            if name in VITAL:
+                raise EngineError(f"Ray on this machine has ended ({name} exited)")
+
+    @contextmanager
+    def _calls(self) -> Iterator[None]:
+        """Turn errors of Ray itself, such as of a connection that is lost, into an EngineError."""
+        try:
+            self._require_ray()
+            yield
+        except self._ray.exceptions.RayError as error:
+            self._require_ray()
+            where = "Ray on this machine" if self._alone else "the Ray cluster"
+            raise EngineError(f"{where} no longer works ({with_kind(error)})") from error
+
     def _alive(self) -> list[dict[str, Any]]:
-        """The nodes that are up, as of the last look. Raises FinpodError if the cluster no longer answers."""
-        if time.monotonic() - self._looked >= POLL:
-            found: list[list[dict[str, Any]]] = []
-            look = threading.Thread(target=lambda: found.append(self._ray.nodes()), daemon=True)
-            look.start()
-            look.join(SILENCE)
-            if not found:
-                self._gone = True
-                raise FinpodError(f"the Ray cluster has not answered for {SILENCE:.0f} s; bring it back, and resume")
-            self._looked, self._nodes = time.monotonic(), [node for node in found[0] if node["Alive"]]
+        """The nodes that are up, as of the last look. Raises EngineError if Ray has ended or no longer answers."""
+        if time.monotonic() - self._looked < POLL:
+            return self._nodes
+        answers: list[Any] = []
+        thread = threading.Thread(target=_ask, args=(self._ray.nodes, answers), daemon=True)
+        thread.start()
+        silent = time.monotonic() + SILENCE
+        while not answers and time.monotonic() < silent:
+            self._require_ray()
+            thread.join(LOOK)
+        if not answers:
+            self._gone = True
+            raise EngineError(
+                f"the Ray cluster has not answered for {SILENCE:.0f} s", "bring it back and go on with resume=True"
+            )
+        with self._calls():
+            if isinstance(answers[0], Exception):
+                raise answers[0]
+        self._looked, self._nodes = time.monotonic(), [node for node in answers[0] if node["Alive"]]
         return self._nodes
 
     def slots(self) -> int:
@@ -155,17 +186,19 @@ class RayEngine:
 
     def start(self, key: str, piece: Any) -> None:
         """Hand it to Ray."""
-        with _quiet():
+        with _quiet(), self._calls():
             self._running[self._task.remote([self._context], *self._arguments, piece)] = key
         self._mark()
 
     def wait(self, timeout: float) -> list[Done | Lost]:
-        """Those that ended, and those that have taken too long."""
+        """Pieces that ended, and those that have taken too long. Raises EngineError if Ray has ended."""
         if not self._running:
             return []
-        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout)
-        if ready and len(self._running) > 1:
-            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        with self._calls():
+            ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=min(timeout, LOOK))
+            if ready and len(self._running) > 1:
+                ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        self._require_ray()  # before pieces count as lost that ended with it
         ended = [self._collect(reference) for reference in ready]
         return ended + self._overdue()
 
@@ -219,6 +252,14 @@ class RayEngine:
         if self._own:
             self._ray.shutdown()
             self._ray._private.worker._worker_logs_enabled = True
+
+
+def _ask(question: Callable[[], Any], answers: list[Any]) -> None:
+    """Add the answer, or the error, to `answers`."""
+    try:
+        answers.append(question())
+    except Exception as error:
+        answers.append(error)
 
 
 def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) -> None:
