@@ -96,6 +96,15 @@ def test_g21_a_strategy_that_reads_the_same_table_outside_the_door_can_look_ahea
     assert "CAN LOOK AHEAD" in str(verdict)
 
 
+def test_one_number_is_not_taken_for_a_statistic_of_a_scaled_column():
+    class Scales(ByScore):
+        def __init__(self):
+            super().__init__()
+            self.deviation = float(np.std(NOISE))
+
+    assert finpod.audit(Scales(), scored(dated(NOISE)), days=3).passed
+
+
 def test_g21_a_strategy_that_peeks_past_the_door_looks_ahead():
     class Peeks(Strategy):
         def decide(self, view):

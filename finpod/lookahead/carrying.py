@@ -16,6 +16,7 @@ from finpod.lookahead.matching import FEWEST, first_copied, is_among, is_copied
 from finpod.lookahead.reach import is_numeric, reachable
 from finpod.lookahead.tables import Table, tables_of
 from finpod.market.data import MarketData, as_date
+from finpod.market.extra import column_of
 from finpod.measures import Array
 from finpod.strategy import FeatureTable, MarketView
 
@@ -195,7 +196,8 @@ class Copies:
         return [
             (table, name, number)
             for table, (_, together) in zip(self._tables, self._statistics, strict=True)
-            if table.name != "volume"  # in whole numbers
+            # Volumes are whole numbers; columns of the user's own are often scaled, and their statistics alike on any rows.
+            if table.name != "volume" and column_of(table.name) is None
             for name, number in together.items()
         ]
 
