@@ -139,6 +139,17 @@ def test_in_an_intraday_market_a_day_without_a_time_counts_from_its_close():
     assert_array_equal(shown(market), [NAN, NAN, NAN, 7, 7, 7])
 
 
+def test_a_day_stays_a_day_whatever_times_other_rows_have():
+    rows = [("2024-07-01", "AAA", 7.0, "2024-07-01"), ("2024-07-02", "BBB", 8.0, "2024-07-02 12:30")]
+    for table in (
+        pe(rows[0]),
+        pe(*rows),
+        pe(*rows).assign(known_at=pd.to_datetime([row[3] for row in rows], utc=True, format="ISO8601")),
+    ):
+        market = finpod.load_market(intraday_bars(), extra=table)
+        assert_array_equal(shown(market), [NAN, NAN, NAN, 7, 7, 7])
+
+
 stamps = st.datetimes(pd.Timestamp("2024-06-28"), pd.Timestamp("2024-07-11"))
 entries = st.lists(
     st.tuples(st.sampled_from(DAYS), st.sampled_from(["AAA", "BBB"]), st.integers(0, 5).map(float), stamps),
@@ -333,7 +344,7 @@ def test_a_column_that_is_never_shown_is_noted():
         ),
         (TABLE.assign(pe=NAN), DataError, "the column pe holds no number"),
         (TABLE.assign(roe=NAN), DataError, "the column roe holds no number"),
-        (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe in row 2 is inf"),
+        (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe of BBB dated 2024-07-01 is inf"),
         (TABLE.assign(pe=["1", "high", "2"]), DataError, "pe 'high' is not a number"),
         (TABLE.assign(firm="Acme"), DataError, "firm 'Acme' is not a number"),
         (TABLE.iloc[:0], DataError, "holds no row"),

@@ -210,7 +210,7 @@ def _rows(source: Source, market: MarketData, timeline: Timeline, day_first: boo
         row, known_at = np.where(blank, row, timeline.first_rows(known)), np.where(blank, date, known)
     ticker, unknown = _tickers(frame, market, label)
     mark = _mark(frame, decimal, label)
-    values = {name: _numbers(frame[name], name, label, mark) for name in names}
+    values = {name: _numbers(frame, name, label, mark) for name in names}
     early = known_at < market.sessions[0]
     return Rows(label, date, known_at, row, early, ticker, unknown, values)
 
@@ -281,12 +281,14 @@ def _tickers(frame: pd.DataFrame, market: MarketData, label: str) -> tuple[Array
     return columns[parsed.codes], unknown
 
 
-def _numbers(column: pd.Series, name: str, label: str, mark: str) -> Array:
+def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
     """[R] float64. Raises DataError for text, an infinite value, and a column without any number."""
-    values = parse_numbers(column, name, label, mark)
+    values = parse_numbers(frame[name], name, label, mark)
     if np.isinf(values).any():
         row = int(np.isinf(values).argmax())
-        raise DataError(f"{label}: {name} in row {row + 1} is {values[row]}; give a number, or leave the cell empty")
+        whose = f" of {frame['ticker'].iloc[row]}" if "ticker" in frame.columns else ""
+        where = f"{name}{whose} dated {frame['date'].iloc[row]!s:.10}"
+        raise DataError(f"{label}: {where} is {values[row]}; give a number, or leave the cell empty")
     if np.isnan(values).all():
         raise DataError(f"{label}: the column {name} holds no number; fill it, or take it out")
     return values

@@ -43,21 +43,17 @@ class Timeline(NamedTuple):
     def first_rows(self, stamps: Array) -> Array:
         """[R] the first row at which each of the stamps [R] lies in the past; T where there is none, or for NaT.
 
-        A stamp at midnight is a day without a time. It counts for the session of that day, or the next one. In an intraday
-        market, where the rows of a session differ, it counts from the close of the session on; there a column with any
-        time of day has no days without one. A time counts from the first row that ends, or the first intraday bar, at or
-        after it.
+        A stamp at midnight is a day without a time. It counts for the session of that day, or the next one; in an intraday
+        market, whose sessions have many rows, from the close of that session on. A time counts from the first row that ends,
+        or the first intraday bar that begins, at or after it.
         """
         days = stamps.astype("datetime64[D]")
-        timed = stamps != days
+        is_day = (stamps == days) & ~np.isnat(stamps)
+        sessions = np.searchsorted(self.sessions, days)
         if self.bars is None:
-            rows = np.searchsorted(self.ends, stamps)
-            return np.where(timed | np.isnat(stamps), rows, np.searchsorted(self.sessions, days))
-        if not timed[~np.isnat(stamps)].any():
-            last = np.iinfo(np.int64).max
-            closes = np.append(self.ends.astype(np.int64), last)[np.searchsorted(self.sessions, days)]
-            stamps = np.where(np.isnat(stamps), last, closes).astype("datetime64[ns]")
-        return np.searchsorted(self.bars, stamps)
+            return np.where(is_day, sessions, np.searchsorted(self.ends, stamps))
+        closes = np.append(self.ends, np.datetime64("NaT"))[sessions]
+        return np.searchsorted(self.bars, np.where(is_day, closes, stamps))
 
 
 def timeline_of(market: MarketData, calendar: str | None) -> Timeline:
@@ -80,16 +76,14 @@ def timeline_of(market: MarketData, calendar: str | None) -> Timeline:
 def parse_stamps(stamps: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None = None) -> Array:
     """[R] datetime64[ns] with their times, NaT where blank, on the clock of `zone`; None: on the clock they are written on.
 
-    Stamps without a distance to UTC are taken to be on that clock already. If no stamp of the column has a time of day,
-    they are days, which no zone moves. Raises DataError naming the first value that is no date or time.
+    Stamps without a distance to UTC are taken to be on that clock already. A stamp at midnight on its own clock is a day,
+    which no zone moves. Raises DataError naming the first value that is no date or time.
     """
     stamps = plain(stamps)
     if stamps.dtype.kind == "M":
         _check_years(stamps.dt.year, stamps, name)
     if isinstance(stamps.dtype, pd.DatetimeTZDtype):
-        shown = stamps.dt.tz_localize(None)
-        moved = shown if zone is None or _are_days(shown) else stamps.dt.tz_convert(zone).dt.tz_localize(None)
-        return moved.to_numpy().astype("datetime64[ns]")
+        return _on_clock(stamps.dt.tz_localize(None), stamps, zone)
     if stamps.dtype.kind == "M":
         return stamps.to_numpy().astype("datetime64[ns]")
     if stamps.dtype.kind == "f" and (stamps.dropna() % 1 == 0).all():
@@ -111,8 +105,11 @@ def _check_years(years: pd.Series, stamps: pd.Series, name: str) -> None:
         raise DataError(f"{name}: {wrong!r} is no date from {FIRST_YEAR} to {LAST_YEAR}; correct it, or leave it blank")
 
 
-def _are_days(stamps: pd.Series) -> bool:
-    return bool((stamps.dropna() == stamps.dropna().dt.normalize()).all())
+def _on_clock(shown: pd.Series, moments: pd.Series, zone: ZoneInfo | None) -> Array:
+    """[R] datetime64[ns]: the aware `moments` on the clock of `zone`, but as `shown` at midnight and without a zone."""
+    if zone is not None:
+        shown = moments.dt.tz_convert(zone).dt.tz_localize(None).where(shown != shown.dt.normalize(), shown)
+    return shown.to_numpy().astype("datetime64[ns]")
 
 
 def _from_text(text: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None) -> Array:
@@ -133,8 +130,8 @@ def _from_text(text: pd.Series, name: str, zone: ZoneInfo | None, day_first: boo
             f"{name}: {text[shown.isna()].iloc[0]!r} has a time that cannot be read; write it as YYYY-MM-DD HH:MM:SS, with its "
             "distance to UTC as +HH:MM if it is not on the exchange's clock"
         )
+    parsed = shown.to_numpy().astype("datetime64[ns]")
     far = clock.str.contains(_OFFSET, regex=True)
-    if zone is not None and far.any() and not _are_days(shown):
-        moved = pd.to_datetime(written[far], format="mixed", utc=True).dt.tz_convert(zone).dt.tz_localize(None)
-        shown = shown.where(~far, moved.reindex(shown.index))
-    return shown.to_numpy().astype("datetime64[ns]")
+    if far.any():
+        parsed[far] = _on_clock(shown[far], pd.to_datetime(written[far], format="mixed", utc=True), zone)
+    return parsed
