@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from finpod.errors import InputError
-from finpod.files import new_folder, require_free, require_free_file, write_text
+from finpod.files import locked, new_folder, require_free, require_free_file, write_text
 
 KINDS = {
     "ensemble.json": ["member-0.pt", "member-12.pt"],
@@ -157,3 +157,25 @@ def test_only_files_are_replaced_by_files(tmp_path):
     with pytest.raises(InputError, match="cannot write"):
         write_text(page, "new")
     assert everything(tmp_path) == ["page.html"]
+
+
+@pytest.mark.parametrize("name", ["folder", "file"])
+def test_one_process_alone_holds_an_exclusive_lock(tmp_path, name):
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+    with locked(path), pytest.raises(BlockingIOError), locked(path, wait=False):
+        pass
+    with locked(path, shared=True):
+        with locked(path, shared=True, wait=False):
+            pass
+        with pytest.raises(BlockingIOError), locked(path, wait=False):
+            pass
+    with locked(path, wait=False):
+        pass
+
+
+def test_nothing_is_locked_where_nothing_can_be_opened(tmp_path):
+    for settings in ({"wait": False}, {"shared": True}):
+        with locked(tmp_path / "absent" / "lock", **settings), locked(tmp_path / "absent", shared=True):
+            assert not (tmp_path / "absent").exists()

@@ -1,10 +1,8 @@
 """Snapshots: a market in a folder, as parquet and a manifest, addressed by the hash of its content."""
 
-import contextlib
 import io
 import json
-import os
-from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.files import new_folder, to_json, write_bytes, write_text
+from finpod.files import locked, new_folder, to_json, write_bytes, write_text
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData
@@ -63,7 +61,9 @@ def save_snapshot(
         "versions": package_versions(),
     }
     target = Path(folder)
-    with _turn(target, exclusive=True):
+    with suppress(OSError):  # if it fails, so does the write below, which names the path
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.parent):  # no process reads or replaces what another is replacing
         if _holds(target, content):
             return target
         _write(target, columns, content, overwrite)
@@ -88,37 +88,13 @@ def _holds(target: Path, content: dict[str, Any]) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _turn(target: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold the lock on the snapshot's parent folder, so that no process reads or replaces what another is replacing.
-
-    Without such locks (Windows, some network drives) writing is still all or nothing; a reader may then find a snapshot
-    missing for the moment in which it is replaced.
-    """
-    try:
-        import fcntl
-
-        if exclusive:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(target.parent, os.O_RDONLY)
-    except (ImportError, OSError):
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(handle)
-
-
 def load_snapshot(folder: str | Path) -> MarketData:
     """Read back what `save_snapshot` wrote, to the last bit, its hash checked; a process that is writing it is waited for.
 
     Raises InputError for a folder that holds no snapshot, DataError for one that is damaged or of another format.
     """
     source = Path(folder)
-    with _turn(source, exclusive=False):
+    with locked(source.parent, shared=True):
         return _load(source)
 
 

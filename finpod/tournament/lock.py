@@ -7,10 +7,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from uuid import uuid4
 
 from finpod.errors import FinpodError, InputError
+from finpod.files import locked
 from finpod.storage import LocalStore, Store
 
 LEASE = 120.0
@@ -27,32 +28,24 @@ def lock(place: Store) -> Iterator[None]:
             yield
         return
     path = place.folder / "lock"
-    mine = not place.folder.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        path.touch()
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
-    try:
+    with ExitStack() as stack:
         try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows: nothing keeps a second driver out
-            pass
-        except OSError as error:
-            who = os.read(handle, 200).decode(errors="replace").strip() or "another process"
+            stack.enter_context(locked(path, wait=False))
+        except BlockingIOError as error:
+            who = path.read_text(errors="replace").strip() or "another process"
             raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it first") from error
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{_myself()}\n".encode())
-        mine = True
-        yield
-    finally:
-        if mine:  # and nothing else: the folder may be a user's own
+        try:
+            path.write_text(f"{_myself()}\n")
+            yield
+        finally:
             with suppress(OSError):
                 path.unlink()
-                place.folder.rmdir()
-        os.close(handle)
+                place.folder.rmdir()  # only if it is empty: it may be a folder of the user's
 
 
 @contextmanager
