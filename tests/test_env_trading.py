@@ -1,16 +1,31 @@
 """The gymnasium faces of the environment, `make_env` and the choice of a device."""
 
 import math
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.utils import RunningMeanStd
+from gymnasium.wrappers.vector import (
+    ClipAction,
+    ClipReward,
+    DictInfoToList,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RescaleAction,
+    TransformReward,
+)
 
+import finpod
 from finpod import Costs, InputError, MarketData, make_env, simulate_market
 from finpod.devices import pick_device
 from finpod.envs.market import MarketEnv, TradingConfig
@@ -100,27 +115,7 @@ def test_the_scaling_is_fitted_on_the_window_or_given(market):
 
 def test_c13_episode_statistics_begin_anew_with_each_episode():
     """Prices rise by one a session and the account holds one share: each step is worth 1."""
-    close = np.arange(1.0, 12.0)[:, None]
-    opens = np.vstack([close[:1], close[:-1]])
-    market = MarketData(
-        dates=np.datetime64("2020-01-01") + np.arange(11),
-        tickers=("A",),
-        close=close,
-        open=opens,
-        benchmark_close=close[:, 0],
-    )
-    env = make_env(
-        "stocks",
-        market=market,
-        features=age,
-        num_envs=2,
-        hold=1,
-        horizon=3,
-        random_start=False,
-        cash=1.0,
-        reward="value",
-        costs=Costs(fee_bps=0),
-    )
+    env = make_env("stocks", market=rising_market(), **{**ONE_A_STEP, "numpy": False})
     env.reset()
     for number in range(1, 10):
         _, reward, _, truncated, info = env.step(torch.zeros(2, 1))
@@ -162,6 +157,177 @@ def test_c18_a_bad_action_is_refused_before_anything_is_traded(market):
         env.step(torch.zeros(3, 4))
     reward = env.step(np.full((3, 5), 1e9))[1]
     assert reward.isfinite().all()
+
+
+# --- accounts on arrays ------------------------------------------------------------------------------------------------
+
+
+def rising_market(days=11):
+    """One asset whose price rises by one a session: an account that holds one share earns 1 a step."""
+    close = np.arange(1.0, days + 1)[:, None]
+    return MarketData(
+        dates=np.datetime64("2020-01-01") + np.arange(days),
+        tickers=("A",),
+        close=close,
+        open=np.vstack([close[:1], close[:-1]]),
+        benchmark_close=close[:, 0],
+    )
+
+
+HALVES = np.float32(-0.5), np.float32(0.5)
+ONE_A_STEP = {
+    "features": age, "num_envs": 2, "hold": 1, "horizon": 3, "random_start": False, "cash": 1.0, "reward": "value",
+    "costs": Costs(fee_bps=0), "numpy": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
+def test_g20_the_numpy_face_keeps_to_its_spaces(market, action):
+    env = make_env("stocks", market=market, num_envs=4, hold=1, horizon=3, action=action, numpy=True)
+    assert isinstance(env, VectorEnv)
+    assert (env.num_envs, env.metadata["autoreset_mode"]) == (4, AutoresetMode.SAME_STEP)
+    assert env.observation_space == batch_space(env.single_observation_space, 4)
+    assert env.action_space == batch_space(env.single_action_space, 4)
+    assert env.single_action_space.is_bounded()
+    obs, info = env.reset(seed=3, options={})
+    assert info == {}
+    env.action_space.seed(1)
+    for number in range(1, 8):
+        assert (type(obs), obs.dtype) == (np.ndarray, np.float32)
+        assert obs in env.observation_space
+        assert obs[0] in env.single_observation_space
+        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        for value, dtype in ((reward, np.float64), (terminated, np.bool_), (truncated, np.bool_)):
+            assert (type(value), value.shape, value.dtype) == (np.ndarray, (4,), dtype)
+        np.testing.assert_array_equal(truncated, number % 3 == 0)
+        np.testing.assert_array_equal(info["_final_obs"], terminated | truncated)
+        np.testing.assert_array_equal(info["_final_info"], info["_final_obs"])
+        assert info["final_obs"] in env.observation_space
+        assert (info["final_info"], "episode" in info) == ({}, False)
+
+
+def test_g20_the_numpy_face_is_the_environment_on_tensors(market):
+    settings = {"market": market, "num_envs": 4, "start_groups": 2, "hold": 1, "horizon": 3, "seed": 5}
+    tensors, arrays = make_env("stocks", **settings), make_env("stocks", **settings, numpy=True)
+    tensors.reset(seed=1)
+    arrays.reset(seed=1)
+    generator = np.random.default_rng(0)
+    for _ in range(7):
+        action = generator.uniform(-1, 1, (4, 4)).astype(np.float32)
+        seen, reward, terminated, truncated, info = tensors.step(REACH * action)
+        obs, *others, array_info = arrays.step(action)
+        for dense, parts in ((obs, seen), (array_info["final_obs"], info["final_obs"])):
+            features = tensors.panel.features[parts["row"]].flatten(1)
+            np.testing.assert_array_equal(dense, np.concatenate([features, parts["state"]], axis=1))
+        for array, tensor in zip(others, (reward, terminated, truncated), strict=True):
+            np.testing.assert_array_equal(array, tensor)
+
+
+def test_g20_recorded_episodes_are_those_of_the_environment():
+    env = RecordEpisodeStatistics(make_env("stocks", market=rising_market(), **ONE_A_STEP))
+    env.reset(seed=0)
+    for number in range(1, 10):
+        *_, info = env.step(np.zeros((2, 1), np.float32))
+        if number % 3 == 0:
+            assert info["_episode"].tolist() == [True, True]
+            assert info["episode"]["r"].tolist() == [3.0, 3.0]
+            assert info["episode"]["l"].tolist() == [3, 3]
+        else:
+            assert "episode" not in info
+    assert list(env.return_queue) == [3.0] * 6
+    assert list(env.length_queue) == [3] * 6
+
+
+def test_g20_normalised_rewards():
+    env = NormalizeReward(make_env("stocks", market=rising_market(), **ONE_A_STEP), gamma=0.5)
+    env.reset(seed=0)
+    returns, statistics = np.zeros(2), RunningMeanStd(shape=())
+    for number in range(1, 8):
+        _, reward, *_ = env.step(np.zeros((2, 1), np.float32))
+        returns = 0.5 * returns + 1.0
+        statistics.update(returns)
+        np.testing.assert_allclose(reward, 1 / np.sqrt(statistics.var + 1e-8), rtol=1e-6)
+        returns *= number % 3 != 0
+    assert reward[0] != pytest.approx(1.0)
+
+
+def test_g20_actions_clipped_and_rescaled(market):
+    settings = {"market": market, "num_envs": 3, "hold": 1, "numpy": True}
+    plain, clipped = make_env("stocks", **settings), ClipAction(make_env("stocks", **settings))
+    rescaled = RescaleAction(make_env("stocks", **settings), np.float32(0), np.float32(10))
+    assert rescaled.single_action_space == spaces.Box(0.0, 10.0, (4,), np.float32)
+    generator = np.random.default_rng(0)
+    for env in (plain, clipped, rescaled):
+        env.reset(seed=2)
+    for _ in range(3):
+        action = generator.uniform(-3, 3, (3, 4)).astype(np.float32)
+        expected = plain.step(action.clip(-1, 1))[0]
+        np.testing.assert_array_equal(clipped.step(action.copy())[0], expected)
+        np.testing.assert_allclose(rescaled.step(5 * (action.clip(-1, 1) + 1))[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: ClipReward(env, -0.01, 0.01),
+        lambda env: TransformReward(env, lambda reward: 2 * reward),
+        lambda env: DictInfoToList(RecordEpisodeStatistics(env)),
+        lambda env: NormalizeReward(ClipAction(RescaleAction(RecordEpisodeStatistics(env), *HALVES))),
+    ],
+)
+def test_g20_other_wrappers_of_gymnasium_work_across_ends_of_episodes(market, wrap):
+    env = wrap(make_env("stocks", market=market, num_envs=3, hold=1, horizon=2, numpy=True))
+    obs, _ = env.reset(seed=4)
+    for _ in range(5):
+        obs, reward, *_ = env.step(env.action_space.sample())
+        assert np.isfinite(np.asarray(obs)).all()
+        assert np.isfinite(np.asarray(reward)).all()
+        assert np.asarray(obs).shape == env.observation_space.shape
+    env.close()
+
+
+def test_g20_the_example_of_the_readme_runs(capsys):
+    text = (Path(finpod.__file__).parent / "README.md").read_text()
+    example = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "numpy=True" in block)
+    exec(example, {})
+    assert re.fullmatch(r"320 episodes, mean return -?0\.\d{4}\n", capsys.readouterr().out)
+
+
+def test_g20_what_a_mask_of_resets_asks_for_is_refused(market):
+    env = RecordEpisodeStatistics(make_env("stocks", market=market, num_envs=2, numpy=True))
+    with pytest.raises(InputError, match="options has a reset_mask"):
+        env.reset(options={"reset_mask": np.array([True, False])})
+
+
+def test_c18_extreme_actions_on_arrays(market):
+    env = make_env("stocks", market=market, num_envs=3, numpy=True)
+    obs, _ = env.reset(seed=0)
+    obs, reward, *_ = env.step(np.full((3, 4), 1e9))
+    assert obs[:, -5:].sum(axis=1) == pytest.approx(np.ones(3))
+    assert (obs[:, -5:] >= 0).all()
+    assert np.isfinite(reward).all()
+    for bad in (math.nan, math.inf, -math.inf):
+        action = np.zeros((3, 4))
+        action[1, 2] = bad
+        with pytest.raises(InputError, match=f"the action of environment 1 is {bad} for S3"):
+            env.step(action)
+    with pytest.raises(InputError, match=r"shape \(3, 5\)"):
+        env.step(np.zeros((3, 5)))
+
+
+def test_c11_the_last_observation_of_an_episode_is_kept_beside_the_first_of_the_next():
+    """A counter: episodes of 3 steps begin on row 0, and row 3 is what the third step leads to."""
+    env = make_env("stocks", market=rising_market(), **ONE_A_STEP)
+    env.table = torch.arange(11.0)[:, None]
+    obs, _ = env.reset(seed=0)
+    seen = [obs[:, 0].tolist()]
+    for number in range(1, 7):
+        obs, _, terminated, truncated, info = env.step(np.zeros((2, 1)))
+        seen.append(obs[:, 0].tolist())
+        over = number % 3 == 0
+        assert info["final_obs"][:, 0].tolist() == [3.0 if over else number % 3] * 2
+        assert (terminated.any(), truncated.tolist(), info["_final_obs"].tolist()) == (False, [over] * 2, [over] * 2)
+    assert seen == [[row] * 2 for row in (0, 1, 2, 0, 1, 2, 0)]
 
 
 # --- one account on arrays ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from finpod.devices import pick_device
 from finpod.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from finpod.envs.trading import TradingEnv
+    from finpod.envs.trading import NumpyTradingEnv, TradingEnv
     from finpod.market.data import DateLike, MarketData
     from finpod.market.features import Features
     from finpod.market.ledger import Costs
@@ -28,9 +28,13 @@ def make_env(
     costs: Costs | None = None,
     fill: str | None = None,
     seed: int = 0,
+    numpy: bool = False,
     **settings: Any,
-) -> TradingEnv:
-    """The environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment on tensors.
+) -> TradingEnv | NumpyTradingEnv:
+    """The environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment.
+
+    Observations and rewards are tensors on `device`. With `numpy` they are arrays, and observations are one row of numbers
+    for each account; the vector wrappers of gymnasium work on such an environment.
 
     "stocks" trades `market` from `start` to `end`; `settings` are fields of `TradingConfig`, such as hold=1,
     action="softmax" or start_groups=64; `features`, `costs` and `fill` are those of training and backtest. `seed` is a
@@ -39,7 +43,7 @@ def make_env(
     """
     if task not in TASKS:
         raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}")
-    return TASKS[task](
+    env = TASKS[task](
         market=market,
         num_envs=num_envs,
         device=device,
@@ -51,6 +55,11 @@ def make_env(
         seed=seed,
         settings=settings,
     )
+    if not numpy:
+        return env
+    from finpod.envs.trading import NumpyTradingEnv
+
+    return NumpyTradingEnv(env)
 
 
 def _stocks(

@@ -1,4 +1,4 @@
-"""Gymnasium faces of `MarketEnv`: `TradingEnv`, thousands of accounts on tensors, and `DenseTradingEnv`, one on arrays."""
+"""Gymnasium faces of `MarketEnv`: `TradingEnv` on tensors, `NumpyTradingEnv` on arrays, `DenseTradingEnv` with one account."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from finpod.envs.market import MarketEnv, TradingConfig
@@ -23,20 +24,22 @@ from finpod.measures import Array
 from finpod.seeds import require_seed
 
 REACH = 3.0
-"""Largest z of the dense environment's tilt and softmax actions, whose space is [-1, 1]: tanh 3 = 0.995."""
+"""Largest z of the tilt and softmax actions on arrays, whose space is [-1, 1]: tanh 3 = 0.995."""
 
 
 class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     """E accounts in one market as a gymnasium vector environment whose arrays are torch tensors on `device`.
 
-    An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], the
-    same for all accounts that stand on that day, and the weights held at its close, cash last. Actions [E, A] are those
-    of `TradingConfig.action`: z [E, N] of a tilt around equal weight, logits [E, N + 1] of names and cash, or orders
-    [E, N] from -1 to 1. Rewards are float32 [E]. End of data and horizon truncate, ruin terminates. Episodes that ended
-    begin anew within the same step; what the step led to is `info["final_obs"]`, for all E, and `info["_final_obs"]` [E]
-    says whose episode ended. `info["episode"]` is what gymnasium's RecordEpisodeStatistics (which knows only arrays)
-    would give: sum of rewards "r" and number of steps "l" [E] of the episodes that ended, zero elsewhere. An action that
-    is not finite is refused before anything is traded.
+    An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], which
+    all accounts share, and the weights held at its close, cash last. Actions [E, A] are those of `TradingConfig.action`:
+    z [E, N] of a tilt around equal weight, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are
+    float32 [E]. End of data and horizon truncate, ruin terminates. An action that is not finite is refused before anything
+    is traded.
+
+    An episode that ends begins anew within the same step. `info["final_obs"]` is what the step led to, for all E, and the
+    mask `info["_final_obs"]` [E] says whose episode ended. `info["episode"]` holds what gymnasium's RecordEpisodeStatistics
+    would give, which takes arrays alone (see `NumpyTradingEnv`): sum of rewards "r" [E] and number of steps "l" [E] of the
+    episodes that ended, zero elsewhere.
 
     `start` and `end` bound the sessions traded. The features are scaled by `scaling`, that of a trained agent, or else
     by statistics of the sessions from `start` to `end`.
@@ -81,10 +84,13 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin all episodes; `options` is not used. A seed makes all later start days repeatable.
+        """Begin all episodes. A seed makes all later start days repeatable; of `options` none is used.
 
-        Raises InputError for a seed that is not a whole number from 0 to 2**64 - 1.
+        Raises InputError for a seed that is not a whole number from 0 to 2**64 - 1, and for `options["reset_mask"]`, which
+        asks for some of the episodes.
         """
+        if options is not None and "reset_mask" in options:
+            raise InputError("options has a reset_mask; all episodes begin together, and by themselves when they end")
         super().reset(seed=None if seed is None else require_seed(seed))
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
         return _as_dict(self.market_env.reset(seed)), {}
@@ -115,11 +121,59 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         return _as_dict(step.obs), step.reward, step.terminated, step.truncated, info
 
 
-class DenseTradingEnv(gymnasium.Env[Array, Array]):
-    """One account as an ordinary gymnasium environment: arrays in, arrays out, nothing shared.
+class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
+    """The accounts of a `TradingEnv` on numpy arrays, for the vector wrappers of gymnasium and for learners without tensors.
 
-    The observation is a vector of N * F + N + 1 float32: the features of the row, name by name, then the weights held,
-    cash last. Actions lie in [-1, 1]: orders as they are, a tilt or logits times REACH. Arguments as for `TradingEnv`.
+    An observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights held, cash last.
+    Actions [E, A] lie in [-1, 1] and are clipped to it: orders as they are, a tilt or logits times REACH. Rewards are float64
+    [E]. Episodes end and begin as in `TradingEnv`; `info["final_obs"]` [E, N * F + N + 1] is what the step led to, with the
+    mask `info["_final_obs"]` [E]. `info["final_info"]` is empty. Statistics of episodes are left to gymnasium's
+    RecordEpisodeStatistics. Its vector wrappers of observations refuse environments whose episodes begin anew within a step;
+    the features are scaled already. `many` is the environment on tensors.
+    """
+
+    def __init__(self, env: TradingEnv) -> None:
+        self.many, self.num_envs = env, env.num_envs
+        self.metadata = {name: value for name, value in env.metadata.items() if name != "torch"}
+        self.table = env.panel.features.flatten(1)
+        self.reach = 1.0 if env.config.action == "shares" else REACH
+        clip = max(CLIP.values())
+        ends = np.array([-clip, clip], np.float32)[:, None].repeat(self.table.shape[1], axis=1)
+        held = np.array([0, 1], np.float32)[:, None].repeat(len(env.tickers) + 1, axis=1)
+        low, high = np.concatenate([ends, held], axis=1)
+        self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.single_action_space = spaces.Box(-1.0, 1.0, env.single_action_space.shape, np.float32)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Begin all episodes; see `TradingEnv.reset`."""
+        super().reset(seed=None if seed is None else require_seed(seed))
+        obs, _ = self.many.reset(seed=seed, options=options)
+        return self._dense(obs), {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Trade on actions [E, A]. Raises InputError naming the environment of an action that is not finite."""
+        action = np.asarray(actions, dtype=np.float32)
+        scaled = self.reach * np.where(np.isfinite(action), action.clip(-1, 1), action)
+        obs, reward, terminated, truncated, step_info = self.many.step(scaled)
+        dense, ended = self._dense(obs), step_info["_final_obs"].cpu().numpy()
+        info = {
+            "final_obs": self._dense(step_info["final_obs"]) if ended.any() else dense,
+            "_final_obs": ended,
+            "final_info": {},
+            "_final_info": ended,
+        }
+        return dense, reward.double().cpu().numpy(), terminated.cpu().numpy(), truncated.cpu().numpy(), info
+
+    def _dense(self, obs: dict[str, Tensor]) -> Array:
+        return torch.cat([self.table[obs["row"]], obs["state"]], -1).cpu().numpy()
+
+
+class DenseTradingEnv(gymnasium.Env[Array, Array]):
+    """One account as an ordinary gymnasium environment: one row of a `NumpyTradingEnv`, without a new episode by itself.
+
+    Arguments are those of `TradingEnv`; `config` counts with one account.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
@@ -140,28 +194,20 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         self.many = TradingEnv(
             market, start=start, end=end, features=features, scaling=scaling, config=config, fill=fill, seed=seed
         )
-        self.table = self.many.panel.features.flatten(1).numpy()
-        actions, clip = self.many.market_env.num_actions, max(CLIP.values())
-        self.reach = 1.0 if config.action == "shares" else REACH
-        self.action_space = spaces.Box(-1.0, 1.0, (actions,), np.float32)
-        ends = np.array([-clip, clip], np.float32)[:, None].repeat(self.table.shape[1], axis=1)
-        held = np.array([0, 1], np.float32)[:, None].repeat(len(market.tickers) + 1, axis=1)
-        self.observation_space = spaces.Box(*np.concatenate([ends, held], axis=1), dtype=np.float32)
+        self._rows = NumpyTradingEnv(self.many)
+        self.action_space = self._rows.single_action_space
+        self.observation_space = self._rows.single_observation_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Begin an episode. A seed makes this and all later start days repeatable; see `TradingEnv.reset`."""
         super().reset(seed=None if seed is None else require_seed(seed))
-        obs, _ = self.many.reset(seed=seed)
-        return self._dense(obs), {}
+        obs, _ = self._rows.reset(seed=seed)
+        return obs[0], {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Trade on an action [A]. Raises InputError if it is not finite."""
-        scaled = self.reach * np.asarray(action, dtype=np.float32).clip(-1, 1)
-        _, reward, terminated, truncated, info = self.many.step(scaled[None])
-        return self._dense(info["final_obs"]), reward.item(), bool(terminated), bool(truncated), {}
-
-    def _dense(self, obs: dict[str, Tensor]) -> Array:
-        return np.concatenate([self.table[int(obs["row"])], obs["state"][0].numpy()])
+        _, reward, terminated, truncated, info = self._rows.step(np.asarray(action)[None])
+        return info["final_obs"][0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
 
 def _as_dict(obs: Observation) -> dict[str, Tensor]:
