@@ -7,6 +7,7 @@ from made_markets import NAN, make_market, random_market
 from finpod.errors import InputError
 from finpod.lookahead.future import back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.market.tape import Tape
+from finpod.records import Finding, Severity
 from finpod.simulator import simulate_market
 
 
@@ -73,10 +74,16 @@ def test_a_fill_at_a_price_that_was_seen_is_named(monkeypatch, fill):
     )
     rows = np.array([7, 12])
     price = (market.open if fill == "open" else market.close)[7, 0]
-    assert fill_findings(market, rows) == [
-        f"fills: first leak on {market.dates[7]!s:.10}; with fill='{fill}' an order of that decision for {market.tickers[0]} is "
-        f"filled at {price:.6g}, a price the decision has seen"
-    ]
+    (finding,) = fill_findings(market, rows)
+    assert finding == Finding(
+        "fill",
+        Severity.LOOKS_AHEAD,
+        "fills",
+        f"{market.dates[7]!s:.10}",
+        market.tickers[0],
+        size=pytest.approx(price),
+        data={"fill": fill},
+    )
 
 
 def test_a_fill_of_yesterdays_price_is_caught_too(monkeypatch):
@@ -105,10 +112,10 @@ def filled(first, volume=None, **tables):
 @pytest.mark.parametrize("volume", [0.0, NAN, None])
 def test_a_name_that_stands_still_until_its_first_real_bar_is_told(volume):
     market = filled(30, volume)
-    assert back_filled(market, 0, 199) == [
-        f"data: prices of A do not move from {market.dates[0]!s:.10} until its first real bar on {market.dates[30]!s:.10}: "
-        "they look back-filled"
-    ]
+    (finding,) = back_filled(market, 0, 199)
+    first, until = (f"{market.dates[row]!s:.10}" for row in (0, 30))
+    data = {"until": until, "count": 1}
+    assert finding == Finding("backfilled", Severity.LOOKS_AHEAD, "data", first, "A", data=data)
     assert back_filled(market, 31, 199) == []  # the window does not see them
     assert len(back_filled(market, 25, 199)) == 1
 
@@ -120,7 +127,7 @@ def test_closes_filled_with_the_first_open_are_told():
     close = market.close.copy()
     close[30, 0] *= 1.05
     other = make_market(close, volume=market.volume, open=opens)
-    assert "first real bar on" in back_filled(other, 0, 199)[0]
+    assert [finding.kind for finding in back_filled(other, 0, 199)] == ["backfilled"]
     assert back_filled(make_market(close, volume=market.volume), 0, 199) == []
 
 
@@ -128,7 +135,8 @@ def test_several_such_names_are_counted():
     market = filled(30)
     close = market.close.copy()
     close[:25, 1] = close[25, 1]
-    assert back_filled(make_market(close), 0, 199)[0].endswith("look back-filled (2 names so)")
+    (finding,) = back_filled(make_market(close), 0, 199)
+    assert finding.data["count"] == 2
 
 
 def test_honest_prices_are_not_told():
@@ -150,7 +158,7 @@ def test_a_listing_later_than_the_first_row_is_counted_from_its_first_bar():
     close, volume = market.close.copy(), market.volume.copy()
     close[:40, 0] = volume[:40, 0] = NAN
     (finding,) = back_filled(make_market(close, volume=volume), 0, 199)
-    assert f"from {market.dates[40]!s:.10} until its first real bar on {market.dates[60]!s:.10}" in finding
+    assert (finding.day, finding.data["until"]) == tuple(f"{market.dates[row]!s:.10}" for row in (40, 60))
 
 
 def test_noise_is_noise():
