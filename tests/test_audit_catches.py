@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from sklearn.preprocessing import RobustScaler, StandardScaler
 
 from finpod.loading import load_strategy
 from finpod.lookahead.audit import audit, audit_features, quick_audit
+from finpod.market.extra import ExtraData
 from finpod.market.tape import Tape
 from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, MarketView, Momentum, Strategy, equal_parts, top_k
@@ -518,7 +520,8 @@ def test_a_feature_that_reads_a_file_is_told(tmp_path, market, check):
 @BOTH
 @pytest.mark.parametrize("name", [*BUILT_IN, *(str(path) for path in Path("strategies").glob("*.py"))])
 def test_the_reference_strategies_pass(market, name, check):
-    strategy = load_strategy(name)
+    strategy, random = load_strategy(name), np.random.default_rng(0)
+    market = replace(market, extra=ExtraData({"sentiment": random.normal(size=market.shape)}, NAMES))
     traded = market.benchmark_market() if strategy.trades_benchmark and check is quick else market
     assert check(strategy, traded).findings == ()
 
