@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from finpod.batch import Backtests
-    from finpod.lookahead.examination import Progress
+    from finpod.files import Progress
     from finpod.market.data import DateLike, MarketData
     from finpod.measures import Array
     from finpod.result import BacktestResult

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import TypedDict, Unpack, overload
 
@@ -14,6 +13,7 @@ from finpod.batch import Backtests, path_of, run_together
 from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
+from finpod.files import Progress
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
@@ -24,7 +24,6 @@ from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import FeatureTable, Strategy
 
-Progress = Callable[[str, float], None]
 __all__ = ["Path", "Terms", "backtest", "clean_weights", "equal_weight_equity", "simulate"]
 
 

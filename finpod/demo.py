@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod import runs
-from finpod.files import require_free
+from finpod.files import Progress, require_free
 from finpod.market.ledger import Costs
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Demo(NamedTuple):
     """The HTML file."""
 
 
-def run_demo(*, overwrite: bool = False, progress: Callable[[str, float], None] | None = None) -> Demo:
+def run_demo(*, overwrite: bool = False, progress: Progress | None = None) -> Demo:
     """Write strategies/demo, backtests/demo and reports/demo.html under the current folder.
 
     An earlier demo's outputs are replaced; anything else of these names is refused unless `overwrite`. `progress` is

@@ -3,10 +3,11 @@
 import json
 import math
 import os
+import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path, PurePath
@@ -24,6 +25,8 @@ OWN = {
 }
 """What marks a folder as an output of finpod: what that is called, and the names of what else such a folder may hold."""
 
+Progress = Callable[[str, float], None]
+"""A function that is told the step at work and the share of the whole that is done, from 0 to 1."""
 BACKTESTS = Path("backtests")
 """Where runs are kept, relative to the current folder."""
 
@@ -222,6 +225,20 @@ def _swap(path: Path, fresh: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> InputError:
     shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
     return InputError(f"cannot write {shown}: {error.strerror or error}; choose a folder you may write to")
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Version of each package by its name, of Python under 'python'; 'not installed' for a package that is not there."""
+    return {name: platform.python_version() if name == "python" else _version(name) for name in packages}
+
+
+def _version(package: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # such as finpod itself, in a source tree on the path
+        return "not installed"
 
 
 def to_json(value: Any) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod.errors import InputError
-from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, write_bytes
+from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, versions, write_bytes
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -99,13 +98,11 @@ def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any],
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:
     """Content of run.json: what differs from run to run, and is therefore kept out of result.json."""
-    from finpod.market.clean import package_versions
-
     finished = datetime.now(UTC)
     return {
         "command": command,
         "started": f"{started.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "finished": f"{finished:%Y-%m-%dT%H:%M:%SZ}",
         "seconds": round((finished - started).total_seconds(), 3),
-        "versions": {"python": platform.python_version(), **package_versions("torch")},
+        "versions": versions("python", "finpod", "numpy", "pandas", "pyarrow", "torch"),
     }

@@ -10,7 +10,6 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +32,7 @@ from finpod.bench.pods import (
 )
 from finpod.devices import usable_cores
 from finpod.errors import InputError
+from finpod.files import Progress
 from finpod.storage import LocalStore, Store
 from finpod.workers.engine import Engine, InlineEngine
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from finpod.tournament.pod import Slice, Trained
     from finpod.tournament.setup import Plan
 
-Progress = Callable[[str, float], None]
 
 NAMES, DAYS, ENVS = 20, 700, 1024
 """Size of the simulated market, and accounts, of the slices that really train."""

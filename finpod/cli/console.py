@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finpod.errors import EngineError
-from finpod.files import to_json
-
-Report = Callable[[str, float], None]
-"""(what is being done, share that is done in [0, 1])."""
+from finpod.files import Progress, to_json
 
 
 def show_json(value: Any) -> None:
@@ -47,7 +44,7 @@ def remark(text: str) -> None:
 
 
 @contextmanager
-def progress(text: str, *, log: bool = False) -> Iterator[Report]:
+def progress(text: str, *, log: bool = False) -> Iterator[Progress]:
     """A bar on stderr while the block runs, moved by the callable it yields.
 
     Where stderr is no terminal there is no bar; for a long block, `log` has a line a tenth instead. What the block
@@ -60,7 +57,7 @@ def progress(text: str, *, log: bool = False) -> Iterator[Report]:
 @contextmanager
 def watched(
     events: Path | None = None, run: Path | None = None, storage: str | None = None
-) -> Iterator[tuple[Report, Callable[[Any], None]]]:
+) -> Iterator[tuple[Progress, Callable[[Any], None]]]:
     """A live view of a tournament on stderr, and event files for TensorBoard in `events`, while the block runs.
 
     Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead. After
@@ -107,7 +104,7 @@ def _again(run: Path, storage: str | None) -> str:
 
 
 @contextmanager
-def _bar(text: str, log: bool) -> Iterator[Report]:
+def _bar(text: str, log: bool) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -121,7 +118,7 @@ def _bar(text: str, log: bool) -> Iterator[Report]:
         yield lambda doing, share: bar.update(task, description=doing, completed=share)
 
 
-def _lines() -> Report:
+def _lines() -> Progress:
     passed = -1
 
     def report(doing: str, share: float) -> None:

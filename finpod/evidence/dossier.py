@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from finpod.decisions import decisions_of
 from finpod.evidence.baselines import baselines_for
 from finpod.evidence.capacity import capacity, cost_sweep
 from finpod.evidence.fan import fan
+from finpod.files import Progress
 from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.playing import played
 from finpod.lookahead.reach import Kept
@@ -27,7 +28,6 @@ from finpod.strategy import EqualWeight, FeatureTable, Strategy
 
 AUDITED = 2
 """Days that every backtest has audited; `finpod audit` takes more."""
-Progress = Callable[[str, float], None]
 
 
 def as_it_is(strategy: object) -> Kept | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from finpod.decisions import decide_once
 from finpod.errors import FinpodError, StrategyError
+from finpod.files import Progress
 from finpod.lookahead.carrying import Copies, Copy
 from finpod.lookahead.future import with_noise_after
 from finpod.lookahead.reach import Kept
@@ -24,7 +25,6 @@ KINDS = CUT, NOISE
 """Kinds of markets without a future: later rows are left out, or replaced by noise."""
 HISTORY, AFTER = 400, 130
 """Rows up to a day and after it that a piece of the market has: a year to warm up, and half a year to look ahead."""
-Progress = Callable[[str, float], None]
 Result = Callable[[MarketData, FeatureTable, int], Array]
 """(market, its features, row) -> what is compared, [N] or [N, F]."""
 

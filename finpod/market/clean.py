@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
+from finpod.files import versions
 from finpod.market.actions import adjust
 from finpod.market.bad_bars import mask_impossible, mask_volumes
 from finpod.market.data import MarketData
@@ -123,14 +123,7 @@ def _clean(
 
 def package_versions(*more: str) -> dict[str, str]:
     """Versions of finpod and of the packages that shaped the data."""
-    return {package: _version(package) for package in (*_PACKAGES, *more)}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a source tree on the path, not installed
-        return "not installed"
+    return versions(*_PACKAGES, *more)
 
 
 def _tidying(bars: pd.DataFrame) -> RepairLedger:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
+from finpod.files import Progress
 from finpod.market.clean import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.indexes import AUTO, Index, index_members, index_named, settled
@@ -23,7 +24,7 @@ from finpod.market.repairs import RepairLedger
 from finpod.market.sessions import GRACE, NEW_YORK, sessions_of
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import Membership, read_members, static_members
-from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, Report, gather
+from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, gather
 
 YAHOO = "https://query2.finance.yahoo.com"
 LONGEST_PAUSE = np.timedelta64(14, "D")
@@ -58,7 +59,7 @@ def fetch_market(
     base_url: str | None = None,
     patience: Patience | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
-    report: Report = lambda doing, share: None,
+    report: Progress = lambda doing, share: None,
 ) -> MarketData:
     """Daily bars of a universe over [start, end], both days included, today if there is no end.
 
@@ -125,7 +126,7 @@ def _collect(
     harvest: Harvest,
     patience: Patience,
     base_url: str | None,
-    report: Report,
+    report: Progress,
 ) -> dict[str, Reason]:
     """Bring in what is not in the harvest yet; the reasons of the names that did not come."""
     if harvest.bars.keys() >= set(names):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from finpod.errors import InputError
-from finpod.files import to_json, write_bytes, write_text
+from finpod.files import Progress, to_json, write_bytes, write_text
 
 REQUEST = "request.json"
 _BARS = re.compile(r"bars_(?P<name>[^_]+)_(?P<digest>[0-9a-f]{16})\.parquet")
@@ -58,8 +58,6 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[[Sequence[str]], Answer]
-Report = Callable[[str, float], None]
-"""(what is being done, share that is done in [0, 1])."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +161,7 @@ def gather(
     patience: Patience,
     *,
     ends: float,
-    report: Report = lambda doing, share: None,
+    report: Progress = lambda doing, share: None,
 ) -> dict[str, Reason]:
     """Ask for all names that are not in the harvest yet; the reasons of those that did not come in.
 

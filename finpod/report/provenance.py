@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from finpod.backtesting.sentences import finding_sentence, reason, unchecked
 from finpod.backtesting.text import describe_terms, who_varies
 from finpod.figures import count, money, percent, ratio
+from finpod.files import versions
 from finpod.market.repairs import repair_lines, suspicion_lines
 from finpod.periods import describe
 from finpod.records import Audit
@@ -111,16 +111,14 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         *_flat(manifest),
         *((label, "; ".join(line.strip() for line in lines)) for label, lines in checks if lines),
     ]
-    versions = [
-        (name, _version(name)) for name in ("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")
-    ]
+    made_with = versions("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")
     groups = [
         ("Run", run),
         ("Data", data),
         ("Agent", _flat(agent)),
         ("Search", _flat(result.search) if result.trials > 1 else []),
         ("Look-ahead audit", _audit(result.audit)),
-        ("This report was made with", versions),
+        ("This report was made with", list(made_with.items())),
     ]
     return [(title, rows) for title, rows in groups if rows]
 
@@ -222,10 +220,3 @@ def _is_figure(value: Any) -> bool:
 def _words(key: str) -> str:
     text = str(key).replace("_", " ").replace("cagr", "CAGR")
     return text[:1].upper() + text[1:]
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
