@@ -36,8 +36,12 @@ YEAR, SLACK = 366, 4
 """Below so many days from first to last, so many of them may be holidays or weekends that are no fair share."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Shortest and longest gap in days of bars of which a year has so many; months of sessions are up to 33 days apart."""
+LONG_GAP = 10
+"""Times the median gap from which a gap is a hole in the data."""
 CONTRADICTION = 1.1
 """Factor from which a number given by hand contradicts the measured one; 2 where the dates are too few to measure."""
+FEWEST_GUESSED = 5
+"""Fewer dates contradict nothing."""
 
 
 class PeriodsWarning(UserWarning):
@@ -52,7 +56,7 @@ class Periods(NamedTuple):
     bars_per_session: float
     """Bars on one date, the median; 1 for daily and rarer bars."""
     rate: float
-    """Sessions a year before it became a usual number; NaN without two dates."""
+    """Sessions a year between long gaps, before it became a usual number; NaN without two dates."""
     is_measured: bool
     """Whether the dates were enough to measure it."""
     note: str
@@ -71,18 +75,24 @@ def measure(dates: Array) -> Periods:
     gaps = np.diff(sessions).astype(np.int64)
     span = int(gaps.sum())
     rate = len(gaps) * 365.25 / span if span else math.nan
+    short = gaps[gaps <= LONG_GAP * np.median(gaps)] if span else gaps
+    dense = len(short) * 365.25 / short.sum() if span else math.nan
     if len(sessions) < FEWEST_DATES or span < FEWEST_DAYS:
         regular = _regular(gaps)
         note = (
             f"{len(sessions)} dates over {span} days are too few to measure the sessions a year; {DEFAULT} are assumed"
         )
-        return Periods(regular or DEFAULT, bars, rate, bool(regular), "" if regular else f"{note}, {_WAY_OUT}")
+        return Periods(regular or DEFAULT, bars, dense, bool(regular), "" if regular else f"{note}, {_WAY_OUT}")
+    tolerance = TOLERANCE + (SLACK / span if span < YEAR else 0.0)
     nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
-    if abs(rate / nearest - 1) <= TOLERANCE + (SLACK / span if span < YEAR else 0.0):
-        return Periods(nearest, bars, rate, True, "")
-    sessions_per_year = round(rate) if rate >= 1 else rate
-    note = f"the dates are {sessions_per_year:g} sessions a year, which is no usual number; yearly figures use it"
-    return Periods(sessions_per_year, bars, rate, True, f"{note}, {_WAY_OUT}")
+    is_usual = abs(rate / nearest - 1) <= tolerance
+    number = nearest if is_usual else round(rate) if rate >= 1 else rate
+    note = ""
+    if abs(dense / number - 1) > tolerance:
+        note = f"the dates are {number:g} sessions a year, but {dense:.0f} without gaps of up to {gaps.max()} days"
+    elif not is_usual:
+        note = f"the dates are {number:g} sessions a year, which is no usual number"
+    return Periods(number, bars, dense, True, f"{note}; yearly figures use {number:g}, {_WAY_OUT}" if note else "")
 
 
 _WAY_OUT = "give periods_per_year if another number is right"
@@ -100,13 +110,12 @@ def _regular(gaps: Array) -> int | None:
 def contradiction(periods_per_year: float, dates: Array) -> str:
     """What speaks against a number given by hand for `dates` [T]; empty if the two agree or the dates are too few."""
     measured = measure(dates)
-    number, limit = measured.per_year, CONTRADICTION
+    number, rate, limit = measured.per_year, measured.rate * measured.bars_per_session, CONTRADICTION
     if not measured.is_measured:
-        sessions = len(np.unique(np.asarray(dates).astype("datetime64[D]")))
-        number, limit = measured.rate * measured.bars_per_session, 2.0
-        if sessions < 5:
+        number, limit = rate, 2.0
+        if len(np.unique(np.asarray(dates).astype("datetime64[D]"))) < FEWEST_GUESSED:
             return ""
-    if max(periods_per_year / number, number / periods_per_year) <= limit:
+    if any(max(periods_per_year / each, each / periods_per_year) <= limit for each in (number, rate)):
         return ""
     return (
         f"periods_per_year is {periods_per_year:g}, but the dates are about {number:,.0f} bars a year; yearly figures use "

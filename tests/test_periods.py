@@ -116,7 +116,6 @@ def test_too_few_dates_are_252_with_a_note(dates, fragment):
     ("dates", "expected"),
     [
         (sessions(300, first="2012-01-03", every=3), 84),
-        (np.r_[sessions(250, first="2012-01-03"), sessions(250, first="2018-01-02")], 71),  # a gap of five years
         (days("2020-01-01", 1200, "4D"), 91),
         (days("1990-12-31", 30, "2YE"), 0.5),
     ],
@@ -126,6 +125,16 @@ def test_other_numbers_are_rounded_with_a_note(dates, expected):
     assert found.sessions_per_year == pytest.approx(expected, abs=0.01)
     assert "no usual number" in found.note
     assert found.is_measured
+
+
+@pytest.mark.parametrize(("years", "expected"), [(5, 71), (2, 126)])
+def test_holes_of_years_are_told(years, expected):
+    dates = np.r_[sessions(251, first="2012-01-03"), sessions(251, first=f"{2013 + years}-01-02")]
+    found = measure(dates)
+    assert found.sessions_per_year == pytest.approx(expected, abs=1)
+    assert re.search(r"sessions a year, but 25\d without gaps of up to \d+ days; yearly figures use", found.note)
+    assert contradiction(252, dates) == ""
+    assert contradiction(52, dates) != ""
 
 
 def test_a_gap_of_a_month_changes_nothing():
