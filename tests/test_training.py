@@ -7,6 +7,7 @@ import pytest
 import torch
 from made_agents import CONFIG, FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
+from made_tournaments import records_of
 
 import finpod
 from finpod.ensemble import load_ensemble
@@ -164,6 +165,8 @@ def test_d12_the_number_of_contenders_is_told(market, trained):
 
 def test_d14_the_device_is_told_and_a_missing_one_refused(market, trained, tmp_path, monkeypatch):
     assert trained.provenance["device"] == "cpu"
+    tiny_train(market, tmp_path / "told" / "tiny")
+    assert records_of(tmp_path / "told" / "tiny" / "log-0.jsonl")[0]["run"]["device"] == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert "cuda" in refusal(market, tmp_path, device="cuda")

@@ -70,16 +70,21 @@ def run_entry(
     *,
     features: str | Sequence[str] | None,
     functions: Sequence[str],
+    device: str,
     market: Mapping[str, Any],
     asked: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The entry `run` of a log; its keys are fields of `Recorded`. Paths are absolute, so that they hold in every folder."""
+    """The entry `run` of a log: fields of `Recorded`, and the device that the driver computes on.
+
+    Paths are absolute, so that they hold in every folder.
+    """
     return {
         "out": str(out.absolute()),
         "storage": storage if storage is None or "://" in storage else str(Path(storage).absolute()),
         "seeds": list(seeds),
         "features": features if features is None or isinstance(features, str) else list(features),
         "functions": list(functions),
+        "device": device,
         "market": dict(market),
         "asked": dict(asked),
     }

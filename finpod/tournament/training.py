@@ -137,6 +137,7 @@ def train(
     arena = make_arena(market, train, validation, trading, fill, features, here, threads)
     say = progress or (lambda doing, share: None)
     plans = [replace(first, seed=seed + s) for s in range(seeds)]
+    every, device = [plan.seed for plan in plans], "cuda" if where.gpus else here
     require_place(target, storage, resume=resume, fork=fork, overwrite=overwrite)
     say("features", 0.0)
     remarks = feature_remarks(arena.panel)
@@ -144,15 +145,11 @@ def train(
         warnings.warn(remarks[0], stacklevel=2)
     with (
         closing(open_engine(arena, where)) as engine,  # whatever can fail has, before an earlier run is cleared away
-        unfinished(
-            target, storage, resume=resume, fork=fork, overwrite=overwrite, seeds=[plan.seed for plan in plans]
-        ) as place,
+        unfinished(target, storage, resume=resume, fork=fork, overwrite=overwrite, seeds=every) as place,
     ):
-        run = run_entry(
-            target, storage, [plan.seed for plan in plans], **_by_name(features), market=market.origin, asked=asked
-        )
+        run = run_entry(target, storage, every, device=device, market=market.origin, asked=asked, **_by_name(features))
         runs = _run_all(arena, plans, config or PPOConfig(), engine, place, say, watch, fork is not None, remarks, run)
-        ensemble = _ensemble(arena, runs, target, features, "cuda" if where.gpus else here)
+        ensemble = _ensemble(arena, runs, target, features, device)
         ensemble.provenance = {
             **ensemble.provenance,
             "validation_scores": validation_scores(arena, runs, ensemble),
