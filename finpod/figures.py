@@ -98,13 +98,17 @@ def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], w
     Rows may have fewer cells than there are headings.
     """
     heads = [textwrap.wrap(plain(name), width) or [""] for name in head]
-    cells = [[*row, *[""] * (len(heads) - len(row))] for _, row in rows]
-    widths = [max(map(len, [*lines, *(row[i] for row in cells)])) for i, lines in enumerate(heads)]
     upside_down = zip_longest(*(reversed(lines) for lines in heads), fillvalue="")  # headings end beside the figures
-    lines = [("", list(line)) for line in upside_down][::-1]
-    lines += [(label, row) for (label, _), row in zip(rows, cells, strict=True)]
-    longest = max(len(label) for label, _ in rows)
-    return ["  ".join([label.ljust(longest), *map(str.rjust, row, widths)]).rstrip() for label, row in lines]
+    lines = [["", *line] for line in upside_down][::-1]
+    lines += [[label, *row, *[""] * (len(heads) - len(row))] for label, row in rows]
+    return in_columns(lines, [False] + [True] * len(heads))
+
+
+def in_columns(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Lines of cells as text, each column as wide as its widest cell; `right` says which columns are aligned right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    aligned = ([c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines)
+    return ["  ".join(cells).rstrip() for cells in aligned]
 
 
 def plain(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finpod.errors import EngineError
+from finpod.figures import in_columns
 from finpod.files import Progress, to_json
 
 
@@ -30,12 +31,8 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows with the same keys under the keys as headings, numbers to the right."""
     if not rows:
         return
-    texts = [list(rows[0])] + [[_text(value) for value in row.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    right = [isinstance(value, (int, float)) for value in rows[0].values()]
-    for line in texts:
-        cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
-        print("  ".join(cells).rstrip())
+    lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    print("\n".join(in_columns(lines, [isinstance(value, (int, float)) for value in rows[0].values()])))
 
 
 def remark(text: str) -> None:
