@@ -113,6 +113,7 @@ def _description(
         "end": f"{days[-1]:%Y-%m-%d}",
         "data_hash": result.data_hash,
         "in_sample": result.in_sample,
+        "periods_per_year": result.sessions_per_year,
         "warnings": records(result.warnings),
         "notes": notes,
         "dates": CLOCK,

@@ -22,6 +22,7 @@ from finpod.comparison.runs import compare
 from finpod.errors import DataError, InputError
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
+from finpod.export import export
 from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
 from finpod.market.store import load_snapshot, save_snapshot
@@ -575,6 +576,16 @@ def test_g05_weekly_runs_are_compared_at_52():
         InputError, match=r"has 52 bars a year and .* 252 sessions a year; compare daily runs with daily"
     ):
         compare([runs[0], daily])
+
+
+def test_g05_an_export_says_how_many_returns_a_year_it_has(tmp_path):
+    market = finpod.load_market(table_of(days("2017-01-01", 200, "7D"), seed=4))
+    result = finpod.backtest(finpod.load_strategy("equal-weight"), market)
+    notes = export(result, tmp_path / "weekly")
+    assert sum("count 252 returns a year" in note and "these data have 52" in note for note in notes) == 1
+    assert json.loads((tmp_path / "weekly" / "export.json").read_text())["periods_per_year"] == 52
+    daily = finpod.backtest(finpod.load_strategy("equal-weight"), make_market(prices(300)))
+    assert not any("returns a year" in note for note in export(daily, tmp_path / "daily"))
 
 
 @pytest.mark.parametrize("command", ["backtest equal-weight", "audit equal-weight", "data check bars.csv", "data show"])
