@@ -1,39 +1,205 @@
-"""Names of columns in tables of prices."""
+"""Names of columns in price files: which hold dates, tickers and numbers, as vendors spell them."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-_ALIASES = {
-    "adjclose": "adj_close",
-    "adj._close": "adj_close",
-    "adjusted_close": "adj_close",
-    "close/last": "close",
-    "symbol": "ticker",
-    "timestamp": "date",
-    "datetime": "date",
-    "dividends": "dividend",
-    "dividend_amount": "dividend",
-    "stock_splits": "split",
-    "split_coefficient": "split",
-    "splits": "split",
-    "vol.": "volume",
+import pandas as pd
+
+from finpod.market.parsing import BLANK
+from finpod.market.stamps import holds_dates
+
+NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+"""Numbers that a bar may have; only `close` is required."""
+
+_WORDS = {
+    "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
+    dlycaldt exchangedate observationdate pricedate quotedate asofdate businessdate dtyyyymmdd windowstart opentime
+    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp t ts dt datum fecha data""",
+    "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol actsymbol tscode stockcode seccode
+    securitycode code instrument instrumentid instrumentcode security securityid asset assetid underlying
+    underlyingsymbol underlyingticker stock stockid contract pair currencypair coin scrip scripcode ric permno sid secid
+    gvkey isin figi cusip ncusip sedol wkn""",
+    "descriptions": """name names company companyname comnam conm issuer stockname securityname assetname shortname
+    longname brandname""",
+    "others": """adjopen adjhigh adjlow adjvolume unadjustedvolume vwap average avg mid bid ask spread trades tradecount
+    count numberoftrades transactions totaltrades turnover amount tottrdval change changepercent changeovertime pctchange
+    pctchg chg ret retx return returns logreturn openinterest openint oi marketcap mktcap shrout sharesoutstanding
+    prevclose preclose previousclose currency exchange mic market country sector industry industrytag per period interval
+    frequency timeframe time label note notes comment series source variation var + capitalgains tickvol factor member
+    benchmarkclose benchmarkopen year month""",
 }
-_UNNAMED = ("", "unnamed:_0", "index")
+DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
+"""Words for dates, for symbols and identifiers, for names of companies, each with the preferred first; and for columns that
+finpod does not read. A column of dates must also hold dates, and names of companies are read where there is no symbol."""
+
+_CLOSES = {
+    "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",
+    "last": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
+    ultimo""",
+}
+_SPELLINGS = {
+    "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
+    ouverture apertura abertura""",
+    "high": "high highprice pxhigh askhi dlyhigh prchd hoch hochst plushaut maximo massimo maxima",
+    "low": "low lowprice pxlow bidlo dlylow prcld tief tiefst plusbas minimo minima",
+    "close": f"{_CLOSES['close']} {_CLOSES['last']}",
+    "adj_close": """adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice
+    adjustedprice adjusted adj""",
+    "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty volumen volumes
+    stucke""",
+    "dividend": "dividend dividends dividendamount exdividend divcash cashdividend div",
+    "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
+}
+SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
+"""Field -> words for it, the preferred first: of several columns for a field the first is read."""
+ANY_PRICE = frozenset(_CLOSES["last"].split())
+"""Words for a close that a table may use for something else."""
+_FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
+
+_OWN_DATES, _OWN_TICKERS = ("date", "datetime", "timestamp"), ("ticker", "symbol", "tic", "tickersymbol", "permno")
+"""Words for dates and tickers in a table of the user's own, whose other columns may have any name."""
+_LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
+"""What vendors of bars in JSON call their columns."""
+_KNOWN = frozenset((*_OTHERS, *_FIELDS))
+_NUMBER = re.compile(
+    r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
+)
+_LISTED = 12
+"""Columns that a message lists."""
+_UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.\d+)?")
+
+
+def word(label: Any) -> str:
+    """The label in small letters without accents and marks: "5. Adjusted Close*" is adjustedclose, "<VOL>" is vol."""
+    text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
+    text = "".join(character for character in text if not unicodedata.combining(character))
+    return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
+
+
+def field_of(label: Any) -> str | None:
+    """The field that a label stands for: "Adj Close" is adj_close; None for no field."""
+    return _FIELDS.get(word(label))
+
+
+def spelled_out(labels: Sequence[str]) -> list[str]:
+    """The labels, single letters of bars (o, h, l, c, v, t) spelled out where these are all that finpod does not know."""
+    bars = {"o", "h", "l", "c"} <= set(labels) and all(
+        label in _LETTERS or is_word(label, DATES, TICKERS, DESCRIPTIONS, _OTHERS) for label in labels
+    )
+    return [_LETTERS.get(label, label) for label in labels] if bars else list(labels)
+
+
+def is_word(label: Any, *words: Sequence[str]) -> bool:
+    """Whether the label is one of some words."""
+    return any(word(label) in known for known in words)
+
+
+def is_unnamed(label: Any) -> bool:
+    """Whether the label is empty, or what pandas writes for a column or level without a name."""
+    return _UNNAMED.fullmatch(word(label)) is not None
 
 
 def canonical(label: Any) -> str:
-    """The name under which finpod knows a column: "Adj Close", "5. adjusted close" and "Adjclose" are adj_close."""
-    spelled = re.sub(r"^\d+\.\s*", "", str(label).replace("\ufeff", "").strip().strip("*<>").strip().lower())
-    spelled = re.sub(r"[\s_]+", "_", spelled)
-    return _ALIASES.get(spelled, spelled)
+    """Name of a column in a table of the user's own: date, ticker, the field that it spells out, or the label with "_" for
+    spaces, in small letters."""
+    field = field_of(label)
+    if is_word(label, _OWN_DATES):
+        return "date"
+    if is_word(label, _OWN_TICKERS):
+        return "ticker"
+    if field is not None and word(label) not in (*ANY_PRICE, "vol", "div", "adj"):
+        return field
+    return re.sub(
+        r"[\s_]+", "_", re.sub(r"^\d+\.\s*", "", str(label).replace("\ufeff", "").strip().strip("*<>").lower())
+    )
 
 
 def canonical_columns(labels: Sequence[Any]) -> list[str]:
-    """The columns' names; a first column without a name holds the dates, where no other does."""
+    """The names of the columns (see `canonical`); a first column without a name holds the dates, where no other does."""
     names = [canonical(label) for label in labels]
-    if names and names[0] in _UNNAMED and "date" not in names:
+    if names and is_unnamed(labels[0]) and "date" not in names:
         names[0] = "date"
     return names
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column of a table, or a level of its row index."""
+
+    label: str
+    values: pd.Series
+    """[rows], with a dtype of numpy or pandas."""
+    level: bool = False
+    """Whether it is a level of the row index."""
+
+    @cached_property
+    def word(self) -> str:
+        """The label as a word (see `word`)."""
+        return word(self.label)
+
+    @cached_property
+    def unnamed(self) -> bool:
+        """Whether it has no name of its own. A column of decimal numbers called index has one."""
+        return is_unnamed(self.label) and not (self.word == "index" and self.kind == "number")
+
+    @property
+    def known(self) -> bool:
+        """Whether its name says what it holds, and it may hold that."""
+        if self.word in TICKERS or self.word in DESCRIPTIONS:
+            return self.identifies
+        return self.word in _KNOWN or (self.word in DATES and holds_dates(self.values, digits=True))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Its different values as text, without those that stand for a missing one."""
+        texts = (str(value).strip() for value in pd.unique(self.values.dropna()))
+        return [text for text in texts if text.lower() not in BLANK]
+
+    @cached_property
+    def kind(self) -> str:
+        """What it holds: "dates", "whole" numbers, "number", "text" or "blank", by all of its values."""
+        if self.values.dtype.kind in "iub":
+            return "number" if self.values.dtype.kind == "b" else "whole"
+        if self.values.dtype.kind == "f":
+            return "number" if self.values.notna().any() else "blank"
+        if holds_dates(self.values):
+            return "dates"
+        if not self.texts:
+            return "blank"
+        if all(text.isdecimal() for text in self.texts):
+            return "whole"
+        if all(_NUMBER.fullmatch(text) for text in self.texts):
+            return "number"
+        return "dates" if holds_dates(pd.Series(self.texts[:1], dtype=object)) else "text"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing, not even words for missing values."""
+        return self.kind == "blank" and set(map(str, self.values.dropna().unique())) <= {""}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds whole numbers, perhaps as floats."""
+        return self.kind == "whole" or (self.values.dtype.kind == "f" and bool((self.values.dropna() % 1 == 0).all()))
+
+    @property
+    def identifies(self) -> bool:
+        """Whether a column with a word for tickers may hold some: text, or whole numbers."""
+        if self.word in ("ticker", "symbol"):
+            return True
+        if self.values.dtype.kind == "f":  # whole numbers of which one is missing
+            return self.is_whole and bool(self.values.isna().any()) and self.kind != "blank"
+        return self.kind in ("text", "whole")
+
+
+def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
+    """The labels of some columns for a message, after the word for one or for several of them."""
+    more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
+    labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
+    return f"{one if len(columns) == 1 else several} {labels}{more}".strip()

@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.columns import canonical, canonical_columns
+from finpod.market.columns import NUMBERS, canonical, canonical_columns
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
 from finpod.market.files import read_table
 from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
-from finpod.market.tidy import FIELDS
 from finpod.market.timeline import Timeline, parse_stamps, timeline_of
 from finpod.measures import Array
 
@@ -28,7 +27,7 @@ Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, T
 
 KEYS = ("date", "ticker", "known_at")
 """Columns that say of what day, of what ticker, and since when a value is known."""
-TABLES = {*KEYS, *FIELDS, "factor", "member", "benchmark", "dividend", "split"}
+TABLES = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names of finpod's own tables, which a column of values cannot have."""
 FEATURES = {
     *("residual_momentum_12_1", "momentum_12_1", "return_63", "return_126", "return_252", "smooth_momentum_126"),

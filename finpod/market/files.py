@@ -1,51 +1,48 @@
-"""Price files as they come: long, wide or one name each, as parquet or CSV, alone or in a folder; read, not yet judged."""
+"""Price files: parquet or CSV, alone or in a folder, as tables. `layouts.py` recognises what they hold."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.market.columns import canonical_columns
-from finpod.market.parsing import is_ticker
+from finpod.market.columns import DESCRIPTIONS, TICKERS, is_unnamed, is_word, word
+from finpod.market.headers import header_of
+from finpod.market.parsing import BLANK, is_ticker, normal_ticker
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
-"""Bytes from which a CSV's separator and header are read."""
+"""Bytes from which the separator and header of a CSV are read."""
+_LINES = 40
+"""Lines in which the header is looked for."""
 _SEPARATORS = ",;\t|"
-_BLANK = ["", "NaN", "nan", "null", "NULL", "N/A", "n/a", "#N/A"]
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.title(), "NaN")})
 
 
-class _Header(NamedTuple):
-    """The first two lines of a CSV."""
+def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
+    """One parquet or CSV file as it is; pandas' metadata in parquet restore its index, tickers in a CSV stay text.
 
-    separator: str
-    columns: list[str]
-    two_levels: bool
-    """Whether the second line belongs to the header, as in the tables that yfinance gives."""
-
-
-def read_table(source: Path, *, decimal: str = ".") -> pd.DataFrame:
-    """One parquet or CSV file as it is; dates and tickers of a CSV stay text.
-
-    A CSV may be separated by commas, semicolons, tabs or bars, start with a byte-order mark, and have a header of two
-    lines (field and ticker). Raises InputError for another kind of file and DataError for one that cannot be read.
+    A CSV may be separated by commas, semicolons, tabs or bars, start with a byte-order mark or titles, and have a header of
+    two levels. Such a header is known by what it says: a line with a close above a line of tickers, or a line of fields
+    below one of tickers. Raises InputError for another kind of file and DataError for one that cannot be read.
     """
     kind = source.suffix.lower()
     if kind not in KINDS:
         raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, one row a bar")
     try:
-        return pd.read_parquet(source) if kind == ".parquet" else _read_csv(source, decimal)
-    except (OSError, ValueError, UnicodeDecodeError, pa.ArrowException, pd.errors.ParserError) as error:
-        reason = first_line(error)
-        raise DataError(f"{source.name} cannot be read ({reason}); fetch or export it again") from error
+        return _read_parquet(source) if kind == ".parquet" else _read_csv(source, decimal, ticker_column)
+    except (OSError, ValueError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise DataError(f"{source.name} cannot be read ({first_line(error)}); fetch or export it again") from error
 
 
 def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
@@ -81,57 +78,84 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def ticker_of(source: Path) -> str:
-    """The ticker that a file is named for: AAPL.csv, daily_AAPL.csv and AAPL_1d.csv hold AAPL.
+    """The ticker in the name of a file: AAPL.csv, daily_AAPL.csv and AAPL_1d.csv hold AAPL.
 
-    The one part in capitals among those that _ or a space separate, else the whole name. Raises DataError if that could
-    not be a ticker.
+    The one part in capitals among those that _, a space or a comma separates, else the whole name. Raises DataError if
+    that could not be a ticker.
     """
-    parts = re.split(r"[_ ]", source.stem)
+    parts = re.split(r"[_ ,]", source.stem)
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else source.stem
-    if not is_ticker(ticker):
+    if not is_ticker(normal_ticker(ticker)):
         raise DataError(
-            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=", argument="ticker"
+            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or name the file for it",
+            argument="ticker",
         )
     return ticker
 
 
-def _read_csv(source: Path, decimal: str) -> pd.DataFrame:
-    header = _header(source)
-    if header.two_levels:
-        return pd.read_csv(
-            source, sep=header.separator, header=[0, 1], index_col=0, encoding="utf-8-sig", decimal=decimal
-        )
+def _read_parquet(source: Path) -> pd.DataFrame:
+    """A parquet file as a frame with the index that it was written with."""
+    try:
+        return pd.read_parquet(source)
+    except TypeError:  # pandas wrote the name of an Arrow dtype that it cannot read
+        table = pq.read_table(source)
+        metadata = table.schema.pandas_metadata
+        for column in metadata["columns"]:
+            column["numpy_type"] = "object"
+        return table.replace_schema_metadata({"pandas": json.dumps(metadata)}).to_pandas()
+
+
+def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
+    """A CSV as a frame: numbers where a column has only these and words for missing ones, text else."""
     from pyarrow import csv as arrow_csv
 
-    text = pa.dictionary(pa.int32(), pa.string())
-    names = canonical_columns(header.columns)
+    lines = _first_lines(source)
+    separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
+    header = header_of(
+        [(at, [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]) for at, line in lines]
+    )
+    names = [str(at) for at in range(len(header.labels))]
+    options = arrow_csv.ConvertOptions(
+        null_values=_BLANK,
+        true_values=[],
+        false_values=[],
+        timestamp_parsers=["none"],  # a stamp keeps its offset as text
+        decimal_point=decimal,
+        column_types={
+            name: _TEXT for name, label in zip(names, header.labels, strict=True) if _stays_text(label, ticker_column)
+        },
+    )
     table = arrow_csv.read_csv(
         source,
-        parse_options=arrow_csv.ParseOptions(delimiter=header.separator),
-        convert_options=arrow_csv.ConvertOptions(
-            null_values=_BLANK,
-            decimal_point=decimal,
-            column_types={
-                label: text for label, name in zip(header.columns, names, strict=True) if name in ("date", "ticker")
-            },
-        ),
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=header.lines),
+        parse_options=arrow_csv.ParseOptions(delimiter=separator),
+        convert_options=options,
     )
-    return table.to_pandas()
+    frame = table.to_pandas(date_as_object=False)
+    if header.levels is None:
+        return frame.set_axis(header.labels, axis=1)
+    return frame.set_axis(pd.MultiIndex.from_tuples(header.labels, names=header.levels), axis=1)
 
 
-def _header(source: Path) -> _Header:
+def _stays_text(label: Any, ticker_column: str | None) -> bool:
+    """Whether a column of a CSV is read as text: tickers, which may have leading zeros, and what may be such, and dates."""
+    if isinstance(label, tuple):
+        return False
+    chosen = ticker_column is not None and word(label) == word(ticker_column)
+    return chosen or is_unnamed(label) or is_word(label, TICKERS, DESCRIPTIONS, ("date", "datetime", "timestamp"))
+
+
+def _first_lines(source: Path) -> list[tuple[int, str]]:
+    """The first lines that are not blank, with their numbers. Raises ValueError for a file that is no text."""
     with source.open("rb") as stream:
         head = stream.read(_HEAD)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError("it is in UTF-16; save it as UTF-8")
     if b"\0" in head:
         raise ValueError("it is not text")
-    lines = head.decode("utf-8-sig", errors="replace").splitlines()[:2]
-    if not any(lines):
+    text = head.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    lines = [(at, line) for at, line in enumerate(text.split("\n")) if line.strip()]
+    if not lines:
         raise ValueError("it is empty")
-    separator = max(_SEPARATORS, key=lines[0].count)
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=separator)]
-    below = rows[1][1:] if len(rows) == 2 else []
-    two_levels = len(below) > 0 and all(cell and not re.fullmatch(r"[\d.,$+-]+", cell) for cell in below)
-    return _Header(separator, next(csv.reader(lines[:1], delimiter=separator)), two_levels)
+    return lines[:_LINES]

@@ -19,11 +19,12 @@ from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.files import files_of, read_table, ticker_of
 from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
 from finpod.market.joins import join_renamed, newest_symbol
+from finpod.market.layouts import Layout, recognise
 from finpod.market.parsing import normal_ticker
 from finpod.market.renames import Rename, Renames
 from finpod.market.sample import sample_market
 from finpod.market.store import MANIFEST, load_snapshot
-from finpod.market.tidy import has_tickers, join_bars, mark_of, tidy_bars
+from finpod.market.tidy import join_bars, mark_of, tidy_bars, tidy_layout
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo import fetch_market
 from finpod.periods import DEFAULT, check_periods
@@ -39,12 +40,13 @@ PATHS = ("path", "members", "renames", "extra")
 
 
 def load_market(
-    path: str | PathLike[str] | pd.DataFrame,
+    path: str | PathLike[str] | pd.DataFrame | pd.Series,
     *,
     members: Members = None,
     benchmark: str | None = AUTO,
     allow_missing: bool = False,
     ticker: str | None = None,
+    ticker_column: str | None = None,
     calendar: str | None = AUTO,
     periods_per_year: float | None = None,
     day_first: bool | None = None,
@@ -55,15 +57,17 @@ def load_market(
 ) -> MarketData:
     """Bars from a parquet or CSV file (or a frame), a folder of such files, a snapshot folder, or the word "sample".
 
-    Tables may be long, wide or of one name (see `read_bars`); prices are adjusted for splits and dividends once, and
-    repaired or masked where they cannot be right (see `finpod.market.clean.build_market`). The rows of the ticker
-    `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker, from, to_exclusive;
-    or the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500); or a list of tickers;
-    or None, which takes every name for all time (survivorship!). Members of an index without prices are left out and named
-    in `manifest["missing"]`; a name of a list without prices is an error unless `allow_missing`. Rows that are no session of
-    the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose session is not over at `now`
-    (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the calendar of the index that
-    `members` names, and QQQ and XNYS without one.
+    Tables may have any layout that `finpod.market.layouts.recognise` knows. `ticker` says whose bars a table without
+    tickers holds, `ticker_column` which column holds the tickers. Tickers have one spelling (see
+    `finpod.market.parsing.normal_ticker`) in the bars, the members and the benchmark. Prices are adjusted for splits and
+    dividends once, and repaired or masked where they cannot be right (see `finpod.market.clean.build_market`). The rows
+    of the ticker `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker,
+    from, to_exclusive; or the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500);
+    or a list of tickers; or None, which takes every name for all time (survivorship!). Members of an index without prices
+    are left out and named in `manifest["missing"]`; a name of a list without prices is an error unless `allow_missing`.
+    Rows that are no session of the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose
+    session is not over at `now` (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the
+    calendar of the index that `members` names, and QQQ and XNYS without one.
     The bars of a renamed listing become one series under its newest symbol, by a bundled table and by `renames`: a mapping
     such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.joins.join_renamed`).
     The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
@@ -75,6 +79,7 @@ def load_market(
     check_periods(DEFAULT if periods_per_year is None else periods_per_year)
     origin = _origin(dict(locals()))
     index = _index_of(members)
+    path = path.to_frame() if isinstance(path, pd.Series) else path
     if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
         sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
@@ -82,11 +87,8 @@ def load_market(
         market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
         return replace(market, origin=origin)
     benchmark, calendar = settled(benchmark, calendar, index)
-    if isinstance(path, pd.DataFrame):
-        name, bars = "the frame", tidy_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
-    else:
-        name = Path(path).name
-        bars = read_bars(path, ticker=ticker, day_first=day_first, decimal=decimal)
+    reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
+    name, bars = _named_bars(path, **reading)
     bars = join_renamed(bars, renames, name)
     joins: list[Rename] = bars.attrs.get("renamed", [])
     if benchmark is not None:
@@ -111,6 +113,13 @@ def load_market(
     )
     market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
     return replace(market, origin=origin)
+
+
+def _named_bars(path: str | PathLike[str] | pd.DataFrame, **reading: Any) -> tuple[str, pd.DataFrame]:
+    """What messages call a frame, file or folder, and its tidy bars; `reading` are arguments of `read_bars`."""
+    if isinstance(path, pd.DataFrame):
+        return "the frame", tidy_bars(path, **reading)
+    return Path(path).name, read_bars(path, **reading)
 
 
 def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,13 +150,15 @@ def read_bars(
     path: str | PathLike[str],
     *,
     ticker: str | None = None,
+    ticker_column: str | None = None,
     day_first: bool | None = None,
     decimal: str | None = None,
 ) -> pd.DataFrame:
-    """The tidy bars of a parquet or CSV file, or of all such files of a folder, as they stand there (see `tidy_bars`).
+    """The tidy bars of a parquet or CSV file, or of all such files of a folder (see `tidy_bars`).
 
-    A file without tickers holds the name it is called after, or `ticker`. `day_first` and `decimal` decide what the dates
-    and numbers of the files leave open. Raises InputError for what cannot be found and DataError for what cannot be used.
+    The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` names the column
+    of tickers where its name does not tell. `day_first` and `decimal` decide what the dates and numbers leave
+    open. Raises InputError for what cannot be found and DataError for what cannot be used.
     """
     source = Path(path)
     if source.is_dir():
@@ -158,23 +169,32 @@ def read_bars(
             )
         if ticker is not None:
             raise InputError(f"ticker={ticker} names one file; the files of the folder {source} are named for theirs")
-        return join_bars([_read(file, None, day_first, decimal) for file in files], source.name)
+        parts = [_read(file, None, ticker_column, day_first, decimal) for file in files]
+        return join_bars(parts, source.name, [file.name for file in files])
     if not source.is_file():
         raise InputError(
             f"there is no market {source}; give a parquet or CSV file, a snapshot folder or {SAMPLE!r}",
             argument="market",
         )
-    return _read(source, ticker, day_first, decimal)
+    return _read(source, ticker, ticker_column, day_first, decimal)
 
 
-def _read(source: Path, ticker: str | None, day_first: bool | None, decimal: str | None) -> pd.DataFrame:
-    frame = read_table(source)
-    mark = mark_of(frame, decimal, source.name)
-    if mark == ",":  # what was read with a point, such as 1.234 shares, has another meaning
-        frame = read_table(source, decimal=mark)
-    if ticker is None and not has_tickers(frame):
-        ticker = ticker_of(source)
-    return tidy_bars(frame, ticker=ticker, name=source.name, day_first=day_first, decimal=mark)
+def _read(
+    source: Path, ticker: str | None, ticker_column: str | None, day_first: bool | None, decimal: str | None
+) -> pd.DataFrame:
+    """The tidy bars of one file."""
+    name = source.name
+
+    def layout_with(mark: str) -> Layout:
+        frame = read_table(source, decimal=mark, ticker_column=ticker_column)
+        return recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
+
+    layout = layout_with(".")
+    mark = mark_of(layout, decimal, name)
+    if mark == ",":  # numbers that were read with a point, such as 1.234 shares, have another meaning
+        layout = layout_with(mark)
+    file_ticker = ticker_of(source) if layout.one_name and ticker is None else None
+    return tidy_layout(layout, mark, name=name, ticker=ticker, file_ticker=file_ticker, day_first=day_first)
 
 
 def _index_of(members: Members) -> Index | None:

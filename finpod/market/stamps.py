@@ -48,11 +48,13 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
     """Whether the column holds dates, by its dtype or its first value; `digits` admits YYYYMMDD and seconds since 1970."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
+    if column.dtype.kind in "iufb" and not digits:
+        return False
     present = column.dropna()
     if present.empty:
         return False
     if column.dtype.kind in "iuf":
-        return digits and _unit(present.iloc[:1].astype(float)) is not None
+        return _unit(present.iloc[:1].astype(float)) is not None
     first = str(present.iloc[0]).strip()
     if digits and first.isdecimal():
         return _unit(pd.Series([float(first)])) is not None

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from finpod.errors import DataError
-from finpod.market.columns import canonical, canonical_columns
-from finpod.market.history import ACTIONS
-from finpod.market.parsing import Tickers, decimal_mark, is_text, one_spelling, parse_numbers, parse_tickers
+from finpod.errors import DataError, InputError
+from finpod.market.columns import NUMBERS
+from finpod.market.layouts import Layout, ask_for_tickers, recognise
+from finpod.market.parsing import (
+    Tickers,
+    decimal_mark,
+    is_text,
+    normal_ticker,
+    one_spelling,
+    parse_numbers,
+    parse_tickers,
+)
 from finpod.market.repairs import PLACES
 from finpod.market.stamps import parse_dates
 from finpod.measures import Array
 
-FIELDS = ("open", "high", "low", "close", "adj_close", "volume")
-"""Columns of numbers that a table of bars may have; only `close` is required."""
-_NUMBERS = (*FIELDS, *ACTIONS)
 _LISTED = 5
 """Spellings that `reading` lists."""
 
@@ -27,44 +32,116 @@ def tidy_bars(
     frame: pd.DataFrame,
     *,
     ticker: str | None = None,
+    ticker_column: str | None = None,
     name: str = "the frame",
     day_first: bool | None = None,
     decimal: str | None = None,
 ) -> pd.DataFrame:
     """One row a bar: `date` datetime64[ns], `ticker` categorical, float64 numbers, sorted by date and ticker.
 
-    Takes flat tables with a `date` and a `ticker` column (or `ticker=` for one name, the dates perhaps as index), wide
-    ones with a column of closes for each name, and tables with columns (field, ticker) or (ticker, field), in any order
-    and spelling. Rows given twice are dropped; two different rows for one name and day are an error. What was decided or
-    changed stands in `attrs` (`reading`, `offsets`, `repairs`). Raises DataError for what cannot be used.
+    Takes every layout that `finpod.market.layouts.recognise` knows. `ticker` says whose bars a table without tickers
+    holds, `ticker_column` which column holds the tickers. Rows given twice are dropped; two different rows for one name
+    and day are an error. What was decided or changed is in `attrs` (`reading`, `offsets`, `repairs`). Raises DataError for
+    what cannot be used.
     """
-    flat = _flat(frame, ticker, name)
-    missing = [c for c in ("date", "ticker", "close") if c not in flat.columns]
-    if missing:
-        way_out = " (give ticker= for the bars of one name)" if missing == ["ticker"] else ""
-        raise DataError(
-            f"{name} has no column {missing[0]}{way_out}; bars need date, ticker and close (open, high, low, "
-            "adj_close and volume where known)"
-        )
-    if flat.columns.has_duplicates:
-        raise DataError(f"{name} has two columns for {flat.columns[flat.columns.duplicated()][0]}; keep one")
-    if flat.empty:
+    layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
+    if layout.one_name and ticker is None:
+        text = f"{name} has no column ticker (give ticker= for the bars of one name, or ticker_column=)"
+        raise DataError(text, argument="ticker")
+    return tidy_layout(layout, mark_of(layout, decimal, name), name=name, ticker=ticker, day_first=day_first)
+
+
+def tidy_layout(
+    layout: Layout,
+    mark: str,
+    *,
+    name: str,
+    ticker: str | None = None,
+    file_ticker: str | None = None,
+    day_first: bool | None = None,
+) -> pd.DataFrame:
+    """The tidy bars of a table whose layout is known (see `tidy_bars`); `mark` is the decimal mark.
+
+    Bars of one name are those of `ticker`, or else of `file_ticker`. Without `ticker` their dates must neither repeat
+    nor run back and forth, which several names in one table would.
+    """
+    if layout.dates.empty or not layout.numbers:
         raise DataError(f"{name} holds no bar; check the dates and the names that were asked for")
-    dates = parse_dates(flat["date"], name, day_first)
-    mark = mark_of(flat, decimal, name)
-    tickers = parse_tickers(flat["ticker"], name)
-    spelled_alike = _spellings(tickers, dates.days, name)
-    tidy = pd.DataFrame({"date": dates.days, "ticker": tickers.names})
-    for column in flat.columns[2:]:
-        tidy[column] = parse_numbers(flat[column], column, name, mark)
+    dates = parse_dates(layout.dates, name, day_first)
+    if layout.one_name and ticker is None:
+        _check_order(dates.days, layout, name)
+    tickers = _tickers_of(layout, ticker, file_ticker, name)
+    tidy = pd.DataFrame({"date": np.repeat(dates.days, len(tickers.names) // len(dates.days)), "ticker": tickers.names})
+    for field, values in _values(layout, mark, name).items():
+        tidy[field] = values
+    spelled_alike = "" if ticker is not None else _spellings(tickers, tidy["date"].to_numpy(), name)
     tidy, repairs = _in_order(tidy, name)
-    spelled = "numbers read with a decimal comma" if mark == "," else ""
+    comma = "numbers read with a decimal comma" if mark == "," else ""
     tidy.attrs = {
-        "reading": [sentence for sentence in (dates.reading, spelled, spelled_alike) if sentence],
+        "reading": [sentence for sentence in (dates.reading, comma, *layout.reading, spelled_alike) if sentence],
         "offsets": list(dates.offsets),
         "repairs": repairs,
     }
     return tidy
+
+
+def mark_of(layout: Layout, decimal: str | None, name: str) -> str:
+    """The decimal mark of a table's numbers (see `decimal_mark`)."""
+    text = [(field, values) for (field, _), values in layout.numbers.items() if is_text(values)]
+    return decimal_mark([values for _, values in text], [field == "volume" for field, _ in text], decimal, name)
+
+
+def _check_order(days: Array, layout: Layout, name: str) -> None:
+    """Raise DataError if the dates of a table without tickers repeat, or run back and forth."""
+    steps = np.diff(days).astype(np.int64)
+    backward = steps < 0
+    if (steps != 0).all() and (backward.all() or not backward.any()):
+        return
+    again = pd.Series(days).duplicated().to_numpy()
+    turn = int(np.argmax(backward != backward[0])) + 1
+    fault = (
+        f"repeat, such as {days[again][0]!s:.10}"
+        if again.any()
+        else f"run back and forth, such as at {days[turn]!s:.10}"
+    )
+    raise DataError(
+        f"{name} has no column of tickers and dates that {fault}, so it may hold several names. "
+        f"{ask_for_tickers(layout.columns)}",
+        argument="ticker_column",
+    )
+
+
+def _tickers_of(layout: Layout, ticker: str | None, file_ticker: str | None, name: str) -> Tickers:
+    """The tickers of all bars, [T] or [T * N]: those of the table, one name being called `ticker` where that is given."""
+    if layout.tickers is not None:
+        tickers = parse_tickers(layout.tickers, name)
+    else:
+        labels = list(dict.fromkeys(label or ticker or file_ticker for _, label in layout.numbers))
+        columns = parse_tickers(pd.Series(labels, dtype=object), name)
+        if len(columns.names.categories) < len(labels):
+            twice = pd.Series(columns.names).duplicated(keep=False)
+            one, other, *_ = (label for label, again in zip(labels, twice, strict=True) if again)
+            raise DataError(f"{name} has the columns {one} and {other}, which are one name; keep one of them")
+        rows = len(layout.dates)
+        tickers = Tickers(*(column.take(np.tile(np.arange(len(labels)), rows)) for column in columns))
+    if ticker is None or layout.one_name:
+        return tickers
+    if len(tickers.names.categories) > 1:
+        raise InputError(
+            f"ticker is {ticker!r}, and {name} holds {len(tickers.names.categories)} names, such as "
+            f"{' and '.join(tickers.names.categories[:2])}; leave ticker out"
+        )
+    return Tickers(*(column.rename_categories([normal_ticker(ticker)]) for column in tickers))
+
+
+def _values(layout: Layout, mark: str, name: str) -> dict[str, Array]:
+    """Field -> float64 [T], or [T * N] where columns are tickers: date by date, in the order of the first mention."""
+    position = {label: at for at, label in enumerate(dict.fromkeys(label for _, label in layout.numbers))}
+    fields = [field for field in NUMBERS if any(field == known for known, _ in layout.numbers)]
+    values = {field: np.full((len(layout.dates), len(position)), np.nan) for field in fields}
+    for (field, label), column in layout.numbers.items():
+        values[field][:, position[label]] = parse_numbers(column, field, name, mark)
+    return {field: table.ravel() for field, table in values.items()}
 
 
 def _spellings(tickers: Tickers, days: Array, name: str) -> str:
@@ -85,102 +162,54 @@ def _spellings(tickers: Tickers, days: Array, name: str) -> str:
     return f"names in one spelling: {', '.join(changed[:_LISTED])}{more}" if changed else ""
 
 
-def join_bars(parts: Sequence[pd.DataFrame], name: str) -> pd.DataFrame:
-    """Several tables of tidy bars as one; what they say in `attrs` goes along."""
-    categories = sorted({label for part in parts for label in part["ticker"].cat.categories})
+def join_bars(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str] = ()) -> pd.DataFrame:
+    """Several tables of tidy bars as one, with all that their `attrs` say. `files` are the names of the parts.
+
+    Raises DataError for two different bars of one name and day, naming the files.
+    """
+    spelling = one_spelling(label for part in parts for label in part["ticker"].cat.categories)
+    categories = pd.Index(sorted(set(spelling.values())), dtype=object)
     joined = pd.concat(
-        [part.assign(ticker=part["ticker"].cat.set_categories(categories)) for part in parts], ignore_index=True
+        [part.assign(ticker=_respelled(part["ticker"].cat, spelling, categories)) for part in parts], ignore_index=True
     )
-    columns = ["date", "ticker", *(c for c in _NUMBERS if c in joined)]
-    tidy, again = _in_order(joined[columns], name)
+    columns = ["date", "ticker", *(c for c in NUMBERS if c in joined)]
+    part_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    tidy, again = _in_order(joined[columns], name, part_of_row, files)
     attrs: dict[str, list[Any]] = {key: [] for key in ("reading", "offsets", "repairs")}
     for part in parts:
-        for key, found in attrs.items():
-            found += [item for item in part.attrs.get(key, ()) if key == "repairs" or item not in found]
+        for key, items in attrs.items():
+            items += [item for item in part.attrs.get(key, ()) if key == "repairs" or item not in items]
+    attrs["reading"] += _joined_files(parts, files)
     attrs["repairs"] += [entry for entry in again if entry["kind"] != UNSORTED]
     tidy.attrs = attrs
     return tidy
 
 
-def mark_of(frame: pd.DataFrame, said: str | None, name: str) -> str:
-    """The decimal mark of a table's numbers (see `decimal_mark`)."""
-    names = canonical_columns(frame.columns) if frame.columns.nlevels == 1 else []
-    found = [(field, frame.iloc[:, at]) for at, field in enumerate(names) if field in _NUMBERS]
-    text = [(field, column) for field, column in found if is_text(column)]
-    return decimal_mark([column for _, column in text], [field == "volume" for field, _ in text], said, name)
+def _respelled(tickers: Any, spelling: Mapping[str, str], categories: pd.Index) -> pd.Categorical:
+    """The tickers of a part, in the spelling of all parts."""
+    position = categories.get_indexer([spelling[label] for label in tickers.categories])
+    return pd.Categorical.from_codes(position[tickers.codes], categories)
 
 
-def _flat(frame: pd.DataFrame, ticker: str | None, name: str) -> pd.DataFrame:
-    """The known columns under their names, date and ticker first."""
-    if frame.columns.nlevels == 2:
-        frame = _from_two_levels(frame, name)
-    elif frame.index.names != [None] or isinstance(frame.index, pd.DatetimeIndex):
-        frame = frame.rename_axis(index=lambda label: label or "date").reset_index()
-    names = canonical_columns(frame.columns)
-    if _is_wide(names):
-        return _from_wide(frame, names.index("date"))
-    frame = frame.set_axis(names, axis=1)
-    if ticker is not None:
-        frame = frame.assign(ticker=ticker)
-    return frame.loc[:, [c for c in ("date", "ticker", *_NUMBERS) if c in frame.columns]]
-
-
-def has_tickers(frame: pd.DataFrame) -> bool:
-    """Whether a table says which names its bars belong to, in a column or by its columns."""
-    names = canonical_columns(frame.columns) if frame.columns.nlevels == 1 else ["ticker"]
-    known = frame.index.names != [None] or isinstance(frame.index, pd.DatetimeIndex)
-    return "ticker" in names or _is_wide(["date", *names] if known else names)
-
-
-def _is_wide(names: Sequence[str]) -> bool:
-    """Whether the columns are dates and names: no close, no ticker, and hardly a field (OPEN is a ticker, too)."""
-    fields = len(set(names) & set(_NUMBERS))
-    return "date" in names and not {"close", "ticker"} & set(names) and len(names) - 1 > 2 * fields
-
-
-def _from_wide(frame: pd.DataFrame, date: int) -> pd.DataFrame:
-    """Flat closes from a column of dates and one of closes for each name."""
-    closes = frame.drop(columns=frame.columns[date])
-    columns = {
-        "date": np.repeat(frame.iloc[:, date].to_numpy(), closes.shape[1]),
-        "ticker": _tiled(closes.columns, len(frame)),
-        "close": closes.to_numpy().ravel(),
-    }
-    return pd.DataFrame(columns)
-
-
-def _from_two_levels(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Flat bars from columns (field, ticker) or (ticker, field), the dates as index."""
-    levels = [frame.columns.get_level_values(level) for level in (0, 1)]
-    spelled = [[canonical(label) for label in level] for level in levels]
-    field = int("close" in spelled[1])
-    fields, labels = np.array(spelled[field], dtype=object), levels[1 - field].to_numpy()
-    tickers = pd.Index(labels).unique()
-    columns = {
-        "date": np.repeat(frame.index.to_numpy(), len(tickers)),
-        "ticker": _tiled(tickers, len(frame)),
-    }
-    for known in dict.fromkeys(fields):
-        part = frame.loc[:, fields == known].set_axis(labels[fields == known], axis=1)
-        if part.columns.has_duplicates:
-            raise DataError(
-                f"{name} has two columns for {known} of {part.columns[part.columns.duplicated()][0]}; keep one"
-            )
-        columns[known] = part.reindex(columns=tickers).to_numpy().ravel()
-    return pd.DataFrame(columns)
-
-
-def _tiled(labels: pd.Index, times: int) -> pd.Categorical:
-    return pd.Categorical.from_codes(np.tile(np.arange(len(labels)), times), labels.astype(str))
+def _joined_files(parts: Sequence[pd.DataFrame], files: Sequence[str]) -> list[str]:
+    """Sentences for `reading`: names whose bars come from several files of one name each."""
+    holders: dict[str, list[str]] = {}
+    for part, file in zip(parts, files, strict=False):
+        if len(part["ticker"].cat.categories) == 1:
+            holders.setdefault(part["ticker"].cat.categories[0], []).append(file)
+    return [f"{ticker} joined from {' and '.join(of)}" for ticker, of in holders.items() if len(of) > 1]
 
 
 UNSORTED = "rows put in order of date"
 _AGAIN = "duplicate rows dropped"
 
 
-def _in_order(bars: pd.DataFrame, name: str) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def _in_order(
+    bars: pd.DataFrame, name: str, part_of_row: Array | None = None, files: Sequence[str] = ()
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The bars sorted by date and ticker, rows given twice once, and the repairs that this was."""
     repairs = []
+    part = np.zeros(len(bars), dtype=np.int64) if part_of_row is None else part_of_row
     day, code = bars["date"].to_numpy().astype(np.int64), bars["ticker"].cat.codes.to_numpy()
     by_name = np.argsort(code, kind="stable")
     back = np.flatnonzero((np.diff(day[by_name]) < 0) & (np.diff(code[by_name]) == 0)) + 1
@@ -188,12 +217,12 @@ def _in_order(bars: pd.DataFrame, name: str) -> tuple[pd.DataFrame, list[dict[st
         repairs.append(_entry(UNSORTED, bars, by_name[back], "row", by_name[back] + 1, "in order"))
     order = np.lexsort((code, day))
     if (np.diff(order) < 0).any():
-        bars = bars.take(order).reset_index(drop=True)
+        bars, part = bars.take(order).reset_index(drop=True), part[order]
     date, code = bars["date"].to_numpy(), bars["ticker"].cat.codes.to_numpy()
     again = np.r_[False, (date[1:] == date[:-1]) & (code[1:] == code[:-1])]
     if again.any():
         rows = np.flatnonzero(again)
-        _check_alike(bars, rows, name)
+        _check_alike(bars, rows, name, part, files)
         repairs.append(_entry(_AGAIN, bars, rows, "bar", "given twice", "once"))
         bars = bars[~again].reset_index(drop=True)
     return bars, repairs
@@ -210,14 +239,16 @@ def _entry(kind: str, bars: pd.DataFrame, rows: Array, column: str, was: Any, be
     return {"kind": kind, "count": len(rows), "places": places}
 
 
-def _check_alike(bars: pd.DataFrame, rows: Array, name: str) -> None:
+def _check_alike(bars: pd.DataFrame, rows: Array, name: str, part: Array, files: Sequence[str]) -> None:
     """Raise DataError if a row differs from the row above it, which has the same name and day."""
     numbers = bars.columns[2:]
     one, other = bars[numbers].to_numpy()[rows], bars[numbers].to_numpy()[rows - 1]
     differs = ~((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
     if differs.any():
         row = rows[int(np.argmax(differs))]
+        first, second = sorted(part[[row - 1, row]])
+        where = f" in its files {files[first]} and {files[second]}" if files and first != second else ""
         raise DataError(
-            f"{name} has two different bars for {bars['ticker'].iloc[row]} on {bars['date'].iloc[row]:%Y-%m-%d}; "
+            f"{name} has two different bars for {bars['ticker'].iloc[row]} on {bars['date'].iloc[row]:%Y-%m-%d}{where}; "
             "finpod needs one bar a name and session"
         )

@@ -1,0 +1,129 @@
+"""A random small market is written in every layout, and read back as it was; only what fits two readings is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from finpod.errors import DataError
+from finpod.market.columns import field_of
+from finpod.market.sources import read_bars
+
+NAMES = ["AAA", "BRK-B", "VOD.L", "7203.T", "10107", "^GSPC", "COIN", "T", "TRUE", "NA", "NAN", "OPEN", "LOW", "LAST"]
+FIELDS = ["close", "open", "volume"]
+STYLES = {
+    "plain": (",", "{:.2f}".format),
+    "exponent": (",", "{:.6e}".format),
+    "euro": (";", "€{:,.2f}".format),
+    "comma": (";", lambda number: f"{number:,.2f}".replace(",", "\u00a0").replace(".", ",")),
+}
+BLANK = ["", "null", "N/A", "-", "nan", "None"]
+LAYOUTS = ["long", "wide", "field first", "ticker first", "labels", "index", "index of tickers", "folder"]
+
+
+@st.composite
+def markets(draw):
+    """A table with rows (date, ticker) and a close, perhaps an open and a volume; some names begin late."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
+    days = pd.bdate_range("2024-01-02", periods=draw(st.integers(3, 6)), name="date")
+    fields = FIELDS[: draw(st.integers(1, 3))]
+    cents = draw(
+        st.lists(st.integers(100, 3_000_000), min_size=len(days) * len(names), max_size=len(days) * len(names))
+    )
+    close = pd.DataFrame(np.reshape(cents, (len(days), len(names))) // 2 * 2 + 1, index=days, columns=names) / 100
+    late = [draw(st.integers(0, len(days) - 1)) if draw(st.booleans()) else 0 for _ in names]
+    if draw(st.booleans()):
+        late = [max(first, 1) for first in late]  # the first row of all is empty
+    close = close.where(np.arange(len(days))[:, None] >= np.array(late))
+    table = close.rename_axis("ticker", axis=1).stack(future_stack=True).to_frame("close").sort_index()
+    return table.assign(open=table["close"] + 0.25, volume=table["close"] * 100).loc[:, fields]
+
+
+@st.composite
+def writings(draw):
+    """How a market is written: layout, kind of file, style of numbers, and what is named."""
+    return {
+        "layout": draw(st.sampled_from(LAYOUTS)),
+        "kind": draw(st.sampled_from(["csv", "parquet"])),
+        "style": draw(st.sampled_from([*STYLES])),
+        "blank": draw(st.sampled_from(BLANK)),
+        "named": draw(st.booleans()),
+        "swapped": draw(st.booleans()),
+    }
+
+
+def laid_out(market, layout, named, swapped):
+    """The market as a frame of the layout; levels and columns of the index lose their names unless `named`."""
+    if layout == "long":
+        table = market.reset_index()
+        return table.sample(frac=1, random_state=0) if swapped else table
+    if layout == "index":
+        table = market.swaplevel() if swapped else market
+        return table if named else table.rename_axis([None, None])
+    if layout == "index of tickers":
+        return market.reset_index("date").rename_axis("ticker" if named else None)
+    if layout == "wide":
+        table = market["close"].unstack()
+    else:
+        table = market.unstack()
+        table = table.swaplevel(axis=1).sort_index(axis=1) if layout == "ticker first" else table
+    if layout == "labels":
+        table.columns = [f"{ticker}.{field}" if swapped else f"{field}_{ticker}" for field, ticker in table.columns]
+    levels = table.columns.nlevels
+    called = ["ticker" if label == "ticker" else "field" for label in table.columns.names] if named else [None] * levels
+    called = [None] if layout == "labels" else called
+    table = table.rename_axis(called if levels > 1 else called[0], axis=1)
+    return table if named else table.rename_axis(None)
+
+
+def refused(market, layout, kind, named, **_):
+    """Whether the rule refuses the market in this layout."""
+    names = list(market.index.unique("ticker"))
+    words = [name for name in names if field_of(name)]
+    if layout == "wide" and (kind == "csv" or not named):  # a CSV has no place for the name of the columns' index
+        return "LAST" in names or 3 * len(words) > len(names)
+    if layout == "labels":
+        return bool(words)
+    blank, numbers = set(names) <= {"NA", "NAN"}, "10107" in names
+    if layout.startswith("index") and not named:  # whole numbers without a name may be row numbers
+        return blank or (names == ["10107"] and (kind == "csv" or layout == "index of tickers"))
+    return layout == "field first" and kind == "csv" and not named and (numbers or blank)
+
+
+def write(table, path, style, blank, **_):
+    """Write a frame: as numbers to parquet, in the style to a CSV."""
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+        return
+    separator, spell = STYLES[style]
+    text = table.apply(lambda column: column.map(spell, na_action="ignore") if column.dtype.kind == "f" else column)
+    text = text.astype(object).where(table.notna(), blank)
+    text.to_csv(path, sep=separator)
+
+
+@given(market=markets(), how=writings())
+@settings(max_examples=80, deadline=None)
+def test_every_layout_is_read_back_as_it_was(tmp_path_factory, market, how):
+    names = list(market.index.unique("ticker"))
+    assume(how["layout"] != "wide" or not all(map(field_of, names)))  # Date,LAST is of one name
+    assume(how["layout"] != "labels" or names != ["LAST"])  # close_LAST is what Nasdaq.com calls the close
+    folder = tmp_path_factory.mktemp("market")
+    if how["layout"] == "folder":
+        path = folder
+        for ticker, bars in market.groupby("ticker"):
+            write(bars.droplevel("ticker"), folder / f"{ticker}.{how['kind']}", **how)
+    else:
+        path = folder / f"bars.{how['kind']}"
+        write(laid_out(market, how["layout"], how["named"], how["swapped"]), path, **how)
+    if refused(market, **how):
+        with pytest.raises(DataError) as caught:
+            read_bars(path)
+        assert "\n" not in str(caught.value)
+        return
+    bars = read_bars(path)
+    fields = ["close"] if how["layout"] == "wide" else list(market)
+    found = bars.astype({"ticker": "str"}).set_index(["date", "ticker"])[fields].dropna(how="all").sort_index()
+    expected = market[fields].dropna(how="all").sort_index()
+    pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=1e-12, check_index_type=False)
+    assert set(bars["ticker"].cat.categories) == set(names)
