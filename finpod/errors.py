@@ -6,6 +6,8 @@ FinpodError             one line: the value that is wrong and the way out; the c
 ├── StrategyError       a strategy that cannot be loaded, or that decided something impossible
 ├── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
 └── EngineError         the engine that runs pods has ended; the run can be resumed
+
+ReportWarning           a part of a report that could not be made and was left out; the command line prints it and goes on
 """
 
 import difflib
@@ -54,6 +56,10 @@ class EngineError(FinpodError):
     def __init__(self, what: str, advice: str = "go on with resume=True") -> None:
         super().__init__(f"{what}; {advice}", argument="resume")
         self.what = what
+
+
+class ReportWarning(UserWarning):
+    """A part of a report that could not be made and was left out."""
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:

@@ -25,11 +25,11 @@ from finpod.report.drawing import (
     date_axis,
     new_figure,
     recolour,
-    report_style,
     to_svg,
 )
 from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
-from finpod.report.rivals import rival_charts
+from finpod.report.pages import Picture
+from finpod.report.rivals import fan_chart, fees_chart, sizes_chart
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -38,24 +38,6 @@ HALF_YEAR = 126
 """Sessions in the rolling windows of the report; a quarter of a year for histories that are shorter than one year."""
 
 _FEWEST_MONTHS = 3
-
-
-def draw(result: BacktestResult) -> dict[str, Chart]:
-    """All charts of a result, by name."""
-    with report_style():
-        return {
-            "equity": equity_chart(result),
-            "drawdown": drawdown_chart(result),
-            "relative": relative_chart(result),
-            "sharpe": sharpe_chart(result),
-            "volatility": volatility_chart(result),
-            "years": years_chart(result),
-            "exposure": exposure_chart(result),
-            "turnover": turnover_chart(result),
-            "months": months_chart(result),
-            "quantiles": quantiles_chart(result),
-            **rival_charts(result),
-        }
 
 
 def rolling_window(result: BacktestResult) -> int:
@@ -156,10 +138,8 @@ def months_chart(result: BacktestResult) -> Chart:
         return Chart(title, f"Fewer than {_FEWEST_MONTHS} months.", "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zipline is not needed; pandas deprecations inside pyfolio
-        try:
-            from pyfolio.plotting import plot_monthly_returns_dist
-        except ImportError as error:
-            return Chart(title, f"Not drawn: pyfolio-reloaded cannot be imported ({error}).", "")
+        from pyfolio.plotting import plot_monthly_returns_dist
+
         figure, axes = new_figure()
         days = pd.DatetimeIndex(periods.astype("datetime64[ns]")).tz_localize("UTC")
         plot_monthly_returns_dist(pd.Series(values, days), ax=axes)
@@ -232,3 +212,27 @@ def _rolling_chart(
         to_svg(figure, name),
         CURVES,
     )
+
+
+CHARTS = (
+    Picture("equity", "Value of the account", equity_chart, wide=True),
+    Picture("drawdown", "Drawdown", drawdown_chart, wide=True),
+    Picture("relative", "Relative to equal weight", relative_chart, wide=True),
+    Picture("sharpe", "Rolling Sharpe ratio", sharpe_chart),
+    Picture("volatility", "Rolling volatility", volatility_chart),
+    Picture("years", "Return by calendar year", years_chart),
+    Picture("exposure", "Invested share and largest holding", exposure_chart),
+    Picture("turnover", "Turnover", turnover_chart),
+    Picture("months", "Distribution of monthly returns", months_chart),
+    Picture("quantiles", "Spread of daily, weekly and monthly returns", quantiles_chart),
+    Picture(
+        "fan",
+        "Relative to the median random portfolio",
+        fan_chart,
+        wide=True,
+        needed=lambda result: len(result.fan) > 0,
+    ),
+    Picture("fees", "CAGR by fee a side", fees_chart, needed=lambda result: bool(result.cost_sweep)),
+    Picture("sizes", "CAGR by size of the account", sizes_chart, needed=lambda result: bool(result.capacity)),
+)
+"""The charts of a result, in the order in which they are drawn."""

@@ -25,6 +25,7 @@ from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
 from finpod.measures import drawdowns, session_dates
 from finpod.periods import yearly_note
+from finpod.report.pages import Draft, Picture, Section
 from finpod.report.provenance import Table, provenance
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ _WIDEST = 7
 def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
     """Write the page of `comparison` to `path`, whole or not at all, and return the path.
 
-    Equal comparisons give equal bytes. Raises InputError if the file exists and `overwrite` is false, or cannot be
-    written.
+    Equal comparisons give equal bytes. A chart or a section that raises an error is left out, with one line in its place and
+    a ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
     """
     target = Path(path)
     refuse_existing(target, overwrite)
@@ -62,43 +63,22 @@ def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: boo
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:
-    """The page as HTML; `title` stands at its head."""
-    from finpod.report.drawing import report_style
-    from finpod.report.pages import fill
-
-    with report_style():
-        charts = {"growth": growth_chart(comparison), "drawdown": fall_chart(comparison)}
+    """The page as HTML; `title` stands at its head. Warns of each part that was left out."""
     heading = title or f"{len(comparison.runs)} runs compared"
-    return fill("compare.html.j2", charts, title=heading, **contents(comparison))
-
-
-def contents(comparison: Comparison) -> dict[str, Any]:
-    """All that the page prints beside its charts, by the name the template uses."""
-    days = comparison.equity.index
-    return {
-        "start": f"{days[0]:%Y-%m-%d}",
-        "end": f"{days[-1]:%Y-%m-%d}",
-        "returns": f"{len(days) - 1:,} return{'s' if len(days) > 2 else ''}",
-        "summary": summary(comparison),
-        "selection": selection(comparison),
-        "notes": notes(comparison),
-        "legend": dict(zip(_keys(comparison), comparison.runs, strict=True)) | _rival_legend(comparison),
-        "colours": COLOURS,
-        "broken": _keys(comparison)[len(COLOURS) :],
-        "figures": figures(comparison),
-        "many": len(comparison.runs) + len(comparison.rivals) > _WIDEST,
-        "yearly_note": yearly_note(comparison.periods_per_year, comparison.periods_per_year),
-        "turnover_note": TURNOVER,
-        "short_note": short_note(len(days) - 1) if comparison.is_short else "",
-        "pairs": pairs(comparison),
-        "pairs_note": pairs_note(comparison),
-        "correlation": correlation(comparison),
-        "provenance": [(name, _origin(run)) for name, run in comparison.runs.items()],
-        "versions": dict(provenance(next(iter(comparison.runs.values()))))["This report was made with"],
-        "risk_free": percent(comparison.risk_free),
-        "level": f"{100 * LEVEL:.0f} %",
-        "resamples": f"{RESAMPLES:,}",
-    }
+    days = " to ".join(f"{comparison.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
+    draft, template = Draft(heading), "_compare.html.j2"
+    legend = dict(zip(_keys(comparison), comparison.runs, strict=True)) | _rival_legend(comparison)
+    shared = {"charts": draft.charts(CHARTS, comparison), "legend": legend}
+    return draft.page(
+        "compare.html.j2",
+        title=heading,
+        days=days,
+        colours=COLOURS,
+        broken=_keys(comparison)[len(COLOURS) :],
+        head={part.name: part.html for part in draft.sections(template, HEAD, comparison, **shared)},
+        lead=draft.sections(template, LEAD, comparison, **shared),
+        sections=draft.sections(template, SECTIONS, comparison, **shared),
+    )
 
 
 def summary(comparison: Comparison) -> str:
@@ -245,3 +225,62 @@ def _origin(run: Any) -> list[tuple[str, str]]:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _span(comparison: Comparison) -> dict[str, Any]:
+    days = comparison.equity.index
+    returns = f"{len(days) - 1:,} return{'s' if len(days) > 2 else ''}"
+    return {"start": f"{days[0]:%Y-%m-%d}", "end": f"{days[-1]:%Y-%m-%d}", "returns": returns}
+
+
+def _is_wide(comparison: Comparison) -> bool:
+    return len(comparison.runs) + len(comparison.rivals) > _WIDEST
+
+
+def _figures(comparison: Comparison) -> dict[str, Any]:
+    table = figures(comparison)
+    note = short_note(len(comparison.equity) - 1) if comparison.is_short else ""
+    yearly = yearly_note(comparison.periods_per_year, comparison.periods_per_year)
+    shown = {"figures": table, "many": _is_wide(comparison)}
+    return shown | {"yearly_note": yearly, "turnover_note": TURNOVER, "short_note": note}
+
+
+def _pairs(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "pairs": pairs(comparison),
+        "pairs_note": pairs_note(comparison),
+        "level": f"{100 * LEVEL:.0f} %",
+        "resamples": f"{RESAMPLES:,}",
+        "correlation": correlation(comparison),
+        "many": _is_wide(comparison),
+    }
+
+
+def _provenance(comparison: Comparison) -> dict[str, Any]:
+    groups = [(name, _origin(run)) for name, run in comparison.runs.items()]
+    versions = dict(provenance(next(iter(comparison.runs.values()))))["This report was made with"]
+    return {"groups": [*groups, ("This page was made with", versions)]}
+
+
+CHARTS = (
+    Picture("growth", "Value of 1 at the first common close", growth_chart, wide=True),
+    Picture("drawdown", "Drawdown", fall_chart, wide=True),
+)
+HEAD = (Section("span", "Common days", _span),)
+LEAD = (
+    Section("summary", "Summary", lambda comparison: {"summary": summary(comparison)}),
+    Section("selection", "Selection", lambda comparison: {"selection": selection(comparison)}),
+    Section("warnings", "Warnings", lambda comparison: {"notes": said} if (said := notes(comparison)) else None),
+)
+SECTIONS = (
+    Section("performance", "Performance", lambda comparison: {}),
+    Section("figures", "Figures", _figures),
+    Section("pairs", "Every two runs", _pairs),
+    Section("provenance", "Provenance", _provenance),
+    Section(
+        "definitions",
+        "How the figures are defined",
+        lambda comparison: {"risk_free": percent(comparison.risk_free)},
+    ),
+)
+"""The parts of the page, in their order."""

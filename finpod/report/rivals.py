@@ -21,18 +21,6 @@ _FEWEST = 3
 """Fees or sizes below which a line says no more than the table."""
 
 
-def rival_charts(result: BacktestResult) -> dict[str, Chart]:
-    """The charts that the result has figures for, by name."""
-    drawn = {"fan": fan_chart(result)} if len(result.fan) else {}
-    if result.cost_sweep:
-        fees = {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}
-        drawn["fees"] = growth_chart(result, fees, "CAGR by fee a side", "fees")
-    if result.capacity:
-        sizes = {amount(size): figures for size, figures in result.capacity.items()}
-        drawn["sizes"] = growth_chart(result, sizes, "CAGR by size of the account", "sizes")
-    return drawn
-
-
 def fan_chart(result: BacktestResult) -> Chart:
     """Bands of random portfolios day by day and the strategy over them, each relative to the median of the portfolios.
 
@@ -64,6 +52,18 @@ def fan_chart(result: BacktestResult) -> Chart:
         ("strategy", "random"),
         wide=True,
     )
+
+
+def fees_chart(result: BacktestResult) -> Chart:
+    """CAGR at each fee."""
+    fees = {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}
+    return growth_chart(result, fees, "CAGR by fee a side", "fees")
+
+
+def sizes_chart(result: BacktestResult) -> Chart:
+    """CAGR at each size of the account."""
+    sizes = {amount(size): figures for size, figures in result.capacity.items()}
+    return growth_chart(result, sizes, "CAGR by size of the account", "sizes")
 
 
 def growth_chart(

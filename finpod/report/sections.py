@@ -1,8 +1,7 @@
-"""What the report says in words and tables: figures ready to print, no markup."""
+"""The sections of the report of a backtest: which there are, and the figures that each prints. No markup."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,13 +9,15 @@ import numpy as np
 from finpod.backtesting.sentences import event_sentence, verdict_lines, warning_sentence
 from finpod.backtesting.text import TURNOVER, columns, describe_terms, headline, short_note, spread_note
 from finpod.evidence.alarms import alarms
+from finpod.evidence.skill import evidence
 from finpod.evidence.warnings import benchmark_cover
-from finpod.figures import count, money, percent, ratio, times
+from finpod.figures import amount, count, money, percent, ratio, times
 from finpod.measures import drawdown_table, period_returns, session_dates
 from finpod.periods import yearly_note
 from finpod.records import GRAVE, ResultWarning
+from finpod.report.pages import Section
 from finpod.report.provenance import Table, members, provenance
-from finpod.report.skill import skill
+from finpod.report.skill import audited, luck, not_run, rules, sweep
 from finpod.report.sources import sources
 
 if TYPE_CHECKING:
@@ -35,63 +36,6 @@ class Cell(NamedTuple):
     """'gain' or 'loss'."""
     strength: float = 0.0
     """How deep the colour is, 0 to 1."""
-
-
-def contents(result: BacktestResult) -> dict[str, Any]:
-    """All that the page prints beside its charts, by the name the template uses."""
-    names, shown = columns(result), skill(result) | {"sources": sources(result)}
-    return shown | {
-        "result": result,
-        "outline": outline(result, shown),
-        "start": f"{result.equity.index[0]:%Y-%m-%d}",
-        "end": f"{result.equity.index[-1]:%Y-%m-%d}",
-        "data_title": result.manifest.get("title", result.manifest.get("source", "unnamed market")),
-        "simulated": result.manifest.get("source") == "simulated",
-        "terms": describe_terms(result.costs, result.fill, result.whole_shares),
-        "ruined": result.ruined_on,
-        "short_note": short_note(result.metrics.days) if result.is_short else "",
-        "summary": summary(result),
-        "verdicts": verdict_lines(result),
-        "events": [event_sentence(event) for event in result.events],
-        "notes": notes(result),
-        "tiles": tiles(result),
-        "timeline": timeline(result),
-        "window_legend": window_legend(result),
-        "yearly_note": yearly_note(result.periods_per_year, result.sessions_per_year),
-        "turnover_note": TURNOVER,
-        "spread_note": spread_note(result),
-        "columns": list(names.values()),
-        "headline": headline(result),
-        "month_names": MONTHS,
-        "months": months(result),
-        "legend": {key.replace("_", "-"): name for key, name in names.items()} | {"random": "random portfolios"},
-        "years": years(result),
-        "drawdowns": worst_drawdowns(result),
-        "holdings": holdings(result),
-        "trading": trading(result),
-        "members": members(result),
-        "provenance": provenance(result),
-    }
-
-
-def outline(result: BacktestResult, shown: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Anchor and title of the sections that the page has, in their order."""
-    parts = [
-        ("performance", "Performance", True),
-        ("figures", "Headline figures", True),
-        ("luck", "Luck or skill?", shown["luck"]),
-        ("rules", "Against simple rules", shown["rules"] or len(result.fan)),
-        ("costs", "Costs and capacity", shown["fees"] or shown["sizes"]),
-        ("sources", "Where it came from", True),
-        ("returns", "Returns", True),
-        ("risk", "Risk", True),
-        ("trading", "Holdings and trading", True),
-        ("spread", "Spread over seeds and agents", members(result)),
-        ("events", "Events", True),
-        ("provenance", "Provenance", True),
-        ("definitions", "How the figures are defined", True),
-    ]
-    return [(anchor, title) for anchor, title, present in parts if present]
 
 
 def summary(result: BacktestResult) -> str:
@@ -291,3 +235,99 @@ def trading(result: BacktestResult) -> Table:
         ("Time in cash (average share of the account)", percent(table["cash"])),
     ]
     return Table(("", "Figure"), rows)
+
+
+def badges(result: BacktestResult) -> dict[str, Any]:
+    """What stands above the title."""
+    simulated = result.manifest.get("source") == "simulated"
+    return {"in_sample": result.in_sample, "simulated": simulated, "ruined": result.ruined_on, **audited(result)}
+
+
+def setup(result: BacktestResult) -> dict[str, Any]:
+    """Window, data and terms."""
+    start, end = (f"{result.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
+    title = result.manifest.get("title", result.manifest.get("source", "unnamed market"))
+    terms = describe_terms(result.costs, result.fill, result.whole_shares)
+    return {"start": start, "end": end, "data_title": title, "terms": terms}
+
+
+def _yearly(result: BacktestResult) -> str:
+    return yearly_note(result.periods_per_year, result.sessions_per_year)
+
+
+def _short(result: BacktestResult) -> str:
+    return short_note(result.metrics.days) if result.is_short else ""
+
+
+def _rules(result: BacktestResult) -> dict[str, Any] | None:
+    many = result.fan.shape[1]
+    name = f"{many:,} random portfolios: median, middle half, nine in ten"
+    return {"rules": rules(result), "random_name": name} if len(result.baselines) or many else None
+
+
+def _costs(result: BacktestResult) -> dict[str, Any] | None:
+    fees = sweep(result, {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()})
+    sizes = sweep(result, {amount(size): figures for size, figures in result.capacity.items()})
+    return {"fees": fees, "sizes": sizes} if fees or sizes else None
+
+
+HEAD = (Section("badges", "Badges", badges), Section("setup", "Window and data", setup))
+"""What stands beside the title."""
+
+LEAD = (
+    Section("summary", "Summary", lambda result: {"summary": summary(result)}),
+    Section("verdict", "Verdict", lambda result: {"verdicts": said} if (said := verdict_lines(result)) else None),
+    Section("warnings", "Warnings", lambda result: {"notes": said} if (said := notes(result)) else None),
+    Section("audit", "Look-ahead audit", audited),
+    Section(
+        "tiles",
+        "Key figures",
+        lambda result: (
+            audited(result) | {"tiles": tiles(result), "short_note": _short(result), "not_run": not_run(result)}
+        ),
+    ),
+)
+"""What stands between the title and the table of contents, without headings."""
+
+SECTIONS = (
+    Section(
+        "performance",
+        "Performance",
+        lambda result: {"timeline": timeline(result), "window_legend": window_legend(result)},
+        "second",
+    ),
+    Section(
+        "figures",
+        "Headline figures",
+        lambda result: {
+            "columns": list(columns(result).values()),
+            "headline": headline(result),
+            "yearly_note": _yearly(result),
+            "turnover_note": TURNOVER,
+            "short_note": _short(result),
+        },
+        "first",
+    ),
+    Section("luck", "Luck or skill?", lambda result: luck(result, evidence(result))),
+    Section("rules", "Against simple rules", _rules),
+    Section("costs", "Costs and capacity", _costs),
+    Section("sources", "Where it came from", sources),
+    Section(
+        "returns",
+        "Returns",
+        lambda result: {"month_names": MONTHS, "months": months(result), "years": years(result)},
+    ),
+    Section("risk", "Risk", lambda result: {"drawdowns": worst_drawdowns(result)}),
+    Section(
+        "trading", "Holdings and trading", lambda result: {"holdings": holdings(result), "trading": trading(result)}
+    ),
+    Section(
+        "spread",
+        "Spread over seeds and agents",
+        lambda result: {"members": tables, "spread_note": spread_note(result)} if (tables := members(result)) else None,
+    ),
+    Section("events", "Events", lambda result: {"events": [event_sentence(event) for event in result.events]}),
+    Section("provenance", "Provenance", lambda result: {"groups": provenance(result)}),
+    Section("definitions", "How the figures are defined", lambda result: {}),
+)
+"""What stands below it, in this order."""

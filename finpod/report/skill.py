@@ -11,8 +11,8 @@ import pandas as pd
 
 from finpod.backtesting.sentences import finding_sentence, hurdle, luck_sentence, reason
 from finpod.backtesting.text import columns
-from finpod.evidence.skill import BENCHMARK, EQUAL_WEIGHT, MEASURED, SAMPLING, evidence
-from finpod.figures import amount, count, percent, plural, ratio
+from finpod.evidence.skill import BENCHMARK, EQUAL_WEIGHT, MEASURED, SAMPLING
+from finpod.figures import count, percent, plural, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit
 from finpod.report.provenance import Table
@@ -69,20 +69,14 @@ class Span(NamedTuple):
     """The drawing; None if it is undefined."""
 
 
-def skill(result: BacktestResult) -> dict[str, Any]:
-    """All that the page's sections on skill print, by the name the template uses."""
+def audited(result: BacktestResult) -> dict[str, Any]:
+    """What the look-ahead audit found, by the names the templates use."""
     audit = result.audit
     return {
         "audit": audit_line(audit),
         "findings": [] if audit is None else [finding_sentence(finding) for finding in audit.findings],
         "audit_failed": audit is not None and audit.passed is False,
         "unaudited": audit is not None and audit.passed is None,
-        "not_run": not_run(result),
-        "luck": luck(result, evidence(result)),
-        "rules": rules(result),
-        "random_name": f"{result.fan.shape[1]:,} random portfolios: median, middle half, nine in ten",
-        "fees": sweep(result, {f"{fee:g} bps": figures for fee, figures in result.cost_sweep.items()}),
-        "sizes": sweep(result, {amount(size): figures for size, figures in result.capacity.items()}),
     }
 
 

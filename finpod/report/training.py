@@ -14,12 +14,13 @@ from markupsafe import Markup
 from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
 from finpod.market.features import MOST_UNDEFINED
+from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
 from finpod.tournament.history import History, Trial
-from finpod.tournament.standing import Luck, differing, inputs, luck, ranked, sentences, tree
+from finpod.tournament.standing import Luck, differing, inputs, ranked, sentences, tree
 
 if TYPE_CHECKING:
-    from finpod.report.training_charts import WorkingTime
+    from finpod.report.training_charts import Training, WorkingTime
 
 SHOWN = 20
 """Ranks in the tables."""
@@ -33,7 +34,8 @@ LEGEND = {"strategy": "a trial", "benchmark": "best so far", "equal-weight": "ex
 def write_training_report(history: History, path: str | Path, *, overwrite: bool = True) -> Path:
     """Write the page of `history` to `path`, whole or not at all, and return the path.
 
-    Equal logs give equal bytes. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
+    Equal logs give equal bytes. A chart or a section that raises an error is left out, with one line in its place and a
+    ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
     """
     target = Path(path)
     refuse_existing(target, overwrite)
@@ -42,52 +44,32 @@ def write_training_report(history: History, path: str | Path, *, overwrite: bool
 
 
 def render_training_report(history: History) -> str:
-    """The page as HTML."""
-    from finpod.report.drawing import report_style
-    from finpod.report.pages import fill
-    from finpod.report.training_charts import pod_chart, score_charts, tree_charts, working_time
+    """The page as HTML; warns of each part that was left out."""
+    from finpod.report.drawing import Chart, report_style
+    from finpod.report.training_charts import CHARTS, TREE_TITLE, Training, tree_charts
 
-    trials = history.trials
-    clock, found = working_time([place for trial in trials for place in trial.places]), luck(trials)
+    training, template, draft = Training(history), "_training.html.j2", Draft(f"training of {history.name}")
     with report_style():
-        time, steps = score_charts(history, clock, found)
-        charts = {"time": time, "steps": steps, "pods": pod_chart(trials, clock)}
-        trees = [chart._replace(svg=Markup(chart.svg)) for chart in tree_charts(trials)]
-    return fill("training.html.j2", charts, trees=trees, **contents(history, clock, found))
-
-
-def contents(history: History, clock: WorkingTime, found: Luck) -> dict[str, Any]:
-    """All that the page prints beside its charts, by the name the template uses."""
-    from finpod.report.training_charts import chosen_for_tree
-
-    trials = history.trials
-    order = [trial for trial in ranked(trials) if trial.state == "ended"]
-    drawn, troubled = chosen_for_tree(trials), [one for one in trials if one.state == "failed" or one.lost]
-    pause = float(clock.starts[1:].sum() - clock.ends[:-1].sum())
-    return {
-        "name": history.name,
-        "finished": history.finished,
-        "sub": _span(clock),
-        "summary": _summary(history),
-        "luck": sentences(found),
-        "notes": [*history.notes, *(note for log in history.logs for note in log.notes)],
-        "tiles": tiles(history, clock, found),
+        trees = draft.make(
+            "chart",
+            TREE_TITLE,
+            lambda: tree_charts(training.trials),
+            lambda line: [Chart(TREE_TITLE, line, "", wide=True)],
+        )
+    charts = draft.charts(CHARTS, training)
+    shared = {
+        "charts": charts,
         "legend": LEGEND,
-        "score": SCORE,
-        "best": best(order[:SHOWN]),
-        "settings": settings(order[:SHOWN], differing(order)),
-        "won": won(order),
-        "used": used(history, order),
-        "many": len(order) >= 4,
-        "left_out": f"Of {len(trials):,} trials the best and their ancestors are drawn."
-        if len(drawn) < len(trials)
-        else "",
-        "tree": "\n".join(tree(drawn)),
-        "troubled": trouble(troubled[:TROUBLES]),
-        "more_trouble": max(len(troubled) - TROUBLES, 0),
-        "pauses": duration(pause) if pause else "",
-        "provenance": provenance(history),
+        "trees": [chart._replace(svg=Markup(chart.svg)) for chart in trees],
     }
+    return draft.page(
+        "training.html.j2",
+        name=history.name,
+        finished=history.finished,
+        head={part.name: part.html for part in draft.sections(template, HEAD, training, **shared)},
+        lead=draft.sections(template, LEAD, training, **shared),
+        sections=draft.sections(template, SECTIONS, training, **shared),
+    )
 
 
 def _span(clock: WorkingTime) -> str:
@@ -296,3 +278,59 @@ def _count(number: int, what: str) -> str:
 def _words(name: str) -> str:
     text = name.replace("_", " ")
     return text[:1].upper() + text[1:]
+
+
+def _notes(training: Training) -> dict[str, Any] | None:
+    history = training.history
+    lines = [*history.notes, *(note for log in history.logs for note in log.notes)]
+    return {"notes": lines} if lines else None
+
+
+def _best(training: Training) -> dict[str, Any]:
+    shown = training.order[:SHOWN]
+    return {"best": best(shown), "settings": settings(shown, differing(training.order))}
+
+
+def _won(training: Training) -> dict[str, Any]:
+    order = training.order
+    return {"won": won(order), "used": used(training.history, order), "many": len(order) >= 4}
+
+
+def _lineage(training: Training) -> dict[str, Any]:
+    from finpod.report.training_charts import chosen_for_tree
+
+    trials, drawn = training.trials, chosen_for_tree(training.trials)
+    left_out = f"Of {len(trials):,} trials the best and their ancestors are drawn." if len(drawn) < len(trials) else ""
+    return {"tree": "\n".join(tree(drawn)), "left_out": left_out}
+
+
+def _pods(training: Training) -> dict[str, Any]:
+    troubled = [trial for trial in training.trials if trial.state == "failed" or trial.lost]
+    pause = float(training.clock.starts[1:].sum() - training.clock.ends[:-1].sum())
+    return {
+        "troubled": trouble(troubled[:TROUBLES]),
+        "more_trouble": max(len(troubled) - TROUBLES, 0),
+        "pauses": duration(pause) if pause else "",
+    }
+
+
+HEAD = (Section("span", "Time", lambda training: {"sub": _span(training.clock)}),)
+LEAD = (
+    Section("summary", "Summary", lambda training: {"summary": _summary(training.history)}),
+    Section("luck", "Luck", lambda training: {"luck": sentences(training.luck)}),
+    Section("notes", "Notes", _notes),
+    Section(
+        "tiles",
+        "Key figures",
+        lambda training: {"tiles": tiles(training.history, training.clock, training.luck)},
+    ),
+)
+SECTIONS = (
+    Section("scores", "Scores", lambda training: {"score": SCORE}),
+    Section("best", "Best trials", _best),
+    Section("won", "Settings that won", _won),
+    Section("lineage", "Lineage", _lineage),
+    Section("pods", "Pods", _pods),
+    Section("provenance", "Provenance", lambda training: {"groups": provenance(training.history)}),
+)
+"""The parts of the page, in their order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from finpod.measures import Array
 from finpod.report.drawing import PALETTE, WIDE_TEXT, Chart, new_figure, short_amount, to_svg
+from finpod.report.pages import Picture
 from finpod.tournament.history import History, Log, Trial
-from finpod.tournament.standing import Branch, Luck, lineage, ranked
+from finpod.tournament.standing import Branch, Luck, lineage, luck, ranked
 from finpod.workers.engine import Place
 
 MOST_DOTS = 2_000
@@ -28,6 +30,8 @@ ROWS = 45
 """Agents in one drawing of the tree, so that it fits on a page."""
 PODS = 40
 """Pods on the time line."""
+TREE_TITLE = "Who was copied from whom"
+"""Heading of the tree."""
 CARD = "#fefefe"
 """Stands for the colour of the card in a drawing, so that no line shines through a pale dot."""
 SHADES = 16
@@ -71,25 +75,48 @@ def working_time(places: Sequence[Place]) -> WorkingTime:
     return WorkingTime(first, last, np.append(0.0, np.cumsum(last - first)[:-1]))
 
 
+class Training:
+    """A run, with what several parts of its page need."""
+
+    def __init__(self, history: History) -> None:
+        self.history, self.trials = history, history.trials
+
+    @cached_property
+    def clock(self) -> WorkingTime:
+        """When pods were at work."""
+        return working_time([place for trial in self.trials for place in trial.places])
+
+    @cached_property
+    def luck(self) -> Luck:
+        """What luck alone would show."""
+        return luck(self.trials)
+
+    @cached_property
+    def order(self) -> list[Trial]:
+        """Trials that have ended, the best first."""
+        return [trial for trial in ranked(self.trials) if trial.state == "ended"]
+
+
 def unit_of(seconds: float) -> tuple[str, float]:
     """A unit of time for an axis of that length, and its seconds."""
     return ("seconds", 1.0) if seconds < 180 else ("minutes", 60.0) if seconds < 10_800 else ("hours", 3600.0)
 
 
-def score_charts(history: History, clock: WorkingTime, found: Luck) -> list[Chart]:
-    """Scores over time and over environment steps, with the best so far of each tournament."""
+def time_chart(logs: Sequence[Log], clock: WorkingTime, found: Luck) -> Chart:
+    """Scores over time, with the best so far of each tournament."""
     unit, length = unit_of(clock.total)
-    time = [
-        (log, clock.at(np.array([trial.places[-1].ended for trial in ended])) / length, ended)
-        for log in history.logs
+    series = [
+        (clock.at(np.array([trial.places[-1].ended for trial in ended])) / length, ended)
+        for log in logs
         if (ended := _in_order(log))
     ]
-    steps = [(log, np.cumsum([float(trial.spent) for trial in ended]), ended) for log, _, ended in time]
-    said = f"Each dot is a trial; the line is the best so far. The best of all is {found.best:.2f}."
-    return [
-        _scores(time, "time", f"Score over time ({unit} of work)", said, found),
-        _scores(steps, "steps", "Score over environment steps", said, found, amounts=True),
-    ]
+    return _scores(series, "time", f"Score over time ({unit} of work)", found)
+
+
+def steps_chart(logs: Sequence[Log], found: Luck) -> Chart:
+    """The same over environment steps."""
+    series = [(np.cumsum([float(trial.spent) for trial in ended]), ended) for log in logs if (ended := _in_order(log))]
+    return _scores(series, "steps", "Score over environment steps", found, amounts=True)
 
 
 def _in_order(log: Log) -> list[Trial]:
@@ -99,19 +126,13 @@ def _in_order(log: Log) -> list[Trial]:
 
 
 def _scores(
-    series: Sequence[tuple[Log, Array, list[Trial]]],
-    name: str,
-    title: str,
-    said: str,
-    found: Luck,
-    *,
-    amounts: bool = False,
+    series: Sequence[tuple[Array, list[Trial]]], name: str, title: str, found: Luck, *, amounts: bool = False
 ) -> Chart:
     if not series:
         return Chart(title, "No trial has a score yet.", "")
     figure, axes = new_figure()
-    thin = math.ceil(sum(len(ended) for _, _, ended in series) / MOST_DOTS)
-    for _, x, ended in series:
+    thin = math.ceil(sum(len(ended) for _, ended in series) / MOST_DOTS)
+    for x, ended in series:
         scores = np.array([trial.score for trial in ended])
         axes.plot(x[::thin], scores[::thin], "o", color=PALETTE["strategy"], markersize=4, markeredgewidth=0, alpha=0.7)
         axes.plot(x, np.maximum.accumulate(scores), drawstyle="steps-post", color=PALETTE["benchmark"], zorder=4)
@@ -121,6 +142,7 @@ def _scores(
     axes.xaxis.set_major_locator(MaxNLocator(6))
     if amounts:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_amount(value) if value > 0 else "0"))
+    said = f"Each dot is a trial; the line is the best so far. The best of all is {found.best:.2f}."
     return Chart(title, said, to_svg(figure, name), ("strategy", "benchmark", "equal-weight"))
 
 
@@ -185,7 +207,7 @@ def _tree(rows: Sequence[Branch], name: str, part: str, strength: dict[tuple[int
     axes.set_yticks([])
     alt = f"{len(rows)} agents by the level of experience of their trials; the same tree stands below as text."
     svg = to_svg(figure, name).replace(CARD, "var(--card)")
-    return Chart(f"Who was copied from whom{part}", alt, svg, wide=True)
+    return Chart(f"{TREE_TITLE}{part}", alt, svg, wide=True)
 
 
 def _name(branch: Branch) -> str:
@@ -294,3 +316,11 @@ def _rows_figure(rows: int, inches: float, left: float = 0.2) -> tuple[Figure, A
     axes.grid(False)
     axes.grid(True, axis="x")
     return figure, axes
+
+
+CHARTS = (
+    Picture("time", "Score over time", lambda run: time_chart(run.history.logs, run.clock, run.luck)),
+    Picture("steps", "Score over environment steps", lambda run: steps_chart(run.history.logs, run.luck)),
+    Picture("pods", "Pods at work", lambda run: pod_chart(run.trials, run.clock), wide=True),
+)
+"""The charts of a training, but for the tree, which may be several."""
