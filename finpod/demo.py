@@ -31,8 +31,8 @@ class Demo(NamedTuple):
     """What the prices are, in one line."""
     result: BacktestResult
     """The backtest of the trained ensemble."""
-    report: Path
-    """The HTML file."""
+    written: runs.Written
+    """The saved run and its report."""
 
 
 def run_demo(*, overwrite: bool = False, progress: Progress | None = None) -> Demo:
@@ -63,10 +63,10 @@ def run_demo(*, overwrite: bool = False, progress: Progress | None = None) -> De
     say("backtest", 0.9)
     result = finpod.backtest(ensemble, market, start=TEST[0], end=TEST[1], costs=COSTS)
     say("report", 0.93)
-    runs.write_outputs(result, outputs, runs.describe_run(COMMAND, started), overwrite=overwrite)
+    written = runs.write_outputs(result, outputs, runs.describe_run(COMMAND, started), overwrite=overwrite)
     say("done", 1.0)
     data = f"{market.title}; {market.manifest['membership']}; benchmark: {market.benchmark}"
-    return Demo(data, result, runs.REPORTS / f"{NAME}.html")
+    return Demo(data, result, written)
 
 
 def _is_own(folder: Path) -> bool:

@@ -1,14 +1,15 @@
-"""The two outputs of a backtest, `backtests/NAME/` and `reports/NAME.html`: planned before the work, written both or none."""
+"""The outputs of a run, `backtests/NAME/` and `reports/NAME.html`: planned before the work; the run is saved before its page."""
 
 from __future__ import annotations
 
-import tempfile
+import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finpod.errors import InputError
-from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, versions, write_bytes
+from finpod.errors import FinpodError, InputError, ReportWarning
+from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, versions
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -74,26 +75,47 @@ def is_report_of(result: BacktestResult, path: Path) -> bool:
     return head.startswith(b"<!doctype html>") and title.encode() in head
 
 
-def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> None:
-    """Write the folder and the report; if one of them fails, neither appears and earlier ones stay as they were.
+class Written(NamedTuple):
+    """What became of a page that was to be written after the work was done and saved."""
 
-    Raises InputError for what cannot be written.
+    paths: tuple[Path, ...]
+    """What there is now: the saved work, and the page if it was made."""
+    failure: InputError | None = None
+    """Why the page could not be written; None if it was, or if it could not be made, of which a ReportWarning has told."""
+
+
+def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> Written:
+    """Save the run, then write its report. A report that fails leaves the saved run as it is (see `write_page`).
+
+    Raises InputError if the run cannot be saved; then there is no report either.
     """
+    saved = result.save(outputs.folder, overwrite=overwrite, run=run)
     if outputs.report is None:
-        result.save(outputs.folder, overwrite=overwrite, run=run)
-        return
-    require_free_file(outputs.report, overwrite)
-    with parents_of(outputs.report):
-        earlier = outputs.report.read_bytes() if outputs.report.is_file() else None
-        with tempfile.TemporaryDirectory(dir=outputs.report.parent, prefix=".") as drafts:
-            draft = Path(drafts) / outputs.report.name
-            result.report(draft)
-            draft.replace(outputs.report)
-        try:
-            result.save(outputs.folder, overwrite=overwrite, run=run)
-        except BaseException:
-            outputs.report.unlink() if earlier is None else write_bytes(outputs.report, earlier)
-            raise
+        return Written((saved,))
+    return write_page(outputs.report, result.report, saved=saved, overwrite=overwrite)
+
+
+def write_page(page: Path, write: Callable[[Path], object], *, saved: Path | None = None, overwrite: bool) -> Written:
+    """Write a page with `write`, after the work that it shows was `saved`; errors do not hide the work.
+
+    A file that cannot be written is the `failure` of what is returned. Any other error in making the page is a ReportWarning.
+    """
+    kept = "" if saved is None else f"; the run is saved in {saved}"
+    done = () if saved is None else (saved,)
+    try:
+        require_free_file(page, overwrite)
+        with parents_of(page):
+            write(page)
+    except FinpodError as error:
+        return Written(done, InputError(f"{error}{kept}"))
+    except Exception as error:
+        earlier = f"; {page} is that of an earlier run" if page.exists() else ""
+        reason = (str(error).strip().splitlines() or [""])[0]
+        warnings.warn(
+            f"{page} was not written ({type(error).__name__}: {reason}){kept}{earlier}", ReportWarning, stacklevel=2
+        )
+        return Written(done)
+    return Written((*done, page))
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:

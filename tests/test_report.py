@@ -19,7 +19,8 @@ from finpod.errors import InputError
 from finpod.figures import percent, ratio
 from finpod.records import Event, ResultWarning
 from finpod.report import render, write_report
-from finpod.report.charts import draw
+from finpod.report.charts import CHARTS
+from finpod.report.pages import Draft
 from finpod.report.provenance import provenance
 from finpod.report.sections import MONTHS, notes, timeline, window_legend
 
@@ -62,6 +63,11 @@ def few_resamples():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("finpod.evidence.skill.RESAMPLES", 100)
         yield
+
+
+def draw(result):
+    """All charts by name."""
+    return Draft("a page").charts(CHARTS, result)
 
 
 @pytest.fixture(scope="module")
@@ -175,13 +181,6 @@ def test_e05_missing_benchmark_days_render(missing):
     benchmark.iloc[missing] = np.nan
     text = Page(render(make_result(days=130, benchmark_equity=benchmark))).text
     assert percent(result.metrics.total_return) in text
-
-
-def test_without_pyfolio_its_histogram_alone_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyfolio.plotting", None)
-    charts = draw(make_result(days=90))
-    assert charts["months"].alt.startswith("Not drawn: pyfolio-reloaded cannot be imported")
-    assert [name for name, chart in charts.items() if not chart.svg] == ["months"]
 
 
 def test_weeks_begin_on_monday():

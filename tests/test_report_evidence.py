@@ -20,8 +20,9 @@ from finpod.figures import amount, money, percent, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
 from finpod.report import render
+from finpod.report.charts import CHARTS
 from finpod.report.drawing import CURVES, report_style
-from finpod.report.rivals import BANDS, fan_chart, growth_chart, rival_charts
+from finpod.report.rivals import BANDS, fan_chart, growth_chart
 from finpod.report.sections import notes
 from finpod.report.skill import audit_line, luck, mark, not_run, probabilities, rules, scale_of, sweep
 from finpod.report.sources import facts, gains, worst_months
@@ -33,6 +34,10 @@ NEW = {
     "sources": "Where it came from",
 }
 """Sections that only examined results have: anchor and title."""
+
+
+RIVALS = ("fan", "fees", "sizes")
+"""Charts of what else could have been done."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def test_what_was_not_run_is_left_out_and_named():
     assert said in Page(html).text
     assert not_run(examined(days=20, names=3, randoms=3)) == ""
     assert not_run(examined(days=20, names=3, randoms=3, capacity={})) == "Not run for this result: other sizes."
-    assert rival_charts(bare) == {}
+    assert not any(picture.needed(bare) for picture in CHARTS if picture.name in RIVALS)
 
 
 def test_the_audit_is_a_line_if_passed_and_a_red_box_if_not(html):
@@ -423,5 +428,7 @@ def test_a_benchmark_with_gaps_still_ranks():
 
 
 def test_curves_keep_the_order_of_the_legend(result):
-    for chart in rival_charts(result).values():
+    with report_style():
+        drawn = [picture.draw(result) for picture in CHARTS if picture.name in RIVALS]
+    for chart in drawn:
         assert list(chart.curves) == [key for key in (*CURVES, "random") if key in chart.curves]

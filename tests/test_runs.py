@@ -1,5 +1,6 @@
-"""Where the outputs of a run go, both or neither."""
+"""Where the outputs of a run go: the run first, and its report if it can be made."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from made_markets import random_market
 
 from finpod import runs
 from finpod.backtester import backtest
-from finpod.errors import InputError
+from finpod.errors import InputError, ReportWarning
 from finpod.strategy import EqualWeight
 
 
@@ -67,9 +68,8 @@ def test_both_are_written(work, result):
     assert (work / "backtests" / "x" / "result.json").is_file()
 
 
-@pytest.mark.parametrize("failing", ["report", "save"])
 @pytest.mark.parametrize("earlier", [False, True])
-def test_if_one_fails_neither_changes(work, result, monkeypatch, failing, earlier):
+def test_a_run_that_cannot_be_saved_leaves_all_as_it_was(work, result, monkeypatch, earlier):
     if earlier:
         runs.write_outputs(result, runs.plan_outputs("x"), {})
     before = everything(work)
@@ -78,16 +78,49 @@ def test_if_one_fails_neither_changes(work, result, monkeypatch, failing, earlie
     def fail(*_args, **_options):
         raise InputError("no ink; buy some")
 
-    monkeypatch.setattr(type(result), failing, fail)
+    monkeypatch.setattr(type(result), "save", fail)
     with pytest.raises(InputError, match="no ink"):
         runs.write_outputs(result, outputs, {"again": True}, overwrite=earlier)
     assert everything(work) == before
 
 
-def test_a_folder_that_came_into_the_way_fails_both(work, result):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_g12_a_report_that_cannot_be_written_leaves_the_run(work, result, monkeypatch, earlier):
+    if earlier:
+        runs.write_outputs(result, runs.plan_outputs("x"), {})
+        before = (work / "reports" / "x.html").read_bytes()
+    outputs = runs.plan_outputs("x", overwrite=earlier)
+
+    def fail(*_args, **_options):
+        raise InputError("no ink; buy some")
+
+    monkeypatch.setattr("finpod.report.write_text", fail)
+    written = runs.write_outputs(result, outputs, {"again": True}, overwrite=earlier)
+    assert str(written.failure) == "no ink; buy some; the run is saved in backtests/x"
+    assert written.paths == (Path("backtests/x"),)
+    assert json.loads((work / "backtests" / "x" / "run.json").read_text()) == {"again": True}
+    assert not earlier or (work / "reports" / "x.html").read_bytes() == before
+    assert earlier or not (work / "reports").exists()
+
+
+def test_g12_a_folder_that_came_into_the_way_of_the_report_leaves_the_run(work, result):
     outputs = runs.plan_outputs("x")
     (work / "reports" / "x.html").mkdir(parents=True)
-    before = everything(work)
-    with pytest.raises(InputError, match="is a folder"):
-        runs.write_outputs(result, outputs, {})
-    assert everything(work) == before
+    written = runs.write_outputs(result, outputs, {})
+    assert "reports/x.html is a folder" in str(written.failure)
+    assert (work / "backtests" / "x" / "result.json").is_file()
+    assert list((work / "reports" / "x.html").iterdir()) == []
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_g12_a_page_that_cannot_be_made_leaves_the_run(work, result, monkeypatch, earlier):
+    if earlier:
+        runs.write_outputs(result, runs.plan_outputs("x"), {})
+    outputs = runs.plan_outputs("x", overwrite=earlier)
+    monkeypatch.setattr("finpod.report.render", lambda result: 1 / 0)
+    message = r"reports/x.html was not written \(ZeroDivisionError: division by zero\); the run is saved in backtests/x"
+    message += "; reports/x.html is that of an earlier run$" if earlier else "$"
+    with pytest.warns(ReportWarning, match=message):
+        written = runs.write_outputs(result, outputs, {"again": True}, overwrite=earlier)
+    assert written == ((Path("backtests/x"),), None)
+    assert json.loads((work / "backtests" / "x" / "run.json").read_text()) == {"again": True}

@@ -17,8 +17,8 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import compare, data, deploy, judge, leaderboard, learn, train, walkforward
-from finpod.errors import FinpodError
+from finpod.cli import compare, console, data, deploy, judge, leaderboard, learn, train, walkforward
+from finpod.errors import FinpodError, ReportWarning
 
 INTERRUPTED = 130
 UNREAD = 141
@@ -92,6 +92,8 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
         with warnings.catch_warnings():
             if not debug:
                 warnings.simplefilter("ignore")  # they are for developers; what users must know is in the results
+            warnings.filterwarnings("always", category=ReportWarning)
+            warnings.showwarning = console.show_warning
             code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
             if sys.stdout is not None:
                 sys.stdout.flush()  # what cannot be written is known now, not as the interpreter ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,11 +44,12 @@ def compare(
         report("comparing", 0.3)
         found = compared(results, names=names_of(places))
         report("drawing", 0.8)
+        written = runs.Written(())
         if target is not None:
-            found.report(target, overwrite=overwrite, title="" if name == "compare" else name)
+            title = "" if name == "compare" else name
+            written = runs.write_page(target, partial(found.report, title=title), overwrite=overwrite)
     print(found.to_json(), end="") if as_json else print(f"{found}\n")
-    if target is not None:
-        console.remark(str(target)) if as_json else print(target)
+    console.show_written(written, as_json)
 
 
 def export(

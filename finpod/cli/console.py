@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from finpod.errors import EngineError
+from finpod.errors import EngineError, ReportWarning
 from finpod.figures import in_columns
 from finpod.files import Progress, to_json
+
+if TYPE_CHECKING:
+    from finpod.runs import Written
 
 
 def show_json(value: Any) -> None:
@@ -38,6 +42,29 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
 def remark(text: str) -> None:
     """Print one line on stderr."""
     print(text, file=sys.stderr)
+
+
+def show_written(written: Written, as_json: bool, *more: Path) -> None:
+    """Print what was written, on stderr beside JSON. Raises the failure of a page that could not be."""
+    for path in (*more, *written.paths):
+        remark(str(path)) if as_json else print(path)
+    if written.failure is not None:
+        raise written.failure
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a ReportWarning as one line on stderr, and any other as Python does."""
+    if issubclass(category, ReportWarning):
+        remark(f"warning: {message}")
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
 
 
 @contextmanager

@@ -84,14 +84,9 @@ def backtest(
             progress=lambda doing, share: report(doing, 0.3 + share / 2),
         )
         report("writing", 0.9)
-        runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
-    if as_json:
-        print(result.to_json(), end="")
-    else:
-        print(result)
-        print()
-    for path in filter(None, outputs):
-        console.remark(str(path)) if as_json else print(path)
+        written = runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+    print(result.to_json(), end="") if as_json else print(f"{result}\n")
+    console.show_written(written, as_json)
 
 
 def report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,17 +55,18 @@ def leaderboard(
     with console.progress("reading") as told:
         history = read_history(_place(run)).of(seed)
         target = _target(history, out, overwrite) if report or out is not None else None
+        written = runs.Written(())
         if target is not None:
             from finpod.report.training import write_training_report
 
             told("drawing", 0.5)
-            write_training_report(history, target, overwrite=overwrite)
+            written = runs.write_page(target, partial(write_training_report, history), overwrite=overwrite)
     if as_json:
         console.show_json(facts(history))
     else:
         _show(history, top, lineage)
-    if target is not None:
-        console.remark(str(target)) if as_json else print(f"\n{target}")
+        print(end="\n" * len(written.paths))
+    console.show_written(written, as_json)
 
 
 def facts(history: History) -> dict[str, Any]:

@@ -50,14 +50,13 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
     with console.progress("starting", log=True) as progress:
         outcome = demo.run_demo(overwrite=overwrite, progress=progress)
     if as_json:
-        console.show_json({"report": str(outcome.report), "result": json.loads(outcome.result.to_json())})
-        return
-    print(f"Data: {outcome.data}")
-    print(f"Device: {outcome.result.agent['device']}")
-    print()
-    print(outcome.result)
-    print()
-    print(outcome.report.resolve())
+        report = next((str(path) for path in outcome.written.paths if path.suffix == ".html"), None)
+        console.show_json({"report": report, "result": json.loads(outcome.result.to_json())})
+    else:
+        print(f"Data: {outcome.data}\nDevice: {outcome.result.agent['device']}\n\n{outcome.result}\n")
+        print(outcome.written.paths[-1].resolve())
+    if outcome.written.failure is not None:
+        raise outcome.written.failure
 
 
 def _say_device(asked: str) -> None:

@@ -192,10 +192,13 @@ def _show(ensemble: Ensemble, given: Mapping[str, Any], out: Path) -> None:
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
 
-    page = write_training_report(read_history(out), runs.REPORTS / f"{ensemble.name}-training.html")
+    page = runs.REPORTS / f"{ensemble.name}-training.html"
+    written = runs.write_page(
+        page, lambda path: write_training_report(read_history(out), path), saved=out, overwrite=True
+    )
     if given["as_json"]:
         console.show_json({**ensemble.provenance, "path": str(out)})
-        console.remark(str(page))
+        console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
         return
     print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {given['validation']}")
     scores = ensemble.provenance["validation_scores"]
@@ -203,7 +206,8 @@ def _show(ensemble: Ensemble, given: Mapping[str, Any], out: Path) -> None:
     if failed := ensemble.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     _show_board(ensemble.provenance["board"], out)
-    print(f"\n{out}\n{page}")
+    print()
+    console.show_written(written, as_json=False)
 
 
 def _beyond(recorded: Recorded | None) -> dict[str, Any]:

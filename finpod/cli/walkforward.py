@@ -109,14 +109,13 @@ def walkforward(
             pods=Pods(ray=ray),
             **training,
         )
-        runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+        written = runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
     if as_json:
         print(result.to_json(), end="")
     else:
         console.show_table([_row(line) for line in result.agent["segments"]])
         print(f"\n{result}\n")
-    for path in (out, *filter(None, outputs)):
-        console.remark(str(path)) if as_json else print(path)
+    console.show_written(written, as_json, out)
 
 
 def _check(out: Path, lengths: Mapping[str, str], device: str, *, overwrite: bool, resume: bool) -> None:
