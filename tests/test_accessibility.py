@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from made_results import examined, make_result
 
+from finpod.records import Audit, Finding, Severity
 from finpod.report import render
 from finpod.report.drawing import PALETTE
 
@@ -42,7 +43,9 @@ TEXT, SHAPE = 4.5, 3.0
 @pytest.fixture(scope="module")
 def html():
     """A page with every element that there is: sections, badges, boxes, notes."""
-    audit = {"passed": False, "findings": ["the weight of N03 changed"], "days": ["2018-03-01"], "unchecked": []}
+    days = {"largest_on": "2018-03-01", "days": 1, "checked": 1}
+    changed = Finding("cut", Severity.LOOKS_AHEAD, "decisions", "2018-03-01", "N03", size=0.25, data=days)
+    audit = Audit(False, (changed,), ("2018-03-01",))
     return render(
         examined(
             days=300,

@@ -190,7 +190,10 @@ def test_tickers_are_no_universes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not any(map(is_universe, ("AAPL", "aapl", "dow", "DOW3", "0700.HK", "aapl,msft", "./sp500", "members.csv")))
     (tmp_path / "sp500").mkdir()  # a snapshot of that name, say, is no list of members
-    assert load_market(frame("AAPL", "SPY"), members="sp500").manifest["listed"]["index"] == "S&P 500"
+    frame("AAPL", "SPY").to_csv("bars.csv", index=False)
+    market = load_market("bars.csv", members="sp500")
+    assert market.manifest["listed"]["index"] == "S&P 500"
+    assert market.origin["members"] == "sp500"
 
 
 def test_the_help_of_the_commands_names_every_index(run):

@@ -132,6 +132,9 @@ def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if argument == "renames" and isinstance(value, Mapping):
             origin[argument] = dict(value)
             continue
+        if argument == "members" and isinstance(value, str) and is_index(value):  # whatever lies here under its name
+            origin[argument] = value
+            continue
         many = list(value) if isinstance(value, (list, tuple)) else [value]
         if not all(one is None or isinstance(one, (str, int, float, PathLike)) for one in many):
             return {}

@@ -17,7 +17,7 @@ from finpod.periods import yearly_note
 from finpod.records import GRAVE, ResultWarning
 from finpod.report.pages import Section
 from finpod.report.provenance import Table, members, provenance
-from finpod.report.skill import audited, luck, not_run, rules, sweep
+from finpod.report.skill import audit_box, audit_line, audited, luck, not_run, rules, sweep
 from finpod.report.sources import sources
 
 if TYPE_CHECKING:
@@ -259,6 +259,11 @@ def _short(result: BacktestResult) -> str:
     return short_note(result.metrics.days) if result.is_short else ""
 
 
+def _tiles(result: BacktestResult) -> dict[str, Any]:
+    shown = {"tiles": tiles(result), "short_note": _short(result), "not_run": not_run(result)}
+    return audited(result) | shown | {"audit": audit_line(result.audit)}
+
+
 def _rules(result: BacktestResult) -> dict[str, Any] | None:
     many = result.fan.shape[1]
     name = f"{many:,} random portfolios: median, middle half, nine in ten"
@@ -278,14 +283,8 @@ LEAD = (
     Section("summary", "Summary", lambda result: {"summary": summary(result)}),
     Section("verdict", "Verdict", lambda result: {"verdicts": said} if (said := verdict_lines(result)) else None),
     Section("warnings", "Warnings", lambda result: {"notes": said} if (said := notes(result)) else None),
-    Section("audit", "Look-ahead audit", audited),
-    Section(
-        "tiles",
-        "Key figures",
-        lambda result: (
-            audited(result) | {"tiles": tiles(result), "short_note": _short(result), "not_run": not_run(result)}
-        ),
-    ),
+    Section("audit", "Look-ahead audit", audit_box),
+    Section("tiles", "Key figures", _tiles),
 )
 """What stands between the title and the table of contents, without headings."""
 

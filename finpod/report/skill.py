@@ -70,14 +70,16 @@ class Span(NamedTuple):
 
 
 def audited(result: BacktestResult) -> dict[str, Any]:
-    """What the look-ahead audit found, by the names the templates use."""
+    """Whether the look-ahead audit failed, and whether it could not tell, by the names the templates use."""
     audit = result.audit
-    return {
-        "audit": audit_line(audit),
-        "findings": [] if audit is None else [finding_sentence(finding) for finding in audit.findings],
-        "audit_failed": audit is not None and audit.passed is False,
-        "unaudited": audit is not None and audit.passed is None,
-    }
+    failed, untold = (audit is not None and audit.passed is outcome for outcome in (False, None))
+    return {"audit_failed": failed, "unaudited": untold}
+
+
+def audit_box(result: BacktestResult) -> dict[str, Any]:
+    """What the audit found where it did not pass."""
+    findings = [] if result.audit is None else [finding_sentence(finding) for finding in result.audit.findings]
+    return audited(result) | {"audit": audit_line(result.audit), "findings": findings}
 
 
 def audit_line(audit: Audit | None) -> str:
