@@ -322,23 +322,22 @@ def test_an_existing_run_is_refused_and_left_untouched(work, run, monkeypatch):
     assert finpod.load_result("backtests/equal-weight").costs.fee_bps == 0
 
 
-def test_outputs_appear_both_or_not_at_all(work, run, monkeypatch):
-    def fail(_result, path, **_options):
-        Path(path).write_text("half a report")
-        raise InputError("no ink; buy some")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finpod.BacktestResult, "report", fail)
-        ended = run("backtest equal-weight --market sim", WINDOW)
-    assert (ended.code, ended.err.splitlines()[-1]) == (2, "error: no ink; buy some")
-    assert [path for path in work.rglob("*") if path.is_file() and "data" not in path.parts] == []
+def test_a_report_that_fails_leaves_the_run_and_a_run_that_fails_leaves_nothing(work, run, monkeypatch):
+    def files():
+        return sorted({path.parent.name for path in work.rglob("*") if path.is_file() and "data" not in path.parts})
 
     def full(*_args, **_options):
         raise InputError("disk full; make room")
 
-    monkeypatch.setattr(finpod.BacktestResult, "save", full)
-    assert run("backtest equal-weight --market sim", WINDOW).code == 2
-    assert [path for path in work.rglob("*") if path.is_file() and "data" not in path.parts] == []
+    with monkeypatch.context() as patch:
+        patch.setattr(finpod.BacktestResult, "save", full)
+        assert run("backtest equal-weight --market sim", WINDOW).code == 2
+    assert files() == []
+    monkeypatch.setattr(finpod.BacktestResult, "report", full)
+    ended = run("backtest equal-weight --market sim", WINDOW)
+    message = "error: disk full; make room; the run is saved in backtests/equal-weight"
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, message)
+    assert files() == ["equal-weight"]
 
 
 def test_report_draws_a_saved_run_again(work, run):
