@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finpod.errors import FinpodError, InputError, ReportWarning
+from finpod.errors import FinpodError, InputError, ReportWarning, first_line
 from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, versions
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ def write_page(page: Path, write: Callable[[Path], object], *, saved: Path | Non
         return Written(done, InputError(f"{error}{kept}"))
     except Exception as error:
         earlier = f"; {page} is that of an earlier run" if page.exists() else ""
-        reason = (str(error).strip().splitlines() or [""])[0]
-        warnings.warn(
-            f"{page} was not written ({type(error).__name__}: {reason}){kept}{earlier}", ReportWarning, stacklevel=2
-        )
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        warnings.warn(f"{page} was not written ({reason}){kept}{earlier}", ReportWarning, stacklevel=2)
         return Written(done)
     return Written((*done, page))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
-from finpod.errors import ReportWarning
+from finpod.errors import ReportWarning, first_line
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -73,8 +73,7 @@ class Draft:
         try:
             return make()
         except Exception as error:
-            line = (str(error).strip().splitlines() or [""])[0][:_LONGEST]
-            reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
+            reason = f"{type(error).__name__}: {first_line(error):.{_LONGEST}}"
             self._left_out.append(f"the {kind} {title!r} was left out ({reason})")
             return instead(f"This {kind} was left out ({reason}).")
 

@@ -260,8 +260,8 @@ def _short(result: BacktestResult) -> str:
 
 
 def _tiles(result: BacktestResult) -> dict[str, Any]:
-    shown = {"tiles": tiles(result), "short_note": _short(result), "not_run": not_run(result)}
-    return audited(result) | shown | {"audit": audit_line(result.audit)}
+    shown = {"tiles": tiles(result), "audit": audit_line(result.audit), "not_run": not_run(result)}
+    return audited(result) | shown | {"yearly_note": _yearly(result), "short_note": _short(result)}
 
 
 def _rules(result: BacktestResult) -> dict[str, Any] | None:
