@@ -138,6 +138,28 @@ def test_import_of_one_name_takes_its_options(work, run):
     assert "benchmark       none" in run("data check prices --benchmark none")[1]
 
 
+def test_g04_the_column_of_tickers_can_be_named_on_the_command_line(work, run):
+    bars = frame(days=pd.bdate_range("2024-01-02", periods=30)).rename(columns={"ticker": "firm"})
+    bars.to_csv(work / "bars.csv", index=False)
+    code, _, err = run("data import bars.csv")
+    assert code == 2
+    assert "a column firm of unknown meaning" in err
+    assert "name the one that holds the tickers with --ticker-column, or give --ticker if" in err
+    code, out, _ = run("data import bars.csv --ticker-column firm --json")
+    assert (code, json.loads(out)["names"]) == (0, 2)
+    line = "equal-weight --market bars.csv --ticker-column firm"
+    assert run(f"backtest {line} --quick --no-report --name one --json")[0] == 0
+    assert run("data check bars.csv --ticker-column FIRM --json")[0] == 0
+    assert "ticker_column" not in run("data check bars.csv --ticker-column nowhere")[2]
+    assert run(f"audit {line} --days 2 --json")[0] == 0
+
+
+def test_import_keeps_the_periods_that_are_given(work, run):
+    frame(days=pd.bdate_range("2024-01-02", periods=30)).to_csv(work / "bars.csv", index=False)
+    assert run("data import bars.csv --periods-per-year 365")[0] == 0
+    assert load_market("data/bars").periods_per_year == 365
+
+
 def test_import_of_a_folder(work, run):
     (work / "folder").mkdir()
     for name in ("AAA", "QQQ"):

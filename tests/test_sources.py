@@ -150,3 +150,11 @@ def test_real_bars_and_members(shared):
     assert str(market.last_bar[market.tickers.index("YHOO")])[:10] == "2017-06-16"
     assert {"LVLT", "RIMM", "NIHD"} <= set(market.manifest["missing"])
     assert "META" not in market.manifest["missing"]
+
+
+def test_the_origin_of_a_market_tells_its_column_of_tickers(bars, tmp_path):
+    path = tmp_path / "bars.csv"
+    bars.rename(columns={"ticker": "firm"}).to_csv(path, index=False)
+    market = load_market(path, ticker_column="firm")
+    assert market.origin == {"path": str(path), "ticker_column": "firm"}
+    assert load_market(**market.origin).content_hash == market.content_hash == load_market(bars).content_hash

@@ -103,6 +103,7 @@ def import_file(
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
+    ticker_column: options.TickerColumn = None,
     calendar: options.Calendar = "auto",
     periods_per_year: options.PeriodsPerYear = None,
     day_first: DayFirst = None,
@@ -114,8 +115,8 @@ def import_file(
 ) -> None:
     """Clean a file of bars, say what was repaired, and keep it as a snapshot in data/.
 
-    Takes long tables (a row a bar), wide ones (a column of closes for each name) and files of one name each, as Yahoo,
-    Nasdaq.com, Alpha Vantage and Google give them.
+    Takes long tables (a row a bar), wide ones (a column of closes for each ticker), tables with a header of fields and
+    tickers, and files of one name each, as most vendors and pandas write them.
     """
     import finpod
 
@@ -127,7 +128,9 @@ def import_file(
             benchmark=options.none_or(benchmark),
             allow_missing=allow_missing,
             ticker=ticker,
+            ticker_column=ticker_column,
             calendar=options.none_or(calendar),
+            periods_per_year=periods_per_year,
             day_first=day_first,
             decimal=decimal,
             renames=renames,
@@ -144,6 +147,7 @@ def check(
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
     ticker: Ticker = None,
+    ticker_column: options.TickerColumn = None,
     calendar: options.Calendar = "auto",
     periods_per_year: options.PeriodsPerYear = None,
     day_first: DayFirst = None,
@@ -154,8 +158,9 @@ def check(
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
     from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
 
-    reading = {"ticker": ticker, "day_first": day_first, "decimal": decimal, "periods_per_year": periods_per_year}
-    loaded = _load(market, members, benchmark, calendar, renames=renames, extra=extra, **reading)
+    reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
+    further = {"renames": renames, "extra": extra, "periods_per_year": periods_per_year}
+    loaded = _load(market, members, benchmark, calendar, **reading, **further)
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)

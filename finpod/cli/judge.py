@@ -29,6 +29,7 @@ def backtest(
     strategy: Strategy,
     market: options.Market = "sample",
     members: options.Members = None,
+    ticker_column: options.TickerColumn = None,
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
@@ -66,7 +67,7 @@ def backtest(
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         wanted = runs.name_of(strategy) if name is None else name
         outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
-        prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames=renames)
+        prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames, ticker_column)
         prices.window(start, end)  # what cannot be is told before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
@@ -118,6 +119,7 @@ def audit(
     strategy: Strategy,
     market: options.Market = "sample",
     members: options.Members = None,
+    ticker_column: options.TickerColumn = None,
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
@@ -136,7 +138,7 @@ def audit(
     options.check_dates(start, end)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
-        prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames=renames)
+        prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames, ticker_column)
         verdict = finpod.audit(decides, prices, days=days, seed=seed, start=start, end=end, progress=report)
     if as_json:
         console.show_json(verdict.to_record())

@@ -39,6 +39,9 @@ Calendar = Annotated[
         "'none' for every date."
     ),
 ]
+TickerColumn = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Column that holds the tickers, where its own name does not tell.")
+]
 PeriodsPerYear = Annotated[
     float | None, typer.Option(help="Bars a year, for yearly figures; measured from the dates if left out.")
 ]
@@ -77,6 +80,8 @@ def load(
     calendar: str,
     periods_per_year: float | None,
     extra: Sequence[str] | None,
+    renames: str | None = None,
+    ticker_column: str | None = None,
     **further: Any,
 ) -> MarketData:
     """The market that the options `--market`, `--members` and so on name; `further` arguments are `load_market`'s."""
@@ -89,6 +94,8 @@ def load(
         calendar=none_or(calendar),
         periods_per_year=periods_per_year,
         extra=extra,
+        renames=renames,
+        ticker_column=ticker_column,
         **further,
     )
 

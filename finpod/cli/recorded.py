@@ -16,7 +16,7 @@ OF_PLAN = ("agents", "rounds", "keep", "steps", "seed", "mode", "choice", "alike
 """Options that are fields of the plan."""
 OF_COSTS = ("fee_bps", "slippage_bps", "impact")
 """Options that are fields of the costs."""
-OF_MARKET = ("path", "members", "benchmark", "calendar", "periods_per_year", "renames", "extra")
+OF_MARKET = ("path", "members", "benchmark", "calendar", "periods_per_year", "ticker_column", "renames", "extra")
 """Arguments of `load_market` that have an option of their own."""
 OF_PLACE = ("out", "storage", "tensorboard")
 """Options that a fork does not take over, because it lies elsewhere."""
@@ -66,7 +66,7 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
     for name in ("benchmark", "calendar"):
         if name in market:
             known[name] = "none" if market[name] is None else market[name]
-    known |= {name: market.get(name) for name in ("renames", "periods_per_year")}
+    known |= {name: market.get(name) for name in ("renames", "periods_per_year", "ticker_column")}
     extra = market.get("extra")
     known["extra"] = [extra] if isinstance(extra, str) else extra
     kept = {name: value for name, value in known.items() if name not in typed and value is not None}

@@ -29,7 +29,7 @@ NEEDED = ("train", "validation", "out")
 """Options that a new run must be given."""
 SIZE = ("agents", "rounds", "keep", "steps", "seed")
 """Options that say how large a tournament is."""
-OF_LOAD = ("market", "members", "benchmark", "calendar", "periods_per_year", "renames", "extra")
+OF_LOAD = ("market", "members", "benchmark", "calendar", "periods_per_year", "ticker_column", "renames", "extra")
 """Options that say what the market is."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
@@ -43,6 +43,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the ensemble, such as strategies/first.")] = None,
     market: options.Market = "sample",
     members: options.Members = None,
+    ticker_column: options.TickerColumn = None,
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",

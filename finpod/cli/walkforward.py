@@ -34,6 +34,7 @@ def walkforward(
     ] = None,
     market: options.Market = "sample",
     members: options.Members = None,
+    ticker_column: options.TickerColumn = None,
     renames: options.Renames = None,
     extra: options.Extra = None,
     benchmark: options.Benchmark = "auto",
@@ -87,7 +88,7 @@ def walkforward(
     from finpod.tournament.training import Pods
     from finpod.walkforward import walk_forward
 
-    prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames=renames)
+    prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames, ticker_column)
     with console.progress("training", log=True) as progress:
         result = walk_forward(
             task,
