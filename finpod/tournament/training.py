@@ -183,6 +183,7 @@ def _run_all(
         journal = open_journal(store, header(arena, plan, config), remarks.append, forked, run)
         driver = tournament(arena, plan, config, told, store, journal, engine, watch, remarks)
         runs.append((plan, driver.board, driver.choose(base)))
+    engine.close()  # nothing more runs on it, and a Ray that ends takes its driver along
     return runs
 
 
