@@ -12,7 +12,8 @@ from torch import Tensor
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, first_line
 from finpod.market.ledger import value
 from finpod.market.tape import Account
-from finpod.measures import Array, session_dates
+from finpod.measures import Array
+from finpod.periods import session_dates
 from finpod.simulation import Decide, Window
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
 

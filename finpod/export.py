@@ -10,7 +10,8 @@ import pandas as pd
 
 from finpod import files
 from finpod.errors import InputError
-from finpod.measures import session_dates, simple_returns
+from finpod.measures import simple_returns
+from finpod.periods import session_dates
 from finpod.records import records
 from finpod.result import BacktestResult
 

@@ -22,12 +22,9 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from finpod.errors import InputError
-from finpod.periods import dates_of, periods_of
-
-Array = NDArray[Any]
+from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
 """A divisor below this, a period, counts as zero."""
@@ -105,14 +102,14 @@ def metrics(
     else:
         dates, (curve, steps) = dates_of(returns, "the series of returns"), _compounded(returns)
     periods_per_year = periods_of(periods_per_year, dates)
-    begun = np.isfinite(steps)
-    days = begun.sum(axis=0)
+    days = np.isfinite(steps).sum(axis=0)
     growth = curve[-1] / _first(curve)
     mean, deviation = _mean(steps), _deviation(steps)
     downside = np.sqrt(_mean(np.minimum(steps, 0) ** 2))
     daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
     with np.errstate(over="ignore"):
-        cagr = _finite(growth ** (periods_per_year / days) - 1)
+        yearly = growth ** (periods_per_year / days) - 1
+    cagr = np.where(np.isfinite(yearly), yearly, np.nan)
     deepest = np.nanmin(drawdowns(curve), axis=0)
     year = np.sqrt(periods_per_year)
     figures = (
@@ -131,10 +128,9 @@ def metrics(
 def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
     """Compare a curve [T] or [T, E] with a benchmark [T]; NaN in either is a missing date.
 
-    Only dates on which both have a value count, so a return may span a gap, and spans the same gap in both. Two pandas
-    objects are joined on their session dates, whatever their time zones, and intraday ones on their times; anything else
-    must have equal lengths. `periods_per_year` is that of `metrics`. Undefined figures (fewer than two dates, a flat benchmark)
-    are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
+    Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their session
+    dates, whatever their time zones, or on their times if they are intraday; otherwise lengths must be equal. Undefined
+    figures are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
     """
     own, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(own) if own.ndim == 1 else np.isfinite(own).all(axis=1))
@@ -187,22 +183,14 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     depth = drawdowns(curve)
     under = np.concatenate(([False], depth < -DUST, [False]))
     starts, stops = (np.flatnonzero(edge) for edge in (~under[:-1] & under[1:], under[:-1] & ~under[1:]))
-    if not len(starts):
-        return []
     spells = []
     for spell in np.argsort([depth[a:b].min() for a, b in zip(starts, stops, strict=True)], kind="stable")[:top]:
         first, stop = starts[spell], stops[spell]
         valley = first + int(depth[first:stop].argmin())
         recovered = stop < len(curve)
-        spells.append(
-            Drawdown(
-                days[first - 1],
-                days[valley],
-                days[stop] if recovered else None,
-                float(depth[valley]),
-                int((stop if recovered else len(curve) - 1) - (first - 1)),
-            )
-        )
+        sessions = int((stop if recovered else len(curve) - 1) - (first - 1))
+        recovery = days[stop] if recovered else None
+        spells.append(Drawdown(days[first - 1], days[valley], recovery, float(depth[valley]), sessions))
     return spells
 
 
@@ -242,13 +230,6 @@ def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
     return periods[ends], _steps(values)
 
 
-def session_dates(dates: Any) -> Array:
-    """Dates [T] as datetime64[D]; time-zone-aware pandas dates become the day on their own clock."""
-    if getattr(dates, "tz", None) is not None:
-        dates = dates.tz_localize(None)
-    return np.asarray(dates).astype("datetime64[D]")
-
-
 def _array(values: Any) -> Array:
     """Lists, Series, frames and tensors as float64 [T] or [T, E]."""
     if hasattr(values, "detach"):
@@ -276,26 +257,22 @@ def _compounded(returns: Any) -> tuple[Array, Array]:
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
-    curve = np.cumprod(np.concatenate([np.ones_like(steps[:1]), np.where(waiting, 0.0, steps) + 1]), axis=0)
-    curve = _ruined(curve)
+    growth = np.concatenate([np.ones_like(steps[:1]), np.where(waiting, 0.0, steps) + 1])
+    curve = _ruined(np.cumprod(growth, axis=0))
     return curve, np.where(curve[:-1] > 0, np.maximum(steps, -1.0), np.where(waiting, np.nan, 0.0))
 
 
 def _check_gaps(values: Array, what: str, least: int) -> None:
     """Refuse too few values, infinities and NaN after the first value."""
     known = ~np.isnan(values)
-    counts = np.atleast_1d(known.sum(axis=0))
-    if not counts.size or counts.min() < least:
-        raise InputError(
-            f"{what} is too short: {counts.min() if counts.size else 0} values leave no return to measure; "
-            "widen the range of dates"
-        )
+    fewest = known.sum(axis=0).min() if known.size else 0
+    if fewest < least:
+        raise InputError(f"{what} is too short: {fewest} values leave no return to measure; widen the range of dates")
     wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
     if wrong.any():
         place = np.argwhere(wrong)[0]
-        raise InputError(
-            f"{what} holds {values[tuple(place)]} at position {place[0]}; drop or fill missing values first"
-        )
+        value = f"{values[tuple(place)]} at position {place[0]}"
+        raise InputError(f"{what} holds {value}; drop or fill missing values first")
 
 
 def _first(values: Array) -> Array:
@@ -337,10 +314,6 @@ def _ratio(value: Array, divisor: Array) -> Array:
 def _plain(figure: Array) -> Any:
     """A figure without dimensions as a Python number."""
     return figure if np.ndim(figure) else np.asarray(figure).item()
-
-
-def _finite(value: Array) -> Array:
-    return np.where(np.isfinite(value), value, np.nan)
 
 
 def _rolling(returns: Any, window: int) -> tuple[Array, Array]:

@@ -177,6 +177,13 @@ def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
     return number
 
 
+def session_dates(dates: Any) -> Array:
+    """Dates [T] as datetime64[D]; time-zone-aware pandas dates become the day on their own clock."""
+    if getattr(dates, "tz", None) is not None:
+        dates = dates.tz_localize(None)
+    return np.asarray(dates).astype("datetime64[D]")
+
+
 def dates_of(values: Any, what: str) -> Array | None:
     """The dates [T] that a Series or frame is indexed by, as datetime64[ns] on their own clock; None if it has none.
 

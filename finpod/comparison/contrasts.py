@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.measures import DUST, metrics, relative, session_dates, simple_returns
+from finpod.measures import DUST, metrics, relative, simple_returns
+from finpod.periods import session_dates
 from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 from finpod.significance import Interval, intervals
 

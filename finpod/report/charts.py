@@ -14,7 +14,8 @@ from matplotlib.dates import date2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from finpod.figures import percent, ratio
-from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, session_dates, simple_returns
+from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, simple_returns
+from finpod.periods import session_dates
 from finpod.report.drawing import (
     CURVES,
     PALETTE,

@@ -23,8 +23,8 @@ from finpod.comparison.contrasts import LEVEL, RESAMPLES
 from finpod.comparison.notes import note_sentence, unfair_sentence
 from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
-from finpod.measures import drawdowns, session_dates
-from finpod.periods import yearly_note
+from finpod.measures import drawdowns
+from finpod.periods import session_dates, yearly_note
 from finpod.report.pages import Draft, Picture, Section
 from finpod.report.provenance import Table, provenance
 

@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from finpod.figures import percent
-from finpod.measures import Array, drawdowns, session_dates
+from finpod.measures import Array, drawdowns
+from finpod.periods import session_dates
 from finpod.report.drawing import (
     CURVES,
     PALETTE,

@@ -9,7 +9,8 @@ import numpy as np
 
 from finpod.backtesting.text import columns
 from finpod.figures import amount, percent
-from finpod.measures import Array, session_dates
+from finpod.measures import Array
+from finpod.periods import session_dates
 from finpod.report.drawing import CURVES, PALETTE, PERCENT, Chart, date_axis, new_figure, to_svg
 
 if TYPE_CHECKING:

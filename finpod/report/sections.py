@@ -12,8 +12,8 @@ from finpod.evidence.alarms import alarms
 from finpod.evidence.skill import evidence
 from finpod.evidence.warnings import benchmark_cover
 from finpod.figures import amount, count, money, percent, ratio, times
-from finpod.measures import drawdown_table, period_returns, session_dates
-from finpod.periods import yearly_note
+from finpod.measures import drawdown_table, period_returns
+from finpod.periods import session_dates, yearly_note
 from finpod.records import GRAVE, ResultWarning
 from finpod.report.pages import Section
 from finpod.report.provenance import Table, members, provenance
