@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finpod.api import audit, backtest, compare
     from finpod.backtesting.result_io import load_result
-    from finpod.envs.tasks import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
     from finpod.market.data import MarketData
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from finpod.result import BacktestResult
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
-    from finpod.tournament.training import train
+    from finpod.tasks import make_env
+    from finpod.training import train
     from finpod.walkforward.retraining import walk_forward
 
 __version__ = "0.1.0"
@@ -42,12 +42,12 @@ _HOME = {
     "load_market": "market.sources",
     "load_result": "backtesting.result_io",
     "load_strategy": "loading",
-    "make_env": "envs.tasks",
+    "make_env": "tasks",
     "metrics": "measures",
     "sample_market": "market.sources",
     "simulate_market": "simulator",
     "top_k": "strategy",
-    "train": "tournament.training",
+    "train": "training",
     "walk_forward": "walkforward.retraining",
 }
 

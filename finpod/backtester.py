@@ -21,7 +21,7 @@ from finpod.measures import Array, check_rates
 from finpod.outcome import outcome
 from finpod.relaxation import relax
 from finpod.result import BacktestResult
-from finpod.simulation import Path, Terms, Window, simulate
+from finpod.simulation import Path, Terms, Window, equal_weight_path, equal_weights, simulate
 from finpod.strategy import FeatureTable, Strategy
 
 __all__ = ["Path", "Terms", "backtest", "clean_weights", "equal_weight_equity", "simulate"]
@@ -166,16 +166,13 @@ def equal_weight_equity(
     """Equity [n + 1] of the point-in-time equal weight, restored at every session from `start` to `end`."""
     first, last = market.window(start, end)
     tape = build_tape(market, terms.fill)
-    among = tape.member & tape.has_bar
-    weights = among / among.sum(-1, keepdim=True).clamp(min=1).double()
-    due = market.begins_session.copy()
-    due[max(first - tape.lag, 0)] = True
     if fast:
+        weights, due = equal_weights(market, tape, first)
         rows = np.arange(first, last) - tape.lag
         steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
         path = relax(tape, first, last, steps, terms)
     else:
-        path = simulate(tape, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+        path = equal_weight_path(market, tape, first, last, terms)
     dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
     return pd.Series(path.equity.numpy(), index=dates, name="equal_weight")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.files import new_folder, to_json, write_bytes, write_text
@@ -21,7 +22,6 @@ from finpod.market.ledger import Costs
 from finpod.market.scaling import Scaling
 from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint
-from finpod.rl.greedy import greedy_weights
 from finpod.strategy import MarketView, Strategy
 
 if TYPE_CHECKING:

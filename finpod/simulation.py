@@ -165,6 +165,23 @@ def path_from(
     return Path(torch.stack(equity), torch.stack(held), traded, cost, *columns), account
 
 
+def equal_weights(market: MarketData, tape: Tape, first: int) -> tuple[Tensor, Array]:
+    """Return the point-in-time equal weights [T, N] and the rows [T] that decide on them, for an account from row `first`.
+
+    These are the first row of each session and the first that the account can see.
+    """
+    among = tape.member & tape.has_bar
+    due = market.begins_session.copy()
+    due[max(first - tape.lag, 0)] = True
+    return among / among.sum(-1, keepdim=True).clamp(min=1).double(), due
+
+
+def equal_weight_path(market: MarketData, tape: Tape, first: int, last: int, terms: Terms) -> Path:
+    """Return what happens to the equal weight, restored at every session from row `first` to row `last`."""
+    weights, due = equal_weights(market, tape, first)
+    return simulate(tape, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+
+
 def simulate_totals(
     tape: Tape, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:

@@ -1,36 +1,51 @@
-"""`Arena`: what all agents of a tournament share, and how pods on other machines get it."""
+"""What can be trained on: `StockTask`, and `TASKS` and `make_env`, which make the environment of a task by its name."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from finpod.envs.market import TradingConfig
-from finpod.errors import InputError
+from finpod.devices import pick_device
+from finpod.envs.greedy import greedy_weights
+from finpod.envs.market import MarketEnv, TradingConfig, account_state
+from finpod.errors import InputError, did_you_mean
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, build_panel
-from finpod.market.tape import Tape, build_tape
+from finpod.market.ledger import Costs, value
+from finpod.market.tape import Account, Tape, build_tape
+from finpod.measures import Array, metrics, simple_returns
+from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
+from finpod.rl.task import Score, Space, Table, Task
+from finpod.simulation import Terms, equal_weight_path, simulate
+
+if TYPE_CHECKING:
+    from finpod.envs.trading import NumpyTradingEnv, TradingEnv
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""
+COST_FACTOR = (0.5, 2.0)
+"""Bounds of the factor on these costs in training."""
+HIDDEN = (16, 32, 64)
+"""Widths of the network that a fresh agent may have."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Arena:
-    """What all agents of a tournament share: data, task and windows. The test window is not in it."""
+class StockTask(Task):
+    """Trade a market: train on the days of one window, be judged on those of a later one. The test window is not in it."""
 
     market: MarketData
     """Rows up to the end of validation and no further."""
     trading: TradingConfig
-    """The task."""
+    """Accounts, actions, rewards and costs."""
     fill: str | None
     """'open', 'close' or None for open where the data have opens."""
     features: Features
@@ -40,9 +55,26 @@ class Arena:
     validation: tuple[int, int]
     """First and last validation row."""
     device: str = "cpu"
-    """Where tensors live."""
-    threads: int = 1
-    """CPU threads of a slice; sums differ between thread counts, so it is part of the result."""
+    """Where the tables are."""
+    observed: tuple[str, ...] | None = None
+    """Features that one agent observes; None for all."""
+    practice: TradingConfig | None = None
+    """`trading` as one agent trains on it; None for as it is."""
+    name: str = field(init=False, default="stocks")
+    measure: str = field(init=False, default="sharpe")
+    num_inputs: int = field(init=False)
+    num_actions: int = field(init=False)
+    num_envs: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = len(self.market.tickers)
+        sizes = {
+            "inputs": names + 1,
+            "actions": names + (self.trading.action == "softmax"),
+            "envs": self.trading.num_envs,
+        }
+        for what, size in sizes.items():
+            object.__setattr__(self, f"num_{what}", size)
 
     @cached_property
     def tape(self) -> Tape:
@@ -51,38 +83,113 @@ class Arena:
 
     @cached_property
     def panel(self) -> Panel:
-        """The market as agents see it, scaled on training rows."""
+        """The market as agents see it, scaled on training rows; with all features."""
         first, last = self.train
         return build_panel(self.market, self.features, fit=(first, last + 1), device=self.device)
 
-    def panel_of(self, names: Sequence[str] | None) -> Panel:
-        """The panel with the features `names` alone, in the panel's order; all of them for None."""
+    @cached_property
+    def own_panel(self) -> Panel:
+        """The panel with the features `observed` alone, in the panel's order."""
         panel = self.panel
-        if names is None or tuple(names) == panel.names:
+        if self.observed is None or self.observed == panel.names:
             return panel
-        columns = [panel.names.index(name) for name in panel.names if name in names]
+        columns = [column for column, name in enumerate(panel.names) if name in self.observed]
         scaling = panel.scaling.select(columns)
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
-    def trading_of(self, settings: Any) -> TradingConfig:
-        """The task as an agent trains on it: with the reward and the share of the costs that its settings choose."""
-        scale = self.trading.reward_scale
-        if settings.reward not in (None, self.trading.reward):
-            scale *= 1 / self.trading.cash if settings.reward == "value" else self.trading.cash
-        costs = self.trading.costs
-        costs = replace(costs, **{name: getattr(costs, name) * settings.cost_factor for name in VARIED_COSTS})
-        return replace(self.trading, reward=settings.reward or self.trading.reward, reward_scale=scale, costs=costs)
+    def table(self, device: torch.device) -> Table:
+        """Return features [T, N, F] and the names that may be held [T, N]: members with a bar."""
+        panel = self.own_panel
+        return Table(panel.features.to(device), (panel.member & panel.tradable).to(device))
 
-    def task_spec(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """The task as plain values that travel with an agent that observes the features `names`, or all."""
+    def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
+        """Return accounts that trade the training window on the terms of `practice`."""
+        trading = self.practice or self.trading
+        if num_envs != trading.num_envs:
+            groups = math.gcd(num_envs, trading.groups)
+            trading = replace(trading, num_envs=num_envs, start_groups=groups)
+        return MarketEnv(self.tape, *self.train, trading, seed=seed)
+
+    def policy(self, settings: Mapping[str, Any], generator: torch.Generator | None = None) -> MarketPolicy:
+        """Return an untrained policy of the width `hidden` for the features observed."""
+        sizes = {"hidden": settings["hidden"]} if "hidden" in settings else {}
+        spec = PolicySpec(
+            features=len(self.own_panel.names), action=self.trading.action, tilt=self.trading.tilt, **sizes
+        )
+        return MarketPolicy(spec, generator)
+
+    def variant(self, settings: Mapping[str, Any]) -> StockTask:
+        """Return the task with the features, the reward and the part of the costs that an agent trains with."""
+        features, trading = settings.get("features"), self.trading
+        reward, scale = settings.get("reward") or trading.reward, trading.reward_scale
+        if reward != trading.reward:
+            scale *= 1 / trading.cash if reward == "value" else trading.cash
+        factor = settings.get("cost_factor", 1.0)
+        costs = replace(trading.costs, **{name: getattr(trading.costs, name) * factor for name in VARIED_COSTS})
+        own = replace(
+            self,
+            observed=None if features is None else tuple(features),
+            practice=replace(trading, reward=reward, reward_scale=scale, costs=costs),
+        )
+        vars(own).update({"tape": self.tape, "panel": self.panel})  # computed once for all
+        return own
+
+    def space(self) -> Space:
+        """Return features, width of the network, reward, and the factor on the costs of training."""
+        return Space(
+            start={"hidden": PolicySpec.hidden, "features": None, "reward": None, "cost_factor": 1.0},
+            ranges={"cost_factor": COST_FACTOR},
+            subsets={"features": self.panel.names},
+            choices={"hidden": HIDDEN, "reward": ("log", "value")},
+        )
+
+    def score(self, policy: Policy) -> Score:
+        """Return metrics and returns [n] of the deterministic policy on the validation window, net of all costs."""
+        tape, panel, trading = self.tape, self.own_panel, self.trading
+
+        def decide(k: int, row: int, seen: Account) -> Tensor | None:
+            if k % trading.hold:
+                return None
+            mark = tape.mark[row]
+            price = (mark if tape.factor is None else mark / tape.factor[row]) * panel.tradable[row]
+            among = panel.member[row] & panel.tradable[row]
+            state, equity = account_state(seen, mark), float(value(*seen, mark))
+            return greedy_weights(policy, trading, panel.features[row], among, state, price, equity)
+
+        path = simulate(tape, *self.validation, decide, self.terms)
+        return self.score_of(path.equity.cpu().numpy())
+
+    def score_of(self, equity: Array) -> Score:
+        """Return metrics and returns [n] of an equity curve [n + 1] on the validation window."""
+        figures = metrics(equity, periods_per_year=self.market.periods_per_year)
+        return Score(asdict(figures), simple_returns(equity))
+
+    def baseline(self) -> Array:
+        """Return [n] validation returns of equal weight, at the task's costs."""
+        tape = build_tape(self.market, self.fill)
+        equity = equal_weight_path(self.market, tape, *self.validation, replace(self.terms, whole_shares=False)).equity
+        return simple_returns(equity.numpy())
+
+    @property
+    def terms(self) -> Terms:
+        """The terms on which agents are judged."""
+        trading = self.trading
+        return Terms(
+            costs=trading.costs,
+            fill=self.fill,
+            cash=trading.cash,
+            whole_shares=trading.whole_shares,
+            delisting_return=trading.delisting_return,
+        )
+
+    def spec(self) -> dict[str, Any]:
+        """Return the task as an ensemble needs it: features and their scaling, terms, windows, and the hash of the data."""
         day = [f"{date!s:.10}" for date in self.market.dates]
-        panel = self.panel_of(names)
+        panel = self.own_panel
         return {
-            "task": "stocks",
+            "task": self.name,
             "features": list(panel.names),
             "left_out": list(panel.left_out),
-            "dropped": dict(panel.dropped),
-            "undefined": dict(panel.undefined),
             "scaling": panel.scaling.to_dict(),
             "tickers": list(self.market.tickers),
             "trading": asdict(self.trading),
@@ -93,41 +200,43 @@ class Arena:
             "data_title": self.market.title,
         }
 
-
-def share(arena: Arena) -> dict[str, Any]:
-    """An arena as plain values and arrays, computed once: what pods on other machines get, and read without a copy."""
-    panel, tape = arena.panel, arena.tape
-    tables = {
-        name: {
-            key: value.cpu().numpy() if isinstance(value, torch.Tensor) else value for key, value in vars(part).items()
+    def header(self) -> dict[str, Any]:
+        """Return what must be equal for a run to be resumed, the title of the data, and features that are undefined."""
+        spec, panel = self.spec(), self.panel
+        names = ("features", "trading", "fill", "windows", "training_data_hash")
+        return {
+            "task": {name: spec[name] for name in names},
+            "undefined": {**panel.dropped, **panel.undefined},
+            "data_title": spec["data_title"],
         }
-        for name, part in (("panel", panel), ("tape", tape))
-    }
-    return {"arena": replace(arena, features=panel.names), **tables}
 
+    def to_shared(self) -> dict[str, Any]:
+        """Return the task as plain values and arrays, computed once."""
+        tables = {
+            name: {key: item.cpu().numpy() if isinstance(item, Tensor) else item for key, item in vars(part).items()}
+            for name, part in (("panel", self.panel), ("tape", self.tape))
+        }
+        return {"task": replace(self, features=self.panel.names), **tables}
 
-def from_share(shared: dict[str, Any], device: str = "cpu") -> Arena:
-    """The arena that `share` took apart, on a device; on the CPU it reads the shared arrays, which nothing writes to."""
-    arena: Arena = replace(shared["arena"], device=device)
-    kinds: dict[str, type] = {"panel": Panel, "tape": Tape}
-    for name, kind in kinds.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and stay so
-            parts = {
-                key: torch.from_numpy(value).to(arena.device) if isinstance(value, np.ndarray) else value
-                for key, value in shared[name].items()
-            }
-        vars(arena)[name] = kind(**parts)
-    return arena
+    @classmethod
+    def from_shared(cls, shared: Mapping[str, Any], device: torch.device) -> StockTask:
+        """Return the task that `to_shared` took apart; on the CPU it reads the shared arrays, which nothing writes to."""
+        task: StockTask = replace(shared["task"], device=str(device))
+        kinds: dict[str, type] = {"panel": Panel, "tape": Tape}
+        for name, kind in kinds.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and stay so
+                parts = {
+                    key: torch.from_numpy(item).to(device) if isinstance(item, np.ndarray) else item
+                    for key, item in shared[name].items()
+                }
+            vars(task)[name] = kind(**parts)
+        return task
 
 
 def trading_of(**settings: Any) -> TradingConfig:
-    """The task with finpod's defaults for training. Raises InputError for an unknown setting."""
-    unknown = [name for name in settings if name not in TradingConfig.__dataclass_fields__]
-    if unknown:
-        raise InputError(
-            f"unknown setting {unknown[0]!r}; the task has {', '.join(TradingConfig.__dataclass_fields__)}"
-        )
+    """Return the trading terms with finpod's defaults for training. Raises InputError for an unknown setting."""
+    _require_known(settings)
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     defaults: dict[str, Any] = {
@@ -138,17 +247,19 @@ def trading_of(**settings: Any) -> TradingConfig:
     return TradingConfig(**{**defaults, **settings})
 
 
-def make_arena(
+def make_stock_task(
     market: MarketData,
     train: tuple[DateLike, DateLike],
     validation: tuple[DateLike, DateLike],
     trading: TradingConfig,
-    fill: str | None,
-    features: Features,
-    device: str,
-    threads: int,
-) -> Arena:
-    """Windows as rows, data cut behind the validation window. Raises InputError for windows that overlap or are too short."""
+    fill: str | None = None,
+    features: Features = None,
+    device: str = "cpu",
+) -> StockTask:
+    """Return the task with windows as rows and the data cut behind the validation window.
+
+    Raises InputError for windows that overlap or are too short.
+    """
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:
         raise InputError(
@@ -168,7 +279,7 @@ def make_arena(
     names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
         raise InputError("no name is both a member and priced up to the end of validation")
-    return Arena(
+    return StockTask(
         market=known.select(names),
         trading=trading,
         fill=fill,
@@ -176,5 +287,67 @@ def make_arena(
         train=train_rows,
         validation=validation_rows,
         device=device,
-        threads=threads,
     )
+
+
+def make_env(
+    task: str,
+    *,
+    market: MarketData | None = None,
+    num_envs: int = 1024,
+    device: str = "cpu",
+    start: DateLike | None = None,
+    end: DateLike | None = None,
+    features: Features = None,
+    costs: Costs | None = None,
+    fill: str | None = None,
+    seed: int = 0,
+    numpy: bool = False,
+    **settings: Any,
+) -> TradingEnv | NumpyTradingEnv:
+    """Return the environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment.
+
+    Observations and rewards are tensors on `device`. With `numpy` they are arrays, and observations are one row of numbers
+    for each account; the vector wrappers of gymnasium work on such an environment.
+
+    "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
+    action="softmax" or start_groups=64. `features`, `costs` and `fill` are those of training and backtest. `seed` is a
+    whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, another seed, and
+    a device that is not there.
+    """
+    if task not in TASKS:
+        raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}")
+    trading = {"num_envs": num_envs, "costs": costs or Costs(), **settings}
+    options = {"start": start, "end": end, "features": features, "fill": fill, "seed": seed}
+    env = TASKS[task](market, trading, device=pick_device(device), **options)
+    if not numpy:
+        return env
+    from finpod.envs.trading import NumpyTradingEnv
+
+    return NumpyTradingEnv(env)
+
+
+def _trading_env(market: MarketData | None, trading: Mapping[str, Any], **options: Any) -> TradingEnv:
+    from finpod.envs.trading import TradingEnv
+
+    if market is None:
+        raise InputError(
+            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another"
+        )
+    _require_known(trading)
+    return TradingEnv(market, config=TradingConfig(**trading), **options)
+
+
+def _require_known(settings: Iterable[str]) -> None:
+    known = [field.name for field in fields(TradingConfig)]
+    for name in settings:
+        if name not in known:
+            raise InputError(f"task 'stocks' has no setting {name!r}; {_suggestion(name, known)}")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    return did_you_mean(str(name), list(known), f"choose from {', '.join(known)}")
+
+
+TASKS: dict[str, Callable[..., TradingEnv]] = {"stocks": _trading_env}
+"""Task name -> maker of its gymnasium environment."""

@@ -1,5 +1,6 @@
 """Tiny tasks, agents and tournaments for the tests of everything that learns."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,16 @@ from finpod.ensemble import Ensemble
 from finpod.envs.market import TradingConfig
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
+from finpod.measures import Metrics
+from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import Code, MarketPolicy
 from finpod.rl.ppo import PPOConfig
-from finpod.rl.task import Table
-from finpod.tasks import Arena
-from finpod.tournament.pod import Pod, Settings
-from finpod.tournament.training import train
+from finpod.rl.task import Space, Table
+from finpod.tasks import COST_FACTOR, HIDDEN, StockTask
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Pod, judge
+from finpod.tournament.setup import TournamentSetup
+from finpod.training import train
 
 FEATURES = ("return_5", "volatility_21")
 TRAIN, VALIDATION = (25, 80), (81, 100)
@@ -24,11 +29,24 @@ CONFIG = PPOConfig(num_steps=4, num_minibatches=2, update_epochs=2)
 STEPS_AN_UPDATE = 32
 
 
-def make_arena(market: MarketData, *, features: Any = FEATURES, fill: str | None = None, **trading: Any) -> Arena:
-    """A task of 8 accounts in 4 groups."""
+def space_of(features: Sequence[str]) -> Space:
+    """What may vary of stock agents with these features."""
+    return Space(
+        start={"hidden": 32, "features": None, "reward": None, "cost_factor": 1.0},
+        ranges={"cost_factor": COST_FACTOR},
+        subsets={"features": tuple(features)},
+        choices={"hidden": HIDDEN, "reward": ("log", "value")},
+    )
+
+
+def make_setup(
+    market: MarketData, *, features: Any = FEATURES, fill: str | None = None, **trading: Any
+) -> TournamentSetup:
+    """Trading with 8 accounts in 4 groups."""
     trading = {"hold": 1, "costs": Costs(), **SMALL, **trading}
-    return Arena(market=market.rows(0, VALIDATION[1] + 1), trading=TradingConfig(**trading), fill=fill,
-                 features=features, train=TRAIN, validation=VALIDATION)  # fmt: skip
+    task = StockTask(market=market.rows(0, VALIDATION[1] + 1), trading=TradingConfig(**trading), fill=fill,
+                     features=features, train=TRAIN, validation=VALIDATION)  # fmt: skip
+    return TournamentSetup(task=task, num_envs=task.num_envs, config=CONFIG)
 
 
 def settings(seed: int = 1, config: PPOConfig = CONFIG) -> Settings:
@@ -36,7 +54,15 @@ def settings(seed: int = 1, config: PPOConfig = CONFIG) -> Settings:
 
 
 def make_pod(market: MarketData, *, seed: int = 1, config: PPOConfig = CONFIG, **task: Any) -> Pod:
-    return Pod(make_arena(market, **task), settings(seed, config))
+    return Pod(make_setup(market, **task), settings(seed, config))
+
+
+def validate(setup: TournamentSetup, checkpoint: Checkpoint) -> tuple[Metrics, Any]:
+    """Metrics and returns of an agent on the validation window."""
+    own = Settings(agent_id="judged", seed=0, config=CONFIG, task={"features": checkpoint.task_spec["features"],
+                                                                   "hidden": checkpoint.policy_spec["hidden"]})  # fmt: skip
+    score = judge(setup, own, checkpoint)
+    return Metrics(**score.metrics), score.returns
 
 
 def tiny_train(market: MarketData, out: Any, **changes: Any) -> Ensemble:

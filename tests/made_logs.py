@@ -12,14 +12,14 @@ import numpy as np
 
 from finpod.measures import metrics
 from finpod.rl.ppo import PPOConfig
+from finpod.rl.task import Space
 from finpod.storage import LocalStore
 from finpod.tournament.driver import Tournament, Watch
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.leaderboard import Leaderboard
 from finpod.tournament.pod import Slice, Trained
-from finpod.tournament.resume import FORMAT
 from finpod.tournament.search import Generator
-from finpod.tournament.setup import Plan
+from finpod.tournament.setup import FORMAT, LACKING, Plan
 from finpod.workers.engine import Done, Lost, Place
 
 FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
@@ -67,10 +67,11 @@ class Invented:
     def trained(self, trial: int, piece: Slice) -> Trained:
         losses = {"policy_loss": -0.01 * trial, "value_loss": 1.0}
         if not piece.last:
-            return Trained(b"made up", piece.until, losses, None, None)
+            return Trained(b"made up", piece.until, losses)
         random = np.random.default_rng([piece.settings.seed, piece.until])
         returns = random.normal(0.001, 0.01, self.days)
-        return Trained(b"made up", piece.until, losses, asdict(metrics(returns=returns)), returns)
+        figures = asdict(metrics(returns=returns))
+        return Trained(b"made up", piece.until, losses, figures["sharpe"], figures, returns)
 
     def describe(self) -> str:
         return f"{len(self.free)} invented pods"
@@ -106,7 +107,8 @@ def play(
     }
     if not journal.count or header:
         journal.append("begin", header={**told, **header})
-    generator = Generator(seed=plan.seed, config=PPOConfig(), features=FEATURES, search=plan.search)
+    space = Space(**{**LACKING["space"], "subsets": {"features": FEATURES}})
+    generator = Generator(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
     with patch("finpod.tournament.driver.time", SimpleNamespace(time=now or engine.now)):
         return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
 

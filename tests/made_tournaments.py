@@ -27,13 +27,13 @@ UPDATE = 32
 @cache
 def agent_file() -> bytes:
     """A tiny real agent that has learnt a little."""
-    from made_agents import STEPS_AN_UPDATE, make_arena, settings
+    from made_agents import STEPS_AN_UPDATE, make_setup, settings
     from made_markets import random_market
 
     from finpod.tournament.pod import train_slice
 
-    arena = make_arena(random_market(110, 4, seed=1))
-    return train_slice(arena, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE).to_bytes()
+    setup = make_setup(random_market(110, 4, seed=1))
+    return train_slice(setup, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE).to_bytes()
 
 
 class Piece(NamedTuple):
@@ -68,9 +68,10 @@ def made_up(piece: Any) -> Any:
     from finpod.tournament.pod import Trained
 
     if not piece.last:
-        return Trained(agent_file(), piece.until, {"value_loss": 1.0}, None, None)
+        return Trained(agent_file(), piece.until, {"value_loss": 1.0})
     returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.001, 0.01, 20)
-    return Trained(agent_file(), piece.until, {"value_loss": 1.0}, asdict(metrics(returns=returns)), returns)
+    figures = asdict(metrics(returns=returns))
+    return Trained(agent_file(), piece.until, {"value_loss": 1.0}, figures["sharpe"], figures, returns)
 
 
 class Made:
@@ -162,7 +163,7 @@ def header_of(plan: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
     from finpod.rl.ppo import PPOConfig
-    from finpod.tournament.resume import FORMAT
+    from finpod.tournament.setup import FORMAT
 
     return {
         "format": FORMAT,
@@ -177,6 +178,8 @@ def header_of(plan: Any) -> dict[str, Any]:
 
 def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = print, watch: Any = None) -> Any:
     """A driver on a store, begun or gone on with; `say` is told its remarks."""
+    from made_agents import space_of
+
     from finpod.rl.ppo import PPOConfig
     from finpod.tournament.driver import Tournament
     from finpod.tournament.resume import open_journal
@@ -189,7 +192,7 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
             watch(status)
 
     journal = open_journal(store, header_of(plan), say)
-    generator = Generator(seed=plan.seed, config=PPOConfig(), features=FEATURES, search=plan.search)
+    generator = Generator(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
     return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=look)
 
 

@@ -28,7 +28,7 @@ WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | 
 """Expressions that are made of the texts in them."""
 
 LAYERS = """
-errors figures measures periods significance risk_figures files storage | seeds
+errors figures measures periods significance risk_figures files storage | seeds pickling
 market
 features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
 trading | market.ledger market.tape simulation
@@ -36,12 +36,12 @@ strategy weights rules synthetic result | records decisions evidence.baselines s
 lookahead
 envs
 rl
-tasks | devices envs.tasks envs.trading
+tasks | devices envs.trading
 workers
 evidence
 backtesting | backtester outcome relaxation batch export comparison
 tournament
-ensemble | tournament.provenance
+ensemble | training
 walkforward
 loading
 report
@@ -72,7 +72,7 @@ OF_STOCKS = (
     "strategy",
     "envs.market",
     "envs.trading",
-    "envs.tasks",
+    "tasks",
 )
 
 

@@ -14,7 +14,8 @@ from finpod.bench.pods import Instant, Nap, Noted, Sleepers, Unforced, busy_shar
 from finpod.cli import main
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore
-from finpod.tournament.pod import Settings, Slice, Trained
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Slice, Trained
 from finpod.workers.engine import Done, InlineEngine, Lost, Place
 
 
@@ -199,7 +200,7 @@ def test_the_lines_of_ray_against_this_process(small, monkeypatch):
 
 
 def test_a_slice_tells_its_own_time(small):
-    engine = Noted(InlineEngine(tournaments.slice_with_cpu, tournaments._arena()))
+    engine = Noted(InlineEngine(tournaments.slice_with_cpu, tournaments._setup()))
     took = tournaments._one_agent(engine, 128, 1)
     place = engine.places[0]
     assert took.whole == pytest.approx(took.beside + (place.ended - place.started))
@@ -208,7 +209,7 @@ def test_a_slice_tells_its_own_time(small):
 
 
 def test_an_agent_that_fails_is_no_measurement(small):
-    def fail(arena, piece):
+    def fail(setup, piece):
         raise ValueError("no luck")
 
     with pytest.raises(InputError, match="failed: ValueError: no luck"):

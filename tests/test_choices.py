@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_agents import STEPS_AN_UPDATE, make_arena, settings, tiny_train
+from made_agents import STEPS_AN_UPDATE, make_setup, settings, tiny_train
 from made_markets import make_market, random_market
 
 import finpod
@@ -33,7 +33,9 @@ def board_of(*lines):
         own = settings(trial)
         job = Job(trial=trial, generation=0, settings=type(own)(agent_id=agent, seed=trial, config=own.config),
                   parent_id=None, source=None, copied=False)  # fmt: skip
-        board.submit(job.failed() if returns is None else job.entry({"sharpe": score}, returns, 64, lambda: None))
+        board.submit(
+            job.failed() if returns is None else job.entry(score, {"sharpe": score}, returns, 64, lambda: None)
+        )
     return board
 
 
@@ -105,8 +107,8 @@ def test_only_agents_on_the_board_are_kept_for_the_others_have_no_files(bets, mo
 @pytest.fixture(scope="module")
 def members():
     """Two agents, of whom only the identity counts."""
-    arena = make_arena(random_market(130, 2, gaps=0, seed=3), hold=5)
-    return [train_slice(arena, settings(seed), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE) for seed in (1, 2)]
+    setup = make_setup(random_market(130, 2, gaps=0, seed=3), hold=5)
+    return [train_slice(setup, settings(seed), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE) for seed in (1, 2)]
 
 
 def two_names(days=300, turn=130):

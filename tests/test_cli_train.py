@@ -102,11 +102,11 @@ def leave(monkeypatch):
 
     run_slice, limit, pieces = training.run_slice, [None], []
 
-    def slices(arena, piece):
+    def slices(setup, piece):
         if limit[0] is not None and len(pieces) >= limit[0]:
             raise KeyboardInterrupt
         pieces.append(piece)
-        return run_slice(arena, piece)
+        return run_slice(setup, piece)
 
     monkeypatch.setattr(training, "run_slice", slices)
 
@@ -644,10 +644,10 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run,
 
     run_slice = training.run_slice
 
-    def fails(arena, piece):
+    def fails(setup, piece):
         if piece.settings.agent_id == "0-1":
             raise ValueError("not finite")
-        return run_slice(arena, piece)
+        return run_slice(setup, piece)
 
     monkeypatch.setattr(training, "run_slice", fails)
     ended = run(LINE, SIZE)
@@ -699,7 +699,7 @@ def test_rules_to_stop_say_what_they_hold_for(run):
 def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(work, run, monkeypatch):
     from finpod.tournament import training
 
-    def fails(arena, piece):
+    def fails(setup, piece):
         raise ValueError("not finite")
 
     monkeypatch.setattr(training, "run_slice", fails)

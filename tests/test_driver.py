@@ -51,7 +51,7 @@ def scripted(scores):
         if trial >= len(scores) or not piece.last:
             return None
         made = made_up(piece)
-        return made._replace(metrics={**made.metrics, "sharpe": scores[trial]})
+        return made._replace(score=scores[trial], metrics={**made.metrics, "sharpe": scores[trial]})
 
     return fate
 

@@ -437,19 +437,19 @@ def test_d13_data_are_shared_once_a_node(engine, ray, megabytes, slots, rounds):
     assert last - first < 0.1 * data.nbytes
 
 
-def test_d13_what_pods_read_of_an_arena_are_the_shared_arrays_themselves():
-    from made_agents import make_arena
+def test_d13_what_pods_read_of_a_task_are_the_shared_arrays_themselves():
+    from made_agents import make_setup
     from made_markets import random_market
 
-    from finpod.tasks import from_share, share
+    from finpod.tournament.setup import from_shared
 
-    shared = share(make_arena(random_market(110, 4, seed=1)))
-    arena = from_share(shared, device="cpu")
+    shared = make_setup(random_market(110, 4, seed=1)).to_shared()
+    task = from_shared(shared, device="cpu").task
     for part in ("panel", "tape"):
-        arrays = {key: value for key, value in shared[part].items() if isinstance(value, np.ndarray)}
+        arrays = {key: value for key, value in shared["task"][part].items() if isinstance(value, np.ndarray)}
         assert len(arrays) >= 3
         for key, value in arrays.items():
-            assert getattr(vars(arena)[part], key).data_ptr() == value.__array_interface__["data"][0]
+            assert getattr(vars(task)[part], key).data_ptr() == value.__array_interface__["data"][0]
 
 
 # --- tournaments of real agents

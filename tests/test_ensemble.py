@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import STEPS_AN_UPDATE, VALIDATION, make_arena, settings, tiny_train
+from made_agents import STEPS_AN_UPDATE, VALIDATION, make_setup, settings, tiny_train, validate
 from made_markets import random_market
 
 import finpod
@@ -13,7 +13,7 @@ from finpod.ensemble import Ensemble, load_ensemble
 from finpod.errors import CheckpointError, InputError
 from finpod.lookahead.audit import audit
 from finpod.strategy import MarketView
-from finpod.tournament.pod import train_slice, validate
+from finpod.tournament.pod import train_slice
 
 START = VALIDATION[1] + 1
 
@@ -88,14 +88,14 @@ def test_it_holds_the_mean_of_its_members(market, ensemble):
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
 def test_validation_is_the_backtest_of_the_one_agent(action, fill, gaps):
     market = random_market(110, 5, gaps=gaps, seed=4)
-    arena = make_arena(market, action=action, fill=fill, hold=2, hmax=20_000)
-    agent = train_slice(arena, settings(seed=6), None, 2 * STEPS_AN_UPDATE, 128)
+    setup = make_setup(market, action=action, fill=fill, hold=2, hmax=20_000)
+    agent = train_slice(setup, settings(seed=6), None, 2 * STEPS_AN_UPDATE, 128)
     agent.weights["out.weight"] += 2 * torch.randn(2, 32, generator=torch.Generator().manual_seed(2))
     agent.weights["out.bias"][0] -= 0.1  # buys some, sells others, also those without a bar on the day
-    found, returns = validate(arena, agent)
+    found, returns = validate(setup, agent)
     alone = Ensemble([agent], name="alone", trials=1, provenance={})
     days = market.dates[list(VALIDATION)]
-    result = finpod.backtest(alone, market, start=days[0], end=days[1], fill=fill, costs=arena.trading.costs,
+    result = finpod.backtest(alone, market, start=days[0], end=days[1], fill=fill, costs=setup.task.trading.costs,
                              allow_in_sample=True)  # fmt: skip
     np.testing.assert_allclose(result.equity, 1e6 * np.cumprod([1, *(1 + returns)]), rtol=1e-6)
     assert result.metrics.sharpe == pytest.approx(found.sharpe, rel=1e-6)
@@ -151,9 +151,9 @@ def test_it_reads_only_what_the_audit_allows(market, ensemble):
 @pytest.mark.parametrize("features", [("return_5", "volume_shock_5"), ("volume_shock_5",)])
 def test_a_feature_that_the_data_cannot_give_is_named(features):
     market = finpod.simulate_market(names=4, days=130, seed=1)
-    arena = make_arena(market, features=features)
-    arena = replace(arena, train=(70, 90), validation=(91, 100))
-    agent = train_slice(arena, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE)
+    setup = make_setup(market, features=features)
+    setup = replace(setup, task=replace(setup.task, train=(70, 90), validation=(91, 100)))
+    agent = train_slice(setup, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE)
     ensemble = Ensemble([agent], name="by volume", trials=1, provenance={})
     assert len(run(ensemble, market).trades)
     close_only = replace(market, open=None, high=None, low=None, volume=None)

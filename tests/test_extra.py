@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_agents import make_arena, tiny_train
+from made_agents import make_setup, tiny_train
 from made_agents import settings as agent_settings
 from made_markets import random_market
 from numpy.testing import assert_array_equal
@@ -24,8 +24,8 @@ from finpod.market.extra_tables import with_extra
 from finpod.market.features import build_panel, compute, resolve
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
-from finpod.tasks import from_share, share
 from finpod.tournament.pod import Slice, run_slice
+from finpod.tournament.setup import from_shared
 
 NAN = float("nan")
 DAYS = ["2024-07-01", "2024-07-02", "2024-07-03", "2024-07-05", "2024-07-08", "2024-07-09"]
@@ -499,12 +499,12 @@ FEATURES = ["return_5", "extra:score", "extra:rate"]
 
 
 def test_columns_travel_to_pods_on_other_machines(market):
-    arena = make_arena(market, features=FEATURES)
-    there = from_share(pickle.loads(pickle.dumps(share(arena))))
-    assert there.panel.names == tuple(FEATURES)
-    assert there.market.content_hash == arena.market.content_hash
+    setup = make_setup(market, features=FEATURES)
+    there = from_shared(pickle.loads(pickle.dumps(setup.to_shared())))
+    assert there.task.panel.names == tuple(FEATURES)
+    assert there.task.market.content_hash == setup.task.market.content_hash
     piece = Slice(agent_settings(), None, False, 64, 64, True)
-    assert_array_equal(run_slice(there, piece).returns, run_slice(arena, piece).returns)
+    assert_array_equal(run_slice(there, piece).returns, run_slice(setup, piece).returns)
 
 
 def test_an_agent_trains_on_the_columns_and_trades_where_they_are(market, tmp_path):

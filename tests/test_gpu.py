@@ -12,8 +12,10 @@ from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.task import Table
 from finpod.simulator import simulate_market
-from finpod.tasks import Arena
-from finpod.tournament.pod import Settings, train_slice, validate
+from finpod.tasks import StockTask
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import judge, train_slice
+from finpod.tournament.setup import TournamentSetup
 
 pytestmark = pytest.mark.gpu
 
@@ -65,7 +67,7 @@ def test_step_and_update_do_not_wait_for_the_device(market):
 
 
 def test_a_slice_trains_resumes_and_is_validated(market, tmp_path):
-    arena = Arena(
+    task = StockTask(
         market=market,
         trading=TradingConfig(num_envs=64, start_groups=8, costs=Costs(fee_bps=0)),
         fill=None,
@@ -75,10 +77,11 @@ def test_a_slice_trains_resumes_and_is_validated(market, tmp_path):
         device="cuda",
     )
     settings = Settings(agent_id="a", seed=1, config=PPOConfig(num_steps=4))
-    first = train_slice(arena, settings, None, 512, 1024)
+    setup = TournamentSetup(task=task, num_envs=64, config=settings.config, device="cuda")
+    first = train_slice(setup, settings, None, 512, 1024)
     first.save(tmp_path / "first.pt")
-    second = train_slice(arena, settings, Checkpoint.load(tmp_path / "first.pt"), 1024, 1024)
+    second = train_slice(setup, settings, Checkpoint.load(tmp_path / "first.pt"), 1024, 1024)
     assert second.steps == 1024
-    found, returns = validate(arena, second)
-    assert len(returns) == 58
-    assert found.days == 58
+    score = judge(setup, settings, second)
+    assert len(score.returns) == 58
+    assert score.metrics["days"] == 58

@@ -18,7 +18,7 @@ from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
 from finpod.report import render
 from finpod.strategy import EqualWeight
-from finpod.tournament.training import train
+from finpod.training import train
 
 BARS = 6
 

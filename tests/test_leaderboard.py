@@ -7,15 +7,19 @@ import pytest
 
 from finpod.errors import CheckpointError, FinpodError
 from finpod.rl.ppo import PPOConfig
-from finpod.tournament.leaderboard import Entry, Leaderboard, rank
-from finpod.tournament.pod import Settings
+from finpod.tournament.leaderboard import Entry, Leaderboard, Settings, rank
 from finpod.tournament.search import Drawn, Job
 
 NAN = float("nan")
 
 
 def entry(trial, score, agent=None, parent=None, generation=0):
-    settings = Settings(agent_id=agent or f"agent {trial}", seed=100 + trial, config=PPOConfig(gamma=0.9))
+    settings = Settings(
+        agent_id=agent or f"agent {trial}",
+        seed=100 + trial,
+        config=PPOConfig(gamma=0.9),
+        task={"hidden": 32, "features": None, "reward": None, "cost_factor": 1.0},
+    )
     return Entry(trial=trial, settings=settings, parent_id=parent, generation=generation, score=score,
                  metrics={"sharpe": score}, returns=np.array([0.01, -0.01]), steps=64 * (generation + 1),
                  stored=lambda: SimpleNamespace(steps=64))  # fmt: skip

@@ -4,14 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_arena, make_pod, settings
+from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
 from made_markets import random_market
 
 from finpod.backtester import Terms, equal_weight_equity
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
+from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect
-from finpod.tournament.pod import Pod, train_slice, validate, without_accounts
+from finpod.tournament.pod import Pod, train_slice, without_env
 from finpod.tournament.search import PERTURB, vary
 
 
@@ -21,37 +22,37 @@ def market():
 
 
 @pytest.fixture(scope="module")
-def arena(market):
-    return make_arena(market, hold=2)
+def setup(market):
+    return make_setup(market, hold=2)
 
 
 @pytest.fixture(scope="module")
-def donor(arena):
-    return train_slice(arena, settings(config=replace(CONFIG, learning_rate=1e-3)), None, 3 * STEPS_AN_UPDATE, 200)
+def donor(setup):
+    return train_slice(setup, settings(config=replace(CONFIG, learning_rate=1e-3)), None, 3 * STEPS_AN_UPDATE, 200)
 
 
 def trained_weights(checkpoint):
     return torch.cat([tensor.flatten().double() for tensor in checkpoint.weights.values()])
 
 
-def test_a_slice_is_a_function_of_its_values(arena):
-    first, again = (train_slice(arena, settings(), None, 2 * STEPS_AN_UPDATE, 128) for _ in range(2))
+def test_a_slice_is_a_function_of_its_values(setup):
+    first, again = (train_slice(setup, settings(), None, 2 * STEPS_AN_UPDATE, 128) for _ in range(2))
     assert torch.equal(trained_weights(first), trained_weights(again))
     assert first.steps == 2 * STEPS_AN_UPDATE
-    other = train_slice(arena, settings(seed=2), None, 2 * STEPS_AN_UPDATE, 128)
+    other = train_slice(setup, settings(seed=2), None, 2 * STEPS_AN_UPDATE, 128)
     assert not torch.equal(trained_weights(first), trained_weights(other))
 
 
-def test_d06_two_slices_are_one(arena):
-    whole = train_slice(arena, settings(), None, 4 * STEPS_AN_UPDATE, 128)
-    half = train_slice(arena, settings(), None, 2 * STEPS_AN_UPDATE, 128)
+def test_d06_two_slices_are_one(setup):
+    whole = train_slice(setup, settings(), None, 4 * STEPS_AN_UPDATE, 128)
+    half = train_slice(setup, settings(), None, 2 * STEPS_AN_UPDATE, 128)
     assert torch.equal(
-        trained_weights(train_slice(arena, settings(), half, 4 * STEPS_AN_UPDATE, 128)), trained_weights(whole)
+        trained_weights(train_slice(setup, settings(), half, 4 * STEPS_AN_UPDATE, 128)), trained_weights(whole)
     )
 
 
-def test_a_slice_stops_at_the_first_whole_update_past_its_steps(arena):
-    pod = Pod(arena, settings())
+def test_a_slice_stops_at_the_first_whole_update_past_its_steps(setup):
+    pod = Pod(setup, settings())
     assert pod.steps_per_update == STEPS_AN_UPDATE
     assert len(list(pod.train(STEPS_AN_UPDATE + 1, 1000))) == 2
     assert pod.steps == 2 * STEPS_AN_UPDATE
@@ -70,11 +71,11 @@ class Always:
 
 
 @pytest.mark.parametrize("anneal", [False, True])
-def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(arena, donor, anneal):
-    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), Always(0.8))
+def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(setup, donor, anneal):
+    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), BOUNDS, Always(0.8))
     assert config.learning_rate == pytest.approx(8e-4)
     assert config.clip_coef == pytest.approx(0.16)
-    child = Pod(arena, settings(seed=5, config=config), without_accounts(donor))
+    child = Pod(setup, settings(seed=5, config=config), without_env(donor))
     rate = child.learner.optimizer.param_groups[0]["lr"]
     assert float(rate) == pytest.approx(8e-4)
     assert child.learner.optimizer.param_groups[0]["weight_decay"] == config.weight_decay
@@ -82,9 +83,9 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(arena, donor, anne
     assert float(child.learner.optimizer.param_groups[0]["lr"]) == pytest.approx(8e-4 * (0.5 if anneal else 1))
 
 
-def test_d08_the_loss_uses_the_clip_of_the_copy(arena, donor):
+def test_d08_the_loss_uses_the_clip_of_the_copy(setup, donor):
     def gradient(clip, ratio):
-        child = Pod(arena, settings(config=replace(CONFIG, clip_coef=clip)), without_accounts(donor))
+        child = Pod(setup, settings(config=replace(CONFIG, clip_coef=clip)), without_env(donor))
         rollout = collect(child.env, child.policy, child.learner.table, 4, child.learner.generator)
         grouped = {
             name: getattr(rollout, name).unflatten(1, (4, -1)) for name in ("state", "action", "log_prob", "value")
@@ -100,8 +101,8 @@ def test_d08_the_loss_uses_the_clip_of_the_copy(arena, donor):
     assert gradient(0.16, 1.1) > 0
 
 
-def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(arena, donor):
-    child = Pod(arena, settings(seed=5), without_accounts(donor))
+def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(setup, donor):
+    child = Pod(setup, settings(seed=5), without_env(donor))
     assert child.steps == donor.steps
     for name, tensor in child.policy.state_dict().items():
         assert torch.equal(tensor, donor.weights[name])
@@ -111,22 +112,22 @@ def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(arena, do
         assert moments[index]["step"] == 12
     assert torch.equal(child.env.equity, torch.full((4, 2), 1e6, dtype=torch.float64))
     assert not torch.equal(child.learner.generator.get_state(), donor.learner["generator"])
-    assert torch.equal(child.learner.generator.get_state(), Pod(arena, settings(seed=5)).learner.generator.get_state())
+    assert torch.equal(child.learner.generator.get_state(), Pod(setup, settings(seed=5)).learner.generator.get_state())
 
 
-def test_copies_and_their_donor_do_not_share_an_optimiser(arena, donor):
+def test_copies_and_their_donor_do_not_share_an_optimiser(setup, donor):
     before = {i: state["exp_avg"].clone() for i, state in donor.learner["optimizer"]["state"].items()}
-    alone = train_slice(arena, settings(seed=5), without_accounts(donor), donor.steps + 64, 400)
-    train_slice(arena, settings(), donor, donor.steps + 64, 400)
-    after_donor = train_slice(arena, settings(seed=5), without_accounts(donor), donor.steps + 64, 400)
+    alone = train_slice(setup, settings(seed=5), without_env(donor), donor.steps + 64, 400)
+    train_slice(setup, settings(), donor, donor.steps + 64, 400)
+    after_donor = train_slice(setup, settings(seed=5), without_env(donor), donor.steps + 64, 400)
     assert torch.equal(trained_weights(alone), trained_weights(after_donor))
     for i, tensor in before.items():
         assert torch.equal(donor.learner["optimizer"]["state"][i]["exp_avg"], tensor)
 
 
-def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(arena, donor):
+def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(setup, donor):
     weights = trained_weights(donor)
-    (first, returns), (again, same) = validate(arena, donor), validate(arena, donor)
+    (first, returns), (again, same) = validate(setup, donor), validate(setup, donor)
     assert first == again
     np.testing.assert_array_equal(returns, same)
     assert len(returns) == VALIDATION[1] - VALIDATION[0] == first.days
@@ -135,43 +136,43 @@ def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(arena, donor
 
 
 def test_validation_pays_the_costs_of_the_task(market, donor):
-    free, dear = (validate(make_arena(market, hold=2, costs=Costs(fee_bps=fee)), donor)[0] for fee in (0, 100))
+    free, dear = (validate(make_setup(market, hold=2, costs=Costs(fee_bps=fee)), donor)[0] for fee in (0, 100))
     assert dear.total_return < free.total_return - 0.009
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_an_untrained_agent_is_the_equal_weight(market, fill):
     costs = Costs(fee_bps=20)
-    arena = make_arena(market, hold=1, costs=costs, fill=fill)
-    _, returns = validate(arena, Pod(arena, settings()).checkpoint())
+    setup = make_setup(market, hold=1, costs=costs, fill=fill)
+    _, returns = validate(setup, Pod(setup, settings()).checkpoint())
     days = market.dates[list(VALIDATION)]
     equal_weight = equal_weight_equity(market, *days, Terms(costs=costs, fill=fill))
     np.testing.assert_allclose(1e6 * np.cumprod([1, *(1 + returns)]), equal_weight, rtol=1e-9)
 
 
-def test_the_task_travels_as_plain_values(arena, market):
-    task = arena.task_spec()
+def test_the_task_travels_as_plain_values(setup, market):
+    task = setup.task.spec()
     day = [f"{date!s:.10}" for date in market.dates]
     assert task["trained_until"] == day[VALIDATION[1]]
     assert task["windows"] == {"train": [day[i] for i in TRAIN], "validation": [day[i] for i in VALIDATION]}
     assert task["trading"]["hold"] == 2
     assert task["fill"] == "open"
-    assert task["training_data_hash"] == arena.market.content_hash
+    assert task["training_data_hash"] == setup.task.market.content_hash
 
 
-def test_scaling_is_fitted_on_training_rows_alone(market, arena):
+def test_scaling_is_fitted_on_training_rows_alone(market, setup):
     changed = market.close.copy()
     changed[TRAIN[1] + 1 :] *= 3
-    other = make_arena(replace(market, close=changed), hold=2)
-    assert other.panel.scaling == arena.panel.scaling
-    assert torch.equal(other.panel.features[: TRAIN[1] + 1], arena.panel.features[: TRAIN[1] + 1])
+    other = make_setup(replace(market, close=changed), hold=2)
+    assert other.task.panel.scaling == setup.task.panel.scaling
+    assert torch.equal(other.task.panel.features[: TRAIN[1] + 1], setup.task.panel.features[: TRAIN[1] + 1])
 
 
-def test_threads_are_the_arenas_during_a_slice_and_what_they_were_after_it(market, monkeypatch):
+def test_threads_are_those_of_the_setup_during_a_slice_and_what_they_were_after_it(market, monkeypatch):
     seen, before = [], torch.get_num_threads()
-    arena = replace(make_arena(market), threads=before + 1)
+    setup = replace(make_setup(market), threads=before + 1)
     monkeypatch.setattr(Pod, "train", lambda self, until, total: seen.append(torch.get_num_threads()) or iter(()))
-    train_slice(arena, settings(), None, 32, 32)
+    train_slice(setup, settings(), None, 32, 32)
     assert seen == [before + 1]
     assert torch.get_num_threads() == before
 

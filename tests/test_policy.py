@@ -3,14 +3,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_agents import make_pod
+from made_agents import make_pod, validate
 from made_markets import random_market
 
 from finpod.ensemble import Ensemble
+from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import TradingConfig, target_weights
-from finpod.rl.greedy import greedy_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec, RunningStats, entropy, log_prob
-from finpod.tournament.pod import validate
 
 NAMES, FEATURES = 6, 3
 AMONG = torch.tensor([True, True, False, True, True, True])
@@ -214,13 +213,13 @@ def test_d21_statistics_stand_still_in_evaluation():
     checkpoint = pod.checkpoint()
     before = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}
     assert before["summary.count"] == 64
-    first, _ = validate(pod.arena, checkpoint)
-    again, _ = validate(pod.arena, checkpoint)
+    first, _ = validate(pod.setup, checkpoint)
+    again, _ = validate(pod.setup, checkpoint)
     assert first == again
     ensemble = Ensemble([checkpoint], name="one", trials=1, provenance={})
     inputs = torch.randn(5, 2, generator=generator()), torch.ones(5, dtype=torch.bool), torch.full((6,), 1 / 6)
     policy = ensemble._policies[0]
-    decisions = [greedy_weights(policy, pod.arena.trading, *inputs, torch.ones(5), 1.0) for _ in range(2)]
+    decisions = [greedy_weights(policy, pod.setup.task.trading, *inputs, torch.ones(5), 1.0) for _ in range(2)]
     assert torch.equal(*decisions)
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, before[name]), name

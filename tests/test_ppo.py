@@ -263,7 +263,7 @@ def test_d06_training_resumes_to_the_same_weights_bit_for_bit(market, tmp_path):
     list(half.train(2 * 32, 4 * 32))
     half.checkpoint().save(tmp_path / "half.pt")
     list(half.train(4 * 32, 4 * 32))  # what goes on must not reach back into what was saved
-    resumed = Pod(half.arena, settings(config=config), Checkpoint.load(tmp_path / "half.pt"))
+    resumed = Pod(half.setup, settings(config=config), Checkpoint.load(tmp_path / "half.pt"))
     assert resumed.steps == 64
     list(resumed.train(4 * 32, 4 * 32))
     assert resumed.learner.updates == 4
@@ -281,7 +281,7 @@ def test_training_on_leaves_an_earlier_snapshot_as_it_was(market):
     moments = early.learner["optimizer"]["state"][0]["exp_avg"].clone()
     list(pod.train(64, 128))
     assert torch.equal(early.learner["optimizer"]["state"][0]["exp_avg"], moments)
-    list(Pod(pod.arena, settings(), early).train(64, 128))
+    list(Pod(pod.setup, settings(), early).train(64, 128))
     assert torch.equal(early.learner["optimizer"]["state"][0]["exp_avg"], moments)
     assert not torch.equal(pod.checkpoint().learner["optimizer"]["state"][0]["exp_avg"], moments)
 

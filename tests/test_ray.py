@@ -12,8 +12,10 @@ from finpod.market.data import MarketData
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.rl.ppo import PPOConfig
 from finpod.simulator import simulate_market
-from finpod.tasks import Arena
-from finpod.tournament.pod import Settings, train_slice
+from finpod.tasks import StockTask
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import train_slice
+from finpod.tournament.setup import TournamentSetup
 
 QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -32,7 +34,7 @@ def offline():
 
 def trained(market: MarketData, seed: int) -> str:
     """Hash of the weights after one small slice."""
-    arena = Arena(
+    task = StockTask(
         market=market,
         trading=TradingConfig(num_envs=8, start_groups=4),
         fill=None,
@@ -40,7 +42,9 @@ def trained(market: MarketData, seed: int) -> str:
         train=(10, 80),
         validation=(81, 99),
     )
-    checkpoint = train_slice(arena, Settings(agent_id="a", seed=seed, config=PPOConfig(num_steps=2)), None, 16, 16)
+    settings = Settings(agent_id="a", seed=seed, config=PPOConfig(num_steps=2))
+    setup = TournamentSetup(task=task, num_envs=8, config=settings.config)
+    checkpoint = train_slice(setup, settings, None, 16, 16)
     return hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in checkpoint.weights.values())).hexdigest()
 
 

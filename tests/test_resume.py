@@ -108,7 +108,7 @@ def count_pieces(monkeypatch):
     from finpod.tournament import training
 
     pieces, run_slice = [], training.run_slice
-    monkeypatch.setattr(training, "run_slice", lambda arena, piece: pieces.append(piece) or run_slice(arena, piece))
+    monkeypatch.setattr(training, "run_slice", lambda setup, piece: pieces.append(piece) or run_slice(setup, piece))
     return pieces
 
 
@@ -511,7 +511,7 @@ def test_a_damaged_log_is_told_by_its_line_and_stays(market, out):
 def test_a_run_that_fails_before_anything_was_learnt_leaves_nothing(market, tmp_path, monkeypatch):
     from finpod.tournament import training
 
-    def fails(arena, piece):
+    def fails(setup, piece):
         raise InputError("no such data")
 
     monkeypatch.setattr(training, "run_slice", fails)
@@ -525,11 +525,11 @@ def test_a_run_that_fails_later_can_be_gone_on_with(market, tmp_path, whole, mon
 
     run_slice, count = training.run_slice, []
 
-    def fails(arena, piece):
+    def fails(setup, piece):
         count.append(piece)
         if len(count) > (1 if after == "checkpoint" else 0):
             raise InputError("no such data")
-        return run_slice(arena, piece)
+        return run_slice(setup, piece)
 
     if after == "resume":
         interrupted(market, tmp_path / "tiny", after=0)

@@ -6,18 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_agents import CONFIG
+from made_agents import CONFIG, space_of
 from made_tournaments import FEATURES, UPDATE, Made, driver_of, lines, made_up, plan_of, play
 
 from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.storage import LocalStore
-from finpod.tournament.leaderboard import Entry, Leaderboard
-from finpod.tournament.pod import Settings
+from finpod.tasks import COST_FACTOR, HIDDEN
+from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
 from finpod.tournament.search import (
-    COST_FACTOR,
-    FEWEST_FEATURES,
-    HIDDEN,
+    FEWEST,
     Drawn,
     Generator,
     Job,
@@ -28,17 +26,18 @@ from finpod.tournament.search import (
 from finpod.workers.engine import Lost
 
 NAN = float("nan")
+SPACE = space_of(FEATURES)
 
 
-def generator(fresh=0.25, structure=True, seed=3, features=FEATURES):
-    return Generator(seed=seed, config=PPOConfig(), features=features, search=Search(fresh=fresh, structure=structure))
+def generator(fresh=0.25, structure=True, seed=3):
+    return Generator(seed=seed, config=PPOConfig(), space=SPACE, search=Search(fresh=fresh, structure=structure))
 
 
 def entry_of(job, score, *, lost=False):
     """How a job did."""
     if lost:
         return job.failed()
-    return job.entry({"sharpe": score}, [0.0], 64 * (job.generation + 1), lambda: None)
+    return job.entry(score, {"sharpe": score}, [0.0], 64 * (job.generation + 1), lambda: None)
 
 
 def round_of(scores, **search):
@@ -64,7 +63,7 @@ def test_the_first_agent_is_as_asked_for_and_the_others_are_varied_or_fresh():
             pytest.approx(0.8),
             pytest.approx(1.25),
         )
-        assert job.settings.features is None
+        assert job.settings.task["features"] is None
     for job in jobs:
         assert (job.source, job.parent_id, job.copied, job.generation) == (None, None, False, 0)
     assert {job.settings.config.learning_rate for job in generator(fresh=1).first_round(20)[1:]}.isdisjoint(
@@ -73,43 +72,48 @@ def test_the_first_agent_is_as_asked_for_and_the_others_are_varied_or_fresh():
 
 
 def test_fresh_agents_draw_every_setting_within_its_bounds():
-    drawn = [fresh(CONFIG, FEATURES, Search(), str(i), i, np.random.default_rng(i)) for i in range(400)]
+    drawn = [fresh(CONFIG, SPACE, Search(), str(i), i, np.random.default_rng(i)) for i in range(400)]
     for name, (low, high) in BOUNDS.items():
         values = np.array([getattr(one.config, name) for one in drawn])
         assert low <= values.min() < values.max() <= high
         middle = 1 - math.sqrt((1 - low) * (1 - high)) if name in ("gamma", "gae_lambda") else math.sqrt(low * high)
         assert 0.4 < np.mean(values < middle) < 0.6  # log-uniform: half lie below the geometric middle
-    assert {one.hidden for one in drawn} == set(HIDDEN)
-    assert {one.reward for one in drawn} == {"log", "value"}
-    factors = np.array([one.cost_factor for one in drawn])
+    assert {one.task["hidden"] for one in drawn} == set(HIDDEN)
+    assert {one.task["reward"] for one in drawn} == {"log", "value"}
+    factors = np.array([one.task["cost_factor"] for one in drawn])
     assert COST_FACTOR[0] <= factors.min() < 0.6
     assert 1.8 < factors.max() <= COST_FACTOR[1]
-    sizes = Counter(len(one.features) for one in drawn)
-    assert set(sizes) == set(range(FEWEST_FEATURES, len(FEATURES) + 1))
+    sizes = Counter(len(one.task["features"]) for one in drawn)
+    assert set(sizes) == set(range(FEWEST, len(FEATURES) + 1))
     for one in drawn:
-        assert list(one.features) == [name for name in FEATURES if name in one.features]  # in the panel's order, once
+        chosen = one.task["features"]
+        assert list(chosen) == [name for name in FEATURES if name in chosen]  # in the panel's order, once
         assert replace(one.config, **{name: getattr(CONFIG, name) for name in BOUNDS}) == CONFIG  # the rest is as asked
-    assert {name for one in drawn for name in one.features} == set(FEATURES)
+    assert {name for one in drawn for name in one.task["features"]} == set(FEATURES)
 
 
 def test_with_few_features_all_of_them_are_observed():
-    drawn = fresh(CONFIG, FEATURES[:2], Search(), "a", 1, np.random.default_rng(0))
-    assert drawn.features == FEATURES[:2]
+    drawn = fresh(
+        CONFIG, replace(SPACE, subsets={"features": FEATURES[:2]}), Search(), "a", 1, np.random.default_rng(0)
+    )
+    assert drawn.task["features"] == FEATURES[:2]
 
 
 def test_without_structure_fresh_agents_keep_features_reward_and_width():
-    drawn = [fresh(CONFIG, FEATURES, Search(structure=False), str(i), i, np.random.default_rng(i)) for i in range(20)]
-    assert {(one.features, one.reward, one.hidden) for one in drawn} == {(None, None, 32)}
-    assert len({one.config.learning_rate for one in drawn}) == len({one.cost_factor for one in drawn}) == 20
+    drawn = [fresh(CONFIG, SPACE, Search(structure=False), str(i), i, np.random.default_rng(i)) for i in range(20)]
+    assert {(one.task["features"], one.task["reward"], one.task["hidden"]) for one in drawn} == {(None, None, 32)}
+    assert len({one.config.learning_rate for one in drawn}) == len({one.task["cost_factor"] for one in drawn}) == 20
 
 
 def test_a_copy_keeps_what_would_change_its_network():
-    parent = Settings(agent_id="p", seed=1, config=PPOConfig(), hidden=16, features=FEATURES[1:4], reward="value",
-                      cost_factor=1.9)  # fmt: skip
+    own = {"hidden": 16, "features": FEATURES[1:4], "reward": "value", "cost_factor": 1.9}
+    parent = Settings(agent_id="p", seed=1, config=PPOConfig(), task=own)
     random = np.random.default_rng(0)
-    copies = [varied(parent, f"c{i}", i, random) for i in range(40)]
-    assert {(one.hidden, one.features, one.reward) for one in copies} == {(16, FEATURES[1:4], "value")}
-    assert {one.cost_factor for one in copies} == {1.9 * 0.8, COST_FACTOR[1]}  # 1.9 x 1.25 would be too much
+    copies = [varied(parent, SPACE, f"c{i}", i, random) for i in range(40)]
+    assert {(one.task["hidden"], one.task["features"], one.task["reward"]) for one in copies} == {
+        (16, FEATURES[1:4], "value")
+    }
+    assert {one.task["cost_factor"] for one in copies} == {1.9 * 0.8, COST_FACTOR[1]}  # 1.9 x 1.25 would be too much
     assert {one.seed for one in copies} == set(range(40))
 
 
@@ -144,7 +148,7 @@ def test_where_all_were_lost_the_next_round_begins_afresh():
     jobs = generator(fresh=0).next_round(round_of([None, None, None]), 3, 3, 3)
     assert len(jobs) == 3
     assert all(job.source is None and job.parent_id is None for job in jobs)
-    assert jobs[1].settings.features is not None  # drawn anew
+    assert jobs[1].settings.task["features"] is not None  # drawn anew
 
 
 def test_a_share_of_the_copies_gives_way_to_fresh_agents():
@@ -170,7 +174,7 @@ def test_a_round_is_a_function_of_the_seed_and_the_board():
 def test_a_job_travels_as_plain_values():
     jobs = generator(fresh=0.5).first_round(12)
     assert [Job.from_dict(job.to_dict()) for job in jobs] == jobs
-    line = jobs[3].entry({"sharpe": None, "days": 20}, [0.1], 64, None)
+    line = jobs[3].entry(None, {"sharpe": None, "days": 20}, [0.1], 64, None)
     assert isinstance(line, Entry)
     assert math.isnan(line.score)
     assert math.isnan(line.metrics["sharpe"])
@@ -201,9 +205,9 @@ def test_agents_are_compared_at_equal_experience_only(tmp_path, mode, slots):
             assert len(peers) >= 2
             if job.copied:
                 assert job.parent_id == source.agent_id != job.settings.agent_id
-                assert (job.settings.hidden, job.settings.features) == (
-                    source.settings.hidden,
-                    source.settings.features,
+                assert (job.settings.task["hidden"], job.settings.task["features"]) == (
+                    source.settings.task["hidden"],
+                    source.settings.task["features"],
                 )
             else:
                 assert job.settings == source.settings

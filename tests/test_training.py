@@ -16,13 +16,14 @@ from finpod.lookahead.audit import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import BOUNDS, PPOConfig
+from finpod.rl.task import Score
 from finpod.storage import LocalStore
-from finpod.tasks import Arena, make_arena, trading_of
+from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
 from finpod.tournament.journal import Journal
 from finpod.tournament.pod import Pod
 from finpod.tournament.search import Search, vary
-from finpod.tournament.setup import STEPS, Plan, Stop
+from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup
 from finpod.tournament.training import Pods
 from finpod.workers.engine import InlineEngine
 
@@ -40,12 +41,12 @@ def trained(market, tmp_path_factory):
 
 @pytest.fixture
 def slices(monkeypatch):
-    """Note the arena, settings and checkpoint of every slice that is trained."""
+    """Note the setup, settings and checkpoint of every slice that is trained."""
     noted, run_slice = [], training.run_slice
 
-    def spy(arena, piece):
-        noted.append((arena, piece.settings, piece.start))
-        return run_slice(arena, piece)
+    def spy(setup, piece):
+        noted.append((setup, piece.settings, piece.start))
+        return run_slice(setup, piece)
 
     monkeypatch.setattr(training, "run_slice", spy)
     return noted
@@ -55,19 +56,20 @@ def slices(monkeypatch):
 def play(tmp_path):
     """Run a tournament in this process, in a folder of its own."""
 
-    def run(arena, plan, config=CONFIG, say=lambda doing, share: None):
+    def run(task, plan, config=CONFIG, say=lambda doing, share: None):
+        setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, plan=plan)
         store = LocalStore(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
-        engine = InlineEngine(training.run_slice, arena)
-        return training.tournament(arena, plan, config, say, store, Journal(store), engine).board
+        engine = InlineEngine(training.run_slice, setup)
+        return training.tournament(setup, say, store, Journal(store), engine).board
 
     return run
 
 
-def arena_of(market):
+def task_of(market):
     """The task as `train` would lay it out."""
     days = market.dates
     trading = trading_of(hold=2, num_envs=8, start_groups=4, horizon=5)
-    return make_arena(market, days[list(TRAIN)], days[list(VALIDATION)], trading, None, FEATURES, "cpu", 1)
+    return make_stock_task(market, days[list(TRAIN)], days[list(VALIDATION)], trading, features=FEATURES)
 
 
 def files_of(folder):
@@ -119,7 +121,7 @@ def test_d01_nothing_depends_on_or_touches_the_global_seeds(market, tmp_path):
 def test_d03_members_start_apart_and_alike_in_every_run(market, tmp_path, slices):
     for name in ("first", "again"):
         tiny_train(market, tmp_path / name, agents=4, rounds=1, steps=STEPS_AN_UPDATE, seed=7)
-    starts = [Pod(arena, settings).policy.names.weight for arena, settings, _ in slices]
+    starts = [Pod(setup, settings).policy.names.weight for setup, settings, _ in slices]
     assert len(starts) == 8
     for i in range(4):
         assert torch.equal(starts[i], starts[i + 4])
@@ -148,12 +150,12 @@ def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
     assert text != changed
 
 
-def test_d12_the_test_window_is_not_in_the_arena(market):
-    arena = arena_of(market)
-    assert arena.market.dates[-1] == market.dates[VALIDATION[1]]
-    assert len(arena.panel.features) == len(arena.tape.mark) == VALIDATION[1] + 1
-    known = arena.market.last_bar[~np.isnat(arena.market.last_bar)]
-    assert (known <= arena.market.dates[-1]).all()
+def test_d12_the_test_window_is_not_in_the_task(market):
+    task = task_of(market)
+    assert task.market.dates[-1] == market.dates[VALIDATION[1]]
+    assert len(task.panel.features) == len(task.tape.mark) == VALIDATION[1] + 1
+    known = task.market.last_bar[~np.isnat(task.market.last_bar)]
+    assert (known <= task.market.dates[-1]).all()
 
 
 def test_d12_the_number_of_contenders_is_told(market, trained):
@@ -235,17 +237,17 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
 
 
 def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch, play):
-    validate, lost = pod.validate, []
+    judge, lost = pod.judge, []
 
-    def blind(arena, checkpoint):
-        found, returns = validate(arena, checkpoint)
+    def blind(setup, settings, checkpoint):
+        score = judge(setup, settings, checkpoint)
         if not lost or checkpoint.seed == lost[0]:  # the first agent to be judged, in every round
             lost[:] = [checkpoint.seed]
-            found = replace(found, sharpe=math.nan)
-        return found, returns
+            score = score._replace(metrics={**score.metrics, "sharpe": math.nan})
+        return score
 
-    monkeypatch.setattr(pod, "validate", blind)
-    board = play(arena_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=Search(fresh=0)))
+    monkeypatch.setattr(pod, "judge", blind)
+    board = play(task_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=Search(fresh=0)))
     second = [entry for entry in board.log if entry.generation == 1]
     assert board.ranked()[-1].settings.seed == lost[0]
     assert lost[0] not in {entry.settings.seed for entry in second}
@@ -255,12 +257,7 @@ def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch,
 
 
 def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, monkeypatch):
-    validate = pod.validate
-    monkeypatch.setattr(
-        pod,
-        "validate",
-        lambda arena, checkpoint: (replace(validate(arena, checkpoint)[0], sharpe=math.nan), np.zeros(19)),
-    )
+    monkeypatch.setattr(pod, "judge", lambda *given: Score({"sharpe": math.nan}, np.zeros(19)))
     assert "no agent has a validation score" in refusal(market, tmp_path, FinpodError)
 
 
@@ -273,7 +270,7 @@ def test_a_rule_to_stop_that_comes_before_any_trial_is_named(market, tmp_path, m
 
 @pytest.mark.parametrize(("agents", "rounds"), [(1, 1), (1, 3), (3, 2), (5, 2)])
 def test_fields_of_any_size(market, play, agents, rounds):
-    board = play(arena_of(market), Plan(agents=agents, rounds=rounds, steps=rounds * STEPS_AN_UPDATE))
+    board = play(task_of(market), Plan(agents=agents, rounds=rounds, steps=rounds * STEPS_AN_UPDATE))
     assert len(board.log) == agents * rounds
     assert len({entry.agent_id for entry in board.log if entry.generation == 0}) == agents
     assert [entry.steps for entry in board.log] == [entry.checkpoint.steps for entry in board.log]
@@ -281,7 +278,7 @@ def test_fields_of_any_size(market, play, agents, rounds):
 
 
 def test_the_first_agent_has_the_settings_asked_for(market, slices, play):
-    play(arena_of(market), Plan(agents=3, rounds=1, steps=32))
+    play(task_of(market), Plan(agents=3, rounds=1, steps=32))
     assert slices[0][1].config == CONFIG
     assert slices[1][1].config != CONFIG
     assert slices[1][1].config != slices[2][1].config
@@ -291,7 +288,7 @@ def test_a_variation_moves_every_bounded_setting_by_a_factor_and_stays_in_bounds
     random, config = np.random.default_rng(0), PPOConfig()
     seen = set()
     for _ in range(200):
-        moved = vary(config, random)
+        moved = vary(config, BOUNDS, random)
         for name, (low, high) in BOUNDS.items():
             assert low <= getattr(moved, name) <= high
             assert type(getattr(moved, name)) is float
@@ -300,7 +297,7 @@ def test_a_variation_moves_every_bounded_setting_by_a_factor_and_stays_in_bounds
         assert replace(moved, **{name: getattr(config, name) for name in BOUNDS}) == config
     assert seen == {0.8, 1.25}
     for _ in range(40):
-        config = vary(config, random)
+        config = vary(config, BOUNDS, random)
         assert all(low <= getattr(config, name) <= high for name, (low, high) in BOUNDS.items())
 
 
@@ -317,11 +314,11 @@ def test_progress_runs_from_0_to_1(market, tmp_path):
 def test_names_that_are_never_members_are_left_out(market):
     member = market.member.copy()
     member[: VALIDATION[1] + 1, 2] = False
-    arena = arena_of(replace(market, member=member))
-    assert arena.market.tickers == ("A", "B", "D", "E", "F")
+    task = task_of(replace(market, member=member))
+    assert task.market.tickers == ("A", "B", "D", "E", "F")
     nobody = replace(market, member=np.zeros_like(market.member))
     with pytest.raises(InputError, match="no name is both a member and priced"):
-        arena_of(nobody)
+        task_of(nobody)
 
 
 def test_defaults(monkeypatch):
@@ -343,7 +340,7 @@ def test_defaults(monkeypatch):
     [
         ({"task": "hopper-but-wrong"}, "unknown task 'hopper-but-wrong'"),
         ({"learner": "sac9"}, "unknown learner 'sac9'"),
-        ({"colour": "red"}, "unknown setting 'colour'"),
+        ({"colour": "red"}, "no setting 'colour'"),
         ({"features": ["retrun_5"]}, "unknown feature 'retrun_5'; did you mean return_5?"),
         ({"features": []}, "no feature is asked for"),
         ({"action": "guess"}, "action is 'guess'"),
@@ -439,11 +436,10 @@ def test_a_market_with_closes_alone_trains_and_names_what_is_left_out(market, tm
     assert trained.provenance["left_out"] == ["volume_shock_5", "intraday_return_21"]
 
 
-def test_the_arena_is_laid_out_once(market, slices, play):
-    arena = arena_of(market)
-    play(arena, Plan(agents=2, rounds=2, steps=64))
-    assert {id(one) for one, _, _ in slices} == {id(arena)}
-    assert isinstance(arena, Arena)
+def test_the_task_is_laid_out_once(market, slices, play):
+    task = task_of(market)
+    play(task, Plan(agents=2, rounds=2, steps=64))
+    assert {id(setup.task) for setup, _, _ in slices} == {id(task)}
 
 
 def test_every_round_learns_however_few_the_steps(market, tmp_path):

@@ -364,7 +364,7 @@ def test_a_rest_too_short_to_trade_belongs_to_the_segment_before(market):
         ({"task": "bonds"}, "unknown task 'bonds'"),
         ({"learner": "sac9"}, "unknown learner 'sac9'"),
         ({"features": ["retrun_5"]}, "unknown feature 'retrun_5'"),
-        ({"colour": "red"}, "unknown setting 'colour'"),
+        ({"colour": "red"}, "no setting 'colour'"),
         ({"agents": 0}, "agents is 0"),
         ({"device": "abacus"}, "'abacus'"),
         ({"resume": True}, "there is no walk-forward to go on with"),

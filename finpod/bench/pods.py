@@ -105,8 +105,8 @@ class Sleepers(Noted):
 
         self.torch |= done.result
         returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.0005, 0.01, RETURNS)
-        found = vars(metrics(returns=returns, periods_per_year=252))
-        return Trained(bytes(AGENT), piece.until, {"loss": 0.0}, found, returns)
+        figures = vars(metrics(returns=returns, periods_per_year=252))
+        return Trained(bytes(AGENT), piece.until, {"loss": 0.0}, figures["sharpe"], figures, returns)
 
 
 class Instant:

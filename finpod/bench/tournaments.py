@@ -37,10 +37,9 @@ from finpod.storage import LocalStore, Store
 from finpod.workers.engine import Engine, InlineEngine
 
 if TYPE_CHECKING:
-    from finpod.tasks import Arena
     from finpod.tournament.driver import Tournament
     from finpod.tournament.pod import Slice, Trained
-    from finpod.tournament.setup import Plan
+    from finpod.tournament.setup import Plan, TournamentSetup
 
 
 NAMES, DAYS, ENVS = 20, 700, 1024
@@ -85,16 +84,16 @@ def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     They take turns, and the shortest of each is taken, for what else runs on a machine only ever adds to it. Ray's worker
     does not give way to that any more than this process, as it would by itself.
     """
-    from finpod.tasks import from_share, share
+    from finpod.tournament.setup import from_shared
     from finpod.workers import ray_engine
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # read when Ray starts
-    arena = _arena()
-    update, each = _pace(arena)
+    setup = _setup()
+    update, each = _pace(setup)
     updates = max(round(seconds / each), 1)
-    here, began = Noted(InlineEngine(slice_with_cpu, arena)), time.time()
+    here, began = Noted(InlineEngine(slice_with_cpu, setup)), time.time()
     took: dict[str, list[Took]] = {"here": [], "ray": []}
-    on_ray = ray_engine.RayEngine(slice_with_cpu, share(arena), pods=1, restore=from_share)
+    on_ray = ray_engine.RayEngine(slice_with_cpu, setup.to_shared(), pods=1, restore=from_shared)
     with closing(Noted(on_ray)) as there:
         _one_agent(there, update, 1)
         first = there.places[0].started - began
@@ -123,12 +122,12 @@ class Took(NamedTuple):
     """CPU time of the slice."""
 
 
-def slice_with_cpu(arena: Arena, piece: Slice) -> Trained:
+def slice_with_cpu(setup: TournamentSetup, piece: Slice) -> Trained:
     """The work of a pod, with the CPU time it took among its losses."""
     from finpod.tournament.pod import run_slice
 
     begun = time.process_time()
-    trained = run_slice(arena, piece)
+    trained = run_slice(setup, piece)
     return trained._replace(losses=trained.losses | {"cpu": time.process_time() - begun})
 
 
@@ -242,39 +241,41 @@ def _one_agent(engine: Noted, update: int, updates: int) -> Took:
 
 def _driver(store: Store, engine: Engine, plan: Plan, update: int, journal: Any = None) -> Tournament:
     from finpod.rl.ppo import PPOConfig
+    from finpod.rl.task import Space
     from finpod.tournament.driver import Tournament
     from finpod.tournament.journal import Journal
     from finpod.tournament.search import Generator
 
-    features = tuple(f"feature {i}" for i in range(12))  # only names: one agent observes all of the arena's
-    generator = Generator(seed=plan.seed, config=PPOConfig(), features=features, search=plan.search)
+    generator = Generator(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
     return Tournament(plan, generator, store, journal or Journal(store), engine, update=update)
 
 
-def _arena() -> Arena:
+def _setup() -> TournamentSetup:
     """A task on a simulated market, on the CPU and one thread."""
+    from finpod.rl.ppo import PPOConfig
     from finpod.simulator import simulate_market
-    from finpod.tasks import make_arena, trading_of
+    from finpod.tasks import make_stock_task, trading_of
+    from finpod.tournament.setup import TournamentSetup
 
     market = simulate_market(names=NAMES, days=DAYS)
     first, middle, last = market.dates[[100, int(0.7 * DAYS), DAYS - 1]]
     trading = trading_of(num_envs=ENVS, start_groups=min(64, ENVS))
-    return make_arena(market, (first, middle), (middle + np.timedelta64(1, "D"), last), trading, None, None, "cpu", 1)
+    task = make_stock_task(market, (first, middle), (middle + np.timedelta64(1, "D"), last), trading)
+    return TournamentSetup(task=task, num_envs=ENVS, config=PPOConfig())
 
 
-def _pace(arena: Arena) -> tuple[int, float]:
+def _pace(setup: TournamentSetup) -> tuple[int, float]:
     """Steps of one update of the learner, and the seconds it takes."""
-    from finpod.rl.ppo import PPOConfig
-    from finpod.tournament.pod import Settings, train_slice
+    from finpod.tournament.leaderboard import Settings
+    from finpod.tournament.pod import train_slice
 
-    settings = Settings(agent_id="pace", seed=0, config=PPOConfig())
-    update = arena.trading.num_envs * settings.config.num_steps
+    settings = Settings(agent_id="pace", seed=0, config=setup.config)
     took = []
     for _ in range(4):  # the first lays out memory
         begun = time.perf_counter()
-        train_slice(arena, settings, None, update, update)
+        train_slice(setup, settings, None, setup.update, setup.update)
         took.append(time.perf_counter() - begun)
-    return update, min(took)
+    return setup.update, min(took)
 
 
 def _circumstances() -> dict[str, str]:

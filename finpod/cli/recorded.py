@@ -33,14 +33,10 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
             f"{recorded.where} uses the feature function {recorded.functions[0]}, which a log cannot hold; go on from Python "
             "with finpod.train(..., features=[...], resume=True)"
         )
-    plan, stop, trading, features = recorded.plan, recorded.plan.stop, recorded.trading, recorded.features
+    plan, stop = recorded.plan, recorded.plan.stop
     values = {
-        "train": ":".join(recorded.train),
-        "validation": ":".join(recorded.validation),
-        "features": "default" if features is None else features if isinstance(features, str) else ",".join(features),
-        **{name: trading["costs"][name] for name in OF_COSTS},
-        **{name: trading[name] for name in ("hold", "action")},
-        "fill": recorded.fill,
+        **_of_task(recorded),
+        "learner": recorded.learner,
         **{name: getattr(plan, name) for name in OF_PLAN},
         "seeds": recorded.seeds,
         "fresh": plan.search.fresh,
@@ -52,7 +48,27 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
         "tensorboard": Path(text) if (text := recorded.asked.get("tensorboard")) else None,
     }
     kept = {name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)}
-    return kept | _market(recorded, typed)
+    return kept | (_market(recorded, typed) if "trading" in recorded.task else {})
+
+
+def _of_task(recorded: Recorded) -> dict[str, Any]:
+    """Options of the task. Raises InputError for a task that was an object in memory."""
+    task, features = recorded.task, recorded.features
+    if "trading" not in task:
+        if "task" not in recorded.asked:
+            raise InputError(
+                f"{recorded.where} trains the task {task.get('task')}, an object that a log cannot hold; go on from Python "
+                "with finpod.train(task, ..., resume=True)"
+            )
+        return {"task": recorded.asked["task"]}
+    return {
+        "train": ":".join(task["windows"]["train"]),
+        "validation": ":".join(task["windows"]["validation"]),
+        "features": "default" if features is None else features if isinstance(features, str) else ",".join(features),
+        **{name: task["trading"]["costs"][name] for name in OF_COSTS},
+        **{name: task["trading"][name] for name in ("hold", "action")},
+        "fill": task["fill"],
+    }
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import platform
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError
+from finpod import __version__
+from finpod.errors import CheckpointError, InputError
 from finpod.files import write_bytes
-from finpod.rl.policy import MarketPolicy, PolicySpec
+from finpod.rl.policy import POLICIES, Policy
 
 FORMAT = "finpod snapshot 1"
 
@@ -24,17 +28,17 @@ class Checkpoint:
     """All that is needed to act as the agent, and to train it further to the same weights."""
 
     policy_spec: dict[str, Any]
-    """Sizes, see `PolicySpec`."""
+    """Sizes, see `spec_of`."""
     weights: dict[str, Tensor]
     """Parameters and observation statistics of the policy."""
     task_spec: dict[str, Any]
-    """What it was trained on: features, scaling, tickers, the trading task, windows, data hash."""
+    """What it was trained on, as plain values: the name of the task and its `Task.spec`."""
     learner: dict[str, Any]
     """State of the learner: optimiser and randomness."""
     env: dict[str, Any]
-    """State of the environment; empty for a copy that begins in a fresh one."""
+    """State of the environment; empty for a copy, which begins in a fresh one."""
     config: dict[str, Any]
-    """Settings of the learner, see `PPOConfig`."""
+    """Settings of the learner."""
     seed: int
     """Seed of the agent."""
     steps: int
@@ -42,17 +46,35 @@ class Checkpoint:
     versions: dict[str, str]
     """Versions of finpod and torch."""
 
-    def policy(self, device: str | torch.device = "cpu") -> MarketPolicy:
-        """The policy, ready to act. Raises CheckpointError if weights and sizes do not agree."""
-        try:
-            policy = MarketPolicy(PolicySpec(**self.policy_spec), torch.Generator()).to(device)
+    def policy(self, device: str | torch.device = "cpu") -> Policy:
+        """Return the policy, ready to act. Raises CheckpointError if weights and sizes do not agree.
+
+        A policy of a task's own cannot be built here; `restore` puts the weights into one that the task has built.
+        """
+        sizes = dict(self.policy_spec)
+        kind = sizes.pop("kind", "market")
+        if kind not in POLICIES:
+            raise CheckpointError("the policy is the task's own; load the agent with its task")
+        with self._fitting():
+            make, spec = POLICIES[kind]
+            policy: Policy = make(spec(**sizes), torch.Generator()).to(device)  # type: ignore[arg-type]
+        return self.restore(policy)
+
+    def restore(self, policy: Policy) -> Policy:
+        """Return the policy with the agent's weights, ready to act. Raises CheckpointError if they do not fit."""
+        with self._fitting():
             policy.load_state_dict(self.weights)
+        return policy.requires_grad_(False)
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        try:
+            yield
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()  # torch lists what does not fit, line by line
             raise CheckpointError(
                 f"the weights do not fit this finpod's policy ({reason}); train again, it was made by {self.versions}"
             ) from error
-        return policy.requires_grad_(False)
 
     def to_bytes(self) -> bytes:
         """The content of a file."""
@@ -90,13 +112,39 @@ class Checkpoint:
             raise CheckpointError(f"{path} lacks parts of a checkpoint; train again") from error
 
 
+def spec_of(policy: Policy) -> dict[str, Any]:
+    """Return the sizes of a policy, and its kind unless that is 'market'; nothing for a policy of a task's own."""
+    if policy.kind not in POLICIES:
+        return {"kind": "own"}
+    return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what figures of a training depend on."""
+    return {
+        "finpod": __version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
 def _plain(value: Any) -> Any:
-    """Without numpy's scalars, which `weights_only` refuses to read; equal text is one object, so that equal agents are
-    equal files wherever they were made."""
+    """Return a value without numpy's scalars, which `weights_only` refuses to read.
+
+    Equal text becomes one object, so that equal agents are equal files wherever they were made. Raises InputError for what
+    could not be read back.
+    """
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_plain(item) for item in value)
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, bytes, Tensor)):
+        return value
+    raise InputError(
+        f"a checkpoint cannot hold a {type(value).__name__}; give tensors, numbers and text in state_dict() and spec()"
+    )

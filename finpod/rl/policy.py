@@ -60,6 +60,8 @@ class Policy(nn.Module):
     """A dataclass of the sizes; with the weights, all that is needed to build the policy again."""
     log_std: nn.Parameter
     """[] or [A] log of the exploration noise."""
+    kind = "own"
+    """Name of the class in `POLICIES`; 'own' for a policy of a task's own, which that task must build again."""
     acts_on_statistics = False
     """Whether actions depend on what `observe` has seen. If so it is called after an update, else before: within an update
     new and old probabilities must be of the same normalisation."""
@@ -123,6 +125,7 @@ class MarketPolicy(Policy):
     """
 
     spec: PolicySpec
+    kind = "market"
 
     def __init__(self, spec: PolicySpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -216,6 +219,7 @@ class DensePolicy(Policy):
     """
 
     spec: DenseSpec
+    kind = "dense"
     acts_on_statistics = True
 
     def __init__(self, spec: DenseSpec, generator: torch.Generator | None = None) -> None:
@@ -248,6 +252,13 @@ def _layers(inputs: int, hidden: int, outputs: int, gain: float, generator: torc
         nn.init.orthogonal_(layer.weight, scale, generator=generator)
         nn.init.zeros_(layer.bias)
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+POLICIES: dict[str, tuple[type[MarketPolicy], type[PolicySpec]] | tuple[type[DensePolicy], type[DenseSpec]]] = {
+    "market": (MarketPolicy, PolicySpec),
+    "dense": (DensePolicy, DenseSpec),
+}
+"""Kind -> policy and its sizes: what a checkpoint can build again by itself."""
 
 
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from finpod.errors import CheckpointError, InputError
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
-from finpod.tournament.pod import without_accounts
+from finpod.tournament.pod import without_env
 
 PAUSES = (0.2, 1.0)
 """Seconds before a file that could not be read is tried again."""
@@ -67,9 +67,9 @@ class Checkpoints:
         return self.store.read(name)
 
     def checkpoint(self, trial: int) -> Checkpoint:
-        """The agent of a trial as a board keeps it, without its accounts. Raises CheckpointError if it cannot be read."""
+        """Return the agent of a trial as a board keeps it, without environments. Raises CheckpointError if it cannot be read."""
         name = agent_file(trial)
-        return without_accounts(Checkpoint.from_bytes(self.fetch(name), f"{self.store.where}/{name}"))
+        return without_env(Checkpoint.from_bytes(self.fetch(name), f"{self.store.where}/{name}"))
 
     def remove(self, name: str) -> None:
         """Remove a file that nobody needs; one that cannot be removed stays."""
@@ -79,7 +79,7 @@ class Checkpoints:
 
 
 def agent_file(trial: int) -> str:
-    """The file of an agent at the end of a trial, with its accounts."""
+    """The file of an agent at the end of a trial, with its environments."""
     return f"agents/{trial}.pt"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -103,10 +103,10 @@ class Tournament:
         self._look()
         return self.board
 
-    def choose(self, base: Array) -> list[Entry]:
-        """The agents to be kept, best first; those that cannot be read are told to whoever watches, and passed over.
+    def choose(self, base: Array | None) -> list[Entry]:
+        """Return the agents to be kept, best first; those that cannot be read are told to whoever watches, and passed over.
 
-        `base` [n] are the validation returns of equal weight. Raises FinpodError if none is left.
+        `base` [n] are the returns of `Task.baseline`; without them rank alone decides. Raises FinpodError if none is left.
         """
 
         def say(remark: str) -> None:
@@ -206,7 +206,7 @@ class Tournament:
         trained: Trained = ended.result
         self.status.steps += trained.steps - self._steps[job.trial]
         self._steps[job.trial] = trained.steps
-        if trained.metrics is None:
+        if trained.metrics is None:  # the trial goes on
             if self._keep(inside_file(job.trial), trained.checkpoint):
                 self.journal.append("checkpoint", trial=job.trial, steps=trained.steps, place=ended.place._asdict())
             self._inside.add(job.trial)
@@ -216,7 +216,7 @@ class Tournament:
         self.journal.append(
             "submit",
             trial=job.trial,
-            score=trained.metrics["sharpe"],
+            score=trained.score,
             metrics=trained.metrics,
             returns=[] if trained.returns is None else trained.returns.tolist(),
             steps=trained.steps,
@@ -224,15 +224,16 @@ class Tournament:
             **({} if written else {"written": False}),  # a later driver may look for it in vain
         )
         self._drop_inside(job.trial)
-        self._admit(job, trained.metrics, trained.returns, trained.steps)
+        self._admit(job, trained.score, trained.metrics, trained.returns, trained.steps)
         self.status.losses = trained.losses
         if self.plan.mode == "async" and len(self._filed) > self._prune_at:
             self._prune()
             self._prune_at = len(self._filed) + BOARD
         return None
 
-    def _admit(self, job: Job, metrics: dict[str, Any], returns: Any, steps: int) -> None:
-        entry = job.entry(metrics, returns, steps, partial(self.files.checkpoint, job.trial))
+    def _admit(self, job: Job, score: float | None, metrics: Mapping[str, Any], returns: Any, steps: int) -> None:
+        returns = [] if returns is None else returns
+        entry = job.entry(score, metrics, returns, steps, partial(self.files.checkpoint, job.trial))
         self.board.submit(entry)
         self._done.add(job.trial)
         self._filed.add(job.trial)
@@ -283,7 +284,7 @@ class Tournament:
                 self._inside.discard(trial)
                 if not record.get("written", True):
                     self.files.unwritten.add(agent_file(trial))
-                self._admit(self.drawn[trial], record["metrics"], record["returns"], record["steps"])
+                self._admit(self.drawn[trial], record["score"], record["metrics"], record["returns"], record["steps"])
             elif record["kind"] == "failed":
                 self._inside.discard(trial)
                 self._done.add(trial)

@@ -5,20 +5,55 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from finpod.errors import FinpodError
 from finpod.measures import Array
+from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint
-from finpod.tournament.pod import Settings
 
 BOARD = 64
 """Entries that are on the board however a tournament goes on; of the others only what the log says is kept."""
 ALIKE = 0.95
 """Agents whose active returns correlate more than this are one bet, not two."""
+
+
+LEARNER = "ppo"
+"""Learner of an agent whose settings name none; logs name only others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What makes an agent itself before it has learnt anything."""
+
+    agent_id: str
+    """Its name in the tournament."""
+    seed: int
+    """Seed of its weights, its environments and its exploration."""
+    config: Any
+    """Settings of its learner, an instance of the learner's `Config`."""
+    learner: str = LEARNER
+    """Name of its learner in `LEARNERS`."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the task's `Space`: network, and what else of the task varies from agent to agent."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, those of `task` beside the others."""
+        named = {} if self.learner == LEARNER else {"learner": self.learner}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in self.task.items()}
+        return {"agent_id": self.agent_id, "seed": self.seed, "config": asdict(self.config), **named, **values}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Return the settings that `to_dict` wrote."""
+        rest = dict(values)
+        agent_id, seed, config = (rest.pop(name) for name in ("agent_id", "seed", "config"))
+        learner = rest.pop("learner", LEARNER)
+        task = {name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()}
+        return cls(agent_id=agent_id, seed=seed, config=LEARNERS[learner].Config(**config), learner=learner, task=task)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

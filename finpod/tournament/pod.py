@@ -1,7 +1,7 @@
 """`Pod`: environments and a learner on one device, and one slice of training.
 
-A slice is a function of values: the arena, an agent's settings and its last checkpoint in, the next checkpoint out. Where it
-runs makes no difference to it.
+A slice is a function of values: the setup of the tournament, an agent's settings and its last checkpoint in, the next
+checkpoint out. Where it runs makes no difference to it.
 """
 
 from __future__ import annotations
@@ -9,55 +9,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-import finpod
-from finpod.envs.market import MarketEnv, account_state
-from finpod.market.ledger import value
-from finpod.market.tape import Account
-from finpod.measures import Metrics, metrics
-from finpod.rl.checkpoint import Checkpoint
-from finpod.rl.greedy import greedy_weights
-from finpod.rl.policy import MarketPolicy, PolicySpec
-from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.task import Table
-from finpod.simulation import Terms, simulate
-from finpod.tasks import Arena
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What makes an agent itself before it has learnt anything."""
-
-    agent_id: str
-    """Its name in the tournament."""
-    seed: int
-    """Seed of its weights, its days and its exploration."""
-    config: PPOConfig
-    """Settings of the learner."""
-    hidden: int = 32
-    """Width of its network."""
-    features: tuple[str, ...] | None = None
-    """Features it observes; None for all of the arena."""
-    reward: str | None = None
-    """'log' or 'value' to train on; None for the task's own. Validation is the same for all."""
-    cost_factor: float = 1.0
-    """Times the true costs that it trains with; it is validated at the true ones."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self) | {"features": None if self.features is None else list(self.features)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """What `to_dict` wrote."""
-        features = values["features"]
-        chosen = None if features is None else tuple(features)
-        return cls(**{**values, "config": PPOConfig(**values["config"]), "features": chosen})
+from finpod.errors import InputError
+from finpod.measures import Array
+from finpod.rl import LEARNERS
+from finpod.rl.checkpoint import Checkpoint, spec_of, versions
+from finpod.rl.task import Score
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.setup import TournamentSetup
 
 
 class Slice(NamedTuple):
@@ -81,35 +45,32 @@ class Trained(NamedTuple):
     """What a slice leaves."""
 
     checkpoint: bytes
-    """The agent, with its accounts."""
+    """The agent, with its environments."""
     steps: int
     """Its experience."""
     losses: dict[str, float]
     """Of the last update."""
-    metrics: dict[str, float] | None
-    """Validation metrics, if this was the last slice."""
-    returns: np.ndarray | None
-    """[n] validation returns, if this was the last slice."""
+    score: float | None = None
+    """What the agent is ranked by; None unless this was the last slice."""
+    metrics: Mapping[str, float] | None = None
+    """All figures of that score."""
+    returns: Array | None = None
+    """[n] returns behind it, if there are some."""
 
 
 class Pod:
     """One agent in training."""
 
-    def __init__(self, arena: Arena, settings: Settings, checkpoint: Checkpoint | None = None) -> None:
-        self.arena, self.settings = arena, settings
-        self.panel, trading = arena.panel_of(settings.features), arena.trading_of(settings)
-        weights, days, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
-        generator = torch.Generator(device=arena.device).manual_seed(noise)
-        spec = PolicySpec(
-            features=len(self.panel.names),
-            hidden=settings.hidden,
-            action=trading.action,
-            tilt=trading.tilt,
-        )
-        self.policy = MarketPolicy(spec, torch.Generator().manual_seed(weights)).to(arena.device)
-        self.env = MarketEnv(arena.tape, *arena.train, trading, seed=days)
-        table = Table(self.panel.features, self.panel.member & self.panel.tradable)
-        self.learner = PPO(self.policy, table, trading.groups, settings.config, generator)
+    def __init__(self, setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None = None) -> None:
+        self.setup, self.settings = setup, settings
+        self.task = setup.task.variant(settings.task)
+        weights, episodes, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
+        device = torch.device(setup.device)
+        generator = torch.Generator(device=device).manual_seed(noise)
+        self.policy = self.task.policy(settings.task, torch.Generator().manual_seed(weights)).to(device)
+        self.env, table = self.task.env(setup.num_envs, episodes, device), self.task.table(device)
+        groups = self.env.num_envs if table is None else self.env.groups
+        self.learner = LEARNERS[settings.learner](self.policy, table, groups, settings.config, generator)
         self.steps = 0
         if checkpoint is not None:
             self.policy.load_state_dict(checkpoint.weights)
@@ -124,7 +85,7 @@ class Pod:
     @property
     def steps_per_update(self) -> int:
         """Environment steps of one rollout."""
-        return self.arena.trading.num_envs * self.settings.config.num_steps
+        return self.setup.num_envs * int(self.settings.config.num_steps)
 
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
         """Learn until `until` steps of the `total` that drive the schedules; yields each update's losses, unread."""
@@ -135,86 +96,70 @@ class Pod:
             yield losses | {"reward": rollout.reward.mean()}
 
     def checkpoint(self) -> Checkpoint:
-        """The agent at this instant."""
+        """Return the agent at this instant."""
+        made_with = versions()
         return Checkpoint(
-            policy_spec=asdict(self.policy.spec),
+            policy_spec=spec_of(self.policy),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
-            task_spec=self.arena.task_spec(self.settings.features),
+            task_spec={"task": self.task.name, **self.task.spec()},
             learner=copy.deepcopy(self.learner.state_dict()),
             env=self.env.state_dict(),
             config=asdict(self.settings.config),
             seed=self.settings.seed,
             steps=self.steps,
-            versions={"finpod": finpod.__version__, "torch": str(torch.__version__)},
+            versions={name: made_with[name] for name in ("finpod", "torch")},
         )
 
 
-def without_accounts(checkpoint: Checkpoint) -> Checkpoint:
-    """The agent without the accounts it was trading: what a child takes over from its parent, and what a board keeps."""
+def without_env(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the agent without its environments: what a child takes over from its parent, and what a board keeps."""
     return replace(checkpoint, env={})
 
 
-def train_slice(arena: Arena, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int) -> Checkpoint:
+def train_slice(
+    setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
+) -> Checkpoint:
     """Train an agent on to `until` steps of experience."""
-    return _trained(arena, settings, checkpoint, until, total)[0]
+    return _trained(setup, settings, checkpoint, until, total)[0]
 
 
 def _trained(
-    arena: Arena, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
+    setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
 ) -> tuple[Checkpoint, dict[str, float]]:
     """The agent after the slice, and the losses of its last update."""
-    with _threads(arena.threads):
-        pod, losses = Pod(arena, settings, checkpoint), {}
+    with _threads(setup.threads):
+        pod, losses = Pod(setup, settings, checkpoint), {}
         for losses in pod.train(until, total):  # noqa: B007
             pass
         return pod.checkpoint(), {name: float(value) for name, value in losses.items()}
 
 
-def run_slice(arena: Arena, piece: Slice) -> Trained:
-    """The work of a pod, wherever it runs."""
-    start = (
-        None
-        if piece.start is None
-        else Checkpoint.from_bytes(piece.start, f"the checkpoint of {piece.settings.agent_id}")
-    )
+def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
+    """Do the work of a pod, wherever it runs."""
+    name = f"the checkpoint of {piece.settings.agent_id}"
+    start = None if piece.start is None else Checkpoint.from_bytes(piece.start, name)
     if start is not None and piece.copied:
-        start = without_accounts(start)
-    checkpoint, losses = _trained(arena, piece.settings, start, piece.until, piece.total)
+        start = without_env(start)
+    checkpoint, losses = _trained(setup, piece.settings, start, piece.until, piece.total)
+    content = checkpoint.to_bytes()
     if not piece.last:
-        return Trained(checkpoint.to_bytes(), checkpoint.steps, losses, None, None)
-    with _threads(arena.threads):
-        found, returns = validate(arena, checkpoint)
-    return Trained(checkpoint.to_bytes(), checkpoint.steps, losses, asdict(found), returns)
+        return Trained(content, checkpoint.steps, losses)
+    with _threads(setup.threads):
+        score = judge(setup, piece.settings, checkpoint)
+    return Trained(content, checkpoint.steps, losses, score.metrics[setup.task.measure], score.metrics, score.returns)
 
 
-def validate(arena: Arena, checkpoint: Checkpoint) -> tuple[Metrics, np.ndarray]:
-    """Metrics and returns [n] of the deterministic policy on the validation window, net of the task's costs."""
-    policy, trading, tape = checkpoint.policy(arena.device), arena.trading, arena.tape
-    panel = arena.panel_of(checkpoint.task_spec["features"])
-
-    def decide(k: int, row: int, seen: Account) -> torch.Tensor | None:
-        if k % trading.hold:
-            return None
-        mark = tape.mark[row]
-        price = (mark if tape.factor is None else mark / tape.factor[row]) * panel.tradable[row]
-        return greedy_weights(
-            policy,
-            trading,
-            panel.features[row],
-            panel.member[row] & panel.tradable[row],
-            account_state(seen, mark),
-            price,
-            float(value(*seen, mark)),
+def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:
+    """Return the score of an agent. Raises InputError for one without the figure that agents are ranked by."""
+    task = setup.task.variant(settings.task)
+    policy = checkpoint.restore(task.policy(settings.task, torch.Generator()).to(setup.device))
+    score = task.score(policy)
+    if task.measure not in getattr(score, "metrics", {}):
+        raise InputError(
+            f"the score of task {task.name} has no {task.measure}; return Score(metrics) with the metric that `measure` names"
         )
-
-    terms = Terms(
-        costs=trading.costs,
-        cash=trading.cash,
-        whole_shares=trading.whole_shares,
-        delisting_return=trading.delisting_return,
-    )
-    equity = simulate(tape, *arena.validation, decide, terms).equity.cpu().numpy()
-    return metrics(equity, periods_per_year=arena.market.periods_per_year), equity[1:] / equity[:-1] - 1
+    metrics = {name: value if isinstance(value, int) else float(value) for name, value in score.metrics.items()}
+    return Score(metrics, score.returns)
 
 
 @contextmanager

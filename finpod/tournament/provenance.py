@@ -1,63 +1,57 @@
-"""What an ensemble says of how it was made; no clock times, so that two runs are identical."""
+"""How a run came to its agents, as plain values without clock times, so that two runs are identical."""
 
 from __future__ import annotations
 
-import platform
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-import torch
+from finpod.rl import LEARNERS
+from finpod.rl.checkpoint import versions
+from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
+from finpod.tournament.setup import TournamentSetup
 
-import finpod
-from finpod.rl.ppo import BOUNDS
-from finpod.tasks import Arena
-from finpod.tournament.leaderboard import Entry, Leaderboard
-from finpod.tournament.setup import Plan
-
-TASK = ("features", "left_out", "dropped", "undefined", "trading", "fill", "training_data_hash")
-"""Entries of the task that an ensemble shows."""
+PLAN = ("agents", "rounds", "keep", "steps", "mode", "choice", "alike")
+"""Entries of the plan that are shown."""
 
 
-def provenance(arena: Arena, runs: list[tuple[Plan, Leaderboard, list[Entry]]], device: str) -> dict[str, Any]:
-    """Task, plan, members and the whole board of each run as plain values; `device` is that of the pods."""
-    task, plan = arena.task_spec(), runs[0][0]
+class Run(NamedTuple):
+    """One tournament that came to its end."""
+
+    setup: TournamentSetup
+    """What it was."""
+    board: Leaderboard
+    """All its trials."""
+    chosen: list[Entry]
+    """Those whose agents are kept, best first."""
+
+
+def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
+    """Return task, plan, members and the whole board of each run; `device` is that of the pods."""
+    setup = runs[0].setup
     return {
-        "task": "stocks",
-        "learner": "ppo",
+        "task": setup.task.name,
+        "learner": setup.learner,
         "device": device,
-        "threads": arena.threads,
-        "seeds": [plan.seed for plan, _, _ in runs],
-        "plan": {
-            name: getattr(plan, name) for name in ("agents", "rounds", "keep", "steps", "mode", "choice", "alike")
-        },
-        "score": "Sharpe ratio on the validation window, net of costs",
-        **{name: task[name] for name in TASK},
-        "members": [_line(entry) for _, _, chosen in runs for entry in chosen],
-        "board": [_line(entry) for _, board, _ in runs for entry in board.ranked()],
+        "threads": setup.threads,
+        "seeds": [run.setup.plan.seed for run in runs],
+        "plan": {name: getattr(setup.plan, name) for name in PLAN},
+        "score": setup.task.measure,
+        "members": [_line(entry, run.setup) for run in runs for entry in run.chosen],
+        "board": [_line(entry, run.setup) for run in runs for entry in run.board.ranked()],
         "failed": sum(
-            entry.stored is None and entry.trial not in board.unread for _, board, _ in runs for entry in board.log
+            entry.stored is None and entry.trial not in run.board.unread for run in runs for entry in run.board.log
         ),
         "unread": [
-            {"agent": entry.agent_id, "generation": entry.generation, "reason": board.unread[entry.trial]}
-            for _, board, _ in runs
-            for entry in board.log
-            if entry.trial in board.unread
+            {"agent": entry.agent_id, "generation": entry.generation, "reason": run.board.unread[entry.trial]}
+            for run in runs
+            for entry in run.board.log
+            if entry.trial in run.board.unread
         ],
         "versions": versions(),
     }
 
 
-def versions() -> dict[str, str]:
-    """Of what the figures depend on."""
-    return {
-        "finpod": finpod.__version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _line(entry: Entry) -> dict[str, Any]:
+def _line(entry: Entry, setup: TournamentSetup) -> dict[str, Any]:
     own = entry.settings
     return {
         "agent": entry.agent_id,
@@ -66,9 +60,21 @@ def _line(entry: Entry) -> dict[str, Any]:
         "score": entry.score,
         "steps": entry.steps,
         "seed": own.seed,
-        **{name: getattr(own.config, name) for name in BOUNDS},
-        "hidden": own.hidden,
-        "inputs": "all" if own.features is None else len(own.features),
-        "reward": own.reward or "as asked",
-        "cost_factor": own.cost_factor,
+        **{name: getattr(own.config, name) for name in LEARNERS[own.learner].bounds},
+        **_of_task(own, setup),
     }
+
+
+def _of_task(own: Settings, setup: TournamentSetup) -> dict[str, Any]:
+    """The values of the task's space in its order; of a set of features, how many there are."""
+    space = setup.task.space()
+    values = {name: own.task.get(name, start) for name, start in space.start.items()}
+    return {
+        "inputs" if name == "features" else name: _shown(value, name in space.subsets) for name, value in values.items()
+    }
+
+
+def _shown(value: Any, is_subset: bool) -> Any:
+    if is_subset:
+        return "all" if value is None else len(value)
+    return "as asked" if value is None else value

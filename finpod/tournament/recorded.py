@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finpod.files import to_json_line
-from finpod.rl.ppo import PPOConfig
+from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.journal import NAME, parse_log
-from finpod.tournament.setup import Plan
+from finpod.tournament.setup import Plan, completed
 
 if TYPE_CHECKING:
     from finpod.storage import Place
@@ -35,18 +35,16 @@ class Recorded:
     """Of its first tournament."""
     seeds: int
     """Tournaments, of the plan's seed and those that follow it."""
-    config: PPOConfig
-    """Learner of the first agent."""
-    trading: Mapping[str, Any]
-    """Settings of the task as plain values."""
-    fill: str
-    """'open' or 'close'."""
-    train: tuple[str, str]
-    """First and last training day."""
-    validation: tuple[str, str]
-    """First and last validation day."""
+    learner: str
+    """Name of the learner."""
+    config: Any
+    """Settings of the learner of the first agent."""
+    task: Mapping[str, Any]
+    """What the task says of itself in the header, as plain values."""
     threads: int
     """CPU threads of a slice."""
+    num_envs: int | None
+    """Environments of each agent, if they are not as many as the task has by itself."""
     features: str | list[str] | None
     """Features that were asked for by name; None for the default ones."""
     functions: tuple[str, ...]
@@ -67,26 +65,23 @@ def run_entry(
     out: Path,
     storage: str | None,
     seeds: Sequence[int],
-    *,
-    features: str | Sequence[str] | None,
-    functions: Sequence[str],
-    device: str,
-    market: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    record: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The entry `run` of a log: fields of `Recorded`, and the device that the driver computes on.
+    """Return the entry `run` of a log: fields of `Recorded`, and the device that the driver computes on.
 
-    Paths are absolute, so that they hold in every folder.
+    `record` may hold features, functions, device, market and asked; a task without a market has no features and no
+    market. Paths are absolute, so that they hold in every folder.
     """
+    features = record.get("features")
     return {
         "out": str(out.absolute()),
         "storage": storage if storage is None or "://" in storage else str(Path(storage).absolute()),
         "seeds": list(seeds),
         "features": features if features is None or isinstance(features, str) else list(features),
-        "functions": list(functions),
-        "device": device,
-        "market": dict(market),
-        "asked": dict(asked),
+        "functions": list(record.get("functions", ())),
+        "device": record.get("device"),
+        "market": dict(record.get("market", {})),
+        "asked": dict(record.get("asked", {})),
     }
 
 
@@ -99,23 +94,22 @@ def read_recorded(place: Place, logs: Sequence[str]) -> Recorded | None:
     entries = [entry for seed in seeds for entry in begin_entries(place, f"seed-{seed}/{NAME}")[-1:]]
     if not entries:
         return None
-    header, run = entries[0]["header"], entries[0].get("run") or _side_file(place) or {}
+    header, run = completed(entries[0]["header"]), entries[0].get("run") or _side_file(place) or {}
     task = header["task"]
     seeds = run.get("seeds") or seeds
     return Recorded(
         where=place.where,
         plan=Plan.from_dict(header["plan"] | {"seed": seeds[0]}),
         seeds=len(seeds),
-        config=PPOConfig(**header["config"]),
-        trading=task["trading"],
-        fill=task["fill"],
-        train=tuple(task["windows"]["train"]),
-        validation=tuple(task["windows"]["validation"]),
+        learner=header["learner"],
+        config=LEARNERS[header["learner"]].Config(**header["config"]),
+        task=task,
         threads=task["threads"],
-        features=run["features"] if "features" in run else task["features"],
+        num_envs=header["num_envs"],
+        features=run["features"] if "features" in run else task.get("features"),
         functions=tuple(run.get("functions", ())),
         market=run.get("market", {}),
-        data_title=header["data_title"],
+        data_title=header.get("data_title", ""),
         out=run.get("out"),
         storage=run.get("storage"),
         asked=run.get("asked", {}),

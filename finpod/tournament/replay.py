@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.files import to_json_line
+from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint
-from finpod.rl.ppo import PPOConfig
 from finpod.storage import open_store
 from finpod.tournament.journal import parse_log
 from finpod.tournament.leaderboard import Leaderboard
 from finpod.tournament.search import Drawn, Generator, Job
-from finpod.tournament.setup import Plan
+from finpod.tournament.setup import Plan, completed, space_of
 
 
 def verify_log(path: str | Path) -> Leaderboard:
@@ -49,7 +49,7 @@ class _Replay:
         self.where, self.line = where, 0
         self.board, self.drawn = Leaderboard(), Drawn()
         self.done: set[int] = set()
-        self.plan, self.levels = Plan(), list[int]()
+        self.plan, self.levels, self.measure = Plan(), list[int](), ""
         self.generator: Generator | None = None
 
     def refuse(self, what: str) -> NoReturn:
@@ -76,11 +76,16 @@ class _Replay:
 
     def _begin(self, record: Mapping[str, Any]) -> None:
         """A driver began, the first or one that went on, perhaps with other settings."""
-        header = record["header"]
-        self.plan, config = Plan.from_dict(header["plan"]), PPOConfig(**header["config"])
-        self.levels = header["levels"]
-        features = tuple(header["task"]["features"])
-        self.generator = Generator(seed=self.plan.seed, config=config, features=features, search=self.plan.search)
+        header = completed(record["header"])
+        self.plan, learner = Plan.from_dict(header["plan"]), header["learner"]
+        self.levels, self.measure = header["levels"], header["measure"]
+        self.generator = Generator(
+            seed=self.plan.seed,
+            config=LEARNERS[learner].Config(**header["config"]),
+            space=space_of(header),
+            search=self.plan.search,
+            learner=learner,
+        )
 
     def _draw(self, record: Mapping[str, Any]) -> None:
         if record["seen"] != len(self.board.log):
@@ -126,10 +131,10 @@ class _Replay:
         if record["steps"] != self.levels[job.generation]:
             ends = self.levels[job.generation]
             self.refuse(f"has trial {job.trial} at {record['steps']} steps, and its level ends at {ends}")
-        if record["score"] != record["metrics"]["sharpe"]:
+        if record["score"] != record["metrics"][self.measure]:
             self.refuse(f"scores trial {job.trial} at {record['score']}, and its metrics say otherwise")
         self.done.add(job.trial)
-        self.board.submit(job.entry(record["metrics"], record["returns"], record["steps"], _absent))
+        self.board.submit(job.entry(record["score"], record["metrics"], record["returns"], record["steps"], _absent))
 
     def _fail(self, record: Mapping[str, Any]) -> None:
         job = self._open(record)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.rl.ppo import PPOConfig
 from finpod.storage import LocalStore, Place, Store, open_store
-from finpod.tasks import Arena
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
-from finpod.tournament.provenance import versions
 from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
-from finpod.tournament.setup import Plan
+from finpod.tournament.setup import LEVELS, completed
 
-FORMAT = "finpod tournament 1"
-FINISHED = "ensemble.json"
-"""What marks the output of a run that came to its end."""
+FINISHED = ("ensemble.json", "trained.json")
+"""Files that mark the output of a run that came to its end: of stocks, and of other tasks."""
 SUFFIX = ".unfinished"
 """Of the folder beside the output, in which log and checkpoints lie until the end."""
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
@@ -31,24 +26,6 @@ FIXED = ("task.", "format")
 """Settings that may never change, for the scores would not compare."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """In the header: hash of the bars up to the end of validation, and the windows, on which it depends."""
-LEVELS = "levels"
-"""In the header: steps of experience at each level; a fork may add some, but move none, or agents would not compare."""
-
-
-def header(arena: Arena, plan: Plan, config: PPOConfig) -> dict[str, Any]:
-    """What a tournament is, as the first line of its log."""
-    task = arena.task_spec()
-    names = ("features", "trading", "fill", "windows", "training_data_hash")
-    return {
-        "format": FORMAT,
-        "plan": plan.to_dict(),
-        "config": asdict(config),
-        LEVELS: [plan.goal(level, arena.trading.num_envs * config.num_steps) for level in range(plan.rounds)],
-        "task": {name: task[name] for name in names} | {"threads": arena.threads},
-        "undefined": task["dropped"] | task["undefined"],
-        "data_title": task["data_title"],
-        "versions": versions(),
-    }
 
 
 def open_journal(
@@ -66,7 +43,7 @@ def open_journal(
     journal, entry = Journal(store, say), dict(plain(dict(run)))
     begun = journal.of("begin")
     if begun:
-        changed = differences(begun[-1]["header"], plain(wanted))
+        changed = differences(completed(begun[-1]["header"]), completed(plain(wanted)))
         refuse_changes(changed, store.where, forked)
         before = begun[-1].get("run", {})
         entry |= {name: before[name] for name in ("market", "asked") if before.get(name) and not entry.get(name)}
@@ -84,8 +61,11 @@ def _lasting(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool) -> None:
-    """Raise InputError for the first of the changes (setting, old value, new value) that may not be made."""
-    for name, old, new in sorted(changed, key=lambda change: change[0] != DATA):
+    """Raise InputError for the first of the changes (setting, old value, new value) that may not be made.
+
+    A change of the data comes first, then changes that no fork may make.
+    """
+    for name, old, new in sorted(changed, key=lambda change: (change[0] != DATA, not change[0].startswith(FIXED))):
         if name.startswith(FREE) or name == "data_title":
             continue
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in changed):
@@ -253,7 +233,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def refuse_finished(out: Path, storage: str | None) -> None:
     """Raise InputError if the output of a run is there, so that what still lies unfinished is left over, or another run."""
-    if not (out / FINISHED).is_file():
+    if not is_finished(out):
         return
     place = open_store(storage if storage else out.parent / (out.name + SUFFIX))
     logs = _logs(place)
@@ -270,8 +250,13 @@ def refuse_finished(out: Path, storage: str | None) -> None:
 
 def _refuse_done(run: str | Path) -> None:
     """Raise InputError if a run of that name has come to its end."""
-    if done := next((named for named in _named(run) if (named / FINISHED).is_file()), None):
+    if done := next((named for named in _named(run) if is_finished(named)), None):
         raise InputError(f"{done} is finished: there is nothing to go on with")
+
+
+def is_finished(out: Path) -> bool:
+    """Whether a folder is the output of a run that came to its end."""
+    return any((out / name).is_file() for name in FINISHED)
 
 
 def _place_of(run: str | Path) -> Place:

@@ -14,19 +14,17 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import InputError
+from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint
-from finpod.rl.ppo import BOUNDS, PPOConfig
-from finpod.tournament.leaderboard import Entry, Leaderboard, rank
-from finpod.tournament.pod import Settings
+from finpod.rl.task import Space
+from finpod.tournament.leaderboard import LEARNER, Entry, Leaderboard, Settings, rank
 
 PERTURB = (0.8, 1.25)
 """Factors by which a setting of a varied copy moves."""
-HIDDEN = (16, 32, 64)
-"""Widths of the network that a fresh agent may have."""
-COST_FACTOR = (0.5, 2.0)
-"""Bounds of the share of the true costs that agents train with."""
-FEWEST_FEATURES = 3
-"""A fresh agent observes at least so many features, if there are so many."""
+FEWEST = 3
+"""Names that a fresh agent draws of a set at least, such as features, if there are so many."""
+HORIZONS = ("gamma", "gae_lambda")
+"""Settings that are drawn and moved by their distance from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,7 @@ class Search:
     fresh: float = 0.25
     """Share of new agents that begin untrained, with settings drawn anew from their bounds."""
     structure: bool = True
-    """Whether fresh agents also draw their features, their reward and the width of their network."""
+    """Whether fresh agents also draw the sets and choices of the task's space, such as features and width of the network."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fresh <= 1:
@@ -65,25 +63,29 @@ class Job:
         return {**vars(self), "settings": self.settings.to_dict()}
 
     def entry(
-        self, metrics: Mapping[str, Any], returns: Any, steps: int, stored: Callable[[], Checkpoint] | None
+        self,
+        score: float | None,
+        metrics: Mapping[str, Any],
+        returns: Any,
+        steps: int,
+        stored: Callable[[], Checkpoint] | None,
     ) -> Entry:
-        """Its line on the board; a metric that is None is undefined."""
-        known = {name: math.nan if value is None else value for name, value in metrics.items()}
+        """Return its line on the board; a score or metric that is None is undefined."""
         return Entry(
             trial=self.trial,
             settings=self.settings,
             parent_id=self.parent_id,
             generation=self.generation,
-            score=float(known.get("sharpe", math.nan)),
-            metrics=known,
+            score=math.nan if score is None else float(score),
+            metrics={name: math.nan if value is None else value for name, value in metrics.items()},
             returns=np.asarray(returns, dtype=np.float64),
             steps=steps,
             stored=stored,
         )
 
     def failed(self) -> Entry:
-        """Its line if it was lost: it keeps its place, and ranks last."""
-        return self.entry({}, [], 0, None)
+        """Return its line if it was lost: it keeps its place, and ranks last."""
+        return self.entry(None, {}, [], 0, None)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
@@ -120,51 +122,59 @@ class Drawn(Sequence[Job]):
         return iter(self._jobs)
 
 
-def vary(config: PPOConfig, random: np.random.Generator) -> PPOConfig:
-    """Every setting that has bounds, moved by one of the factors and kept within them; gamma by its horizon.
+def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.random.Generator) -> Any:
+    """Return the settings of a learner with those in `bounds` moved by one of the factors and kept within them.
 
     A setting that the user put beyond a bound moves that bound.
     """
     changes: dict[str, Any] = {}
-    for name, (low, high) in BOUNDS.items():
+    for name, (low, high) in bounds.items():
         value = getattr(config, name)
         factor = float(random.choice(PERTURB))
-        moved = 1 - (1 - value) * factor if name in ("gamma", "gae_lambda") else value * factor
+        moved = 1 - (1 - value) * factor if name in HORIZONS else value * factor
         changes[name] = min(max(moved, min(low, value)), max(high, value))
     return replace(config, **changes)
 
 
-def varied(parent: Settings, agent_id: str, seed: int, random: np.random.Generator) -> Settings:
-    """The settings of a copy: what can change without touching the network is moved by one of the factors."""
-    factor = float(np.clip(parent.cost_factor * random.choice(PERTURB), *COST_FACTOR))
-    return replace(parent, agent_id=agent_id, seed=seed, config=vary(parent.config, random), cost_factor=factor)
+def varied(parent: Settings, space: Space, agent_id: str, seed: int, random: np.random.Generator) -> Settings:
+    """Return the settings of a copy: all that can change without touching the network is moved by one of the factors."""
+    moved = {
+        name: float(np.clip(parent.task.get(name, space.start[name]) * random.choice(PERTURB), *bounds))
+        for name, bounds in space.ranges.items()
+    }
+    config = vary(parent.config, LEARNERS[parent.learner].bounds, random)
+    return replace(parent, agent_id=agent_id, seed=seed, config=config, task={**parent.task, **moved})
 
 
 def fresh(
-    like: PPOConfig, features: Sequence[str], search: Search, agent_id: str, seed: int, random: np.random.Generator
+    like: Any,
+    space: Space,
+    search: Search,
+    agent_id: str,
+    seed: int,
+    random: np.random.Generator,
+    learner: str = LEARNER,
 ) -> Settings:
-    """The settings of an untrained agent: bounded ones log-uniform (gamma by its horizon), the structure drawn as well."""
-    drawn: dict[str, Any] = {name: _between(name, *bounds, random) for name, bounds in BOUNDS.items()}
-    config = replace(like, **drawn)
-    factor = float(np.exp(random.uniform(*np.log(COST_FACTOR))))
-    if not search.structure:
-        return Settings(agent_id=agent_id, seed=seed, config=config, cost_factor=factor)
-    fewest = min(FEWEST_FEATURES, len(features))
-    count = int(random.integers(fewest, len(features) + 1))
-    chosen = sorted(random.choice(len(features), count, replace=False).tolist())
-    return Settings(
-        agent_id=agent_id,
-        seed=seed,
-        config=config,
-        hidden=int(random.choice(HIDDEN)),
-        features=tuple(features[i] for i in chosen),
-        reward=str(random.choice(["log", "value"])),
-        cost_factor=factor,
-    )
+    """Return the settings of an untrained agent: those with bounds log-uniform, and with `structure` sets and choices too.
+
+    Settings of the learner without bounds are those of `like`.
+    """
+    drawn = {name: _between(name, *bounds, random) for name, bounds in LEARNERS[learner].bounds.items()}
+    task = dict(space.start)
+    task |= {name: float(np.exp(random.uniform(*np.log(bounds)))) for name, bounds in space.ranges.items()}
+    if search.structure:
+        task |= {name: _subset(names, random) for name, names in space.subsets.items()}
+        task |= {name: options[int(random.choice(len(options)))] for name, options in space.choices.items()}
+    return Settings(agent_id=agent_id, seed=seed, config=replace(like, **drawn), learner=learner, task=task)
+
+
+def _subset(names: Sequence[str], random: np.random.Generator) -> tuple[str, ...]:
+    count = int(random.integers(min(FEWEST, len(names)), len(names) + 1))
+    return tuple(names[i] for i in sorted(random.choice(len(names), count, replace=False).tolist()))
 
 
 def _between(name: str, low: float, high: float, random: np.random.Generator) -> float:
-    if name in ("gamma", "gae_lambda"):
+    if name in HORIZONS:
         return 1 - float(np.exp(random.uniform(math.log(1 - high), math.log(1 - low))))
     return float(np.exp(random.uniform(math.log(low), math.log(high))))
 
@@ -175,12 +185,14 @@ class Generator:
 
     seed: int
     """Seed of the tournament."""
-    config: PPOConfig
+    config: Any
     """Settings of the learner of the first agent; fresh ones take from it what has no bounds."""
-    features: tuple[str, ...]
-    """All that can be observed."""
+    space: Space
+    """What may vary of the task."""
     search: Search
     """How agents are varied."""
+    learner: str = LEARNER
+    """Name of the learner of all agents."""
 
     def _identity(self, made: int) -> tuple[str, int]:
         """Name and seed of the agent that is the `made`-th to be made."""
@@ -190,12 +202,17 @@ class Generator:
         """An untrained agent: the first as asked for, the others varied from it or, a share of them, drawn anew."""
         agent_id, seed = self._identity(made)
         if made and random.random() < self.search.fresh:
-            return fresh(self.config, self.features, self.search, agent_id, seed, random)
-        return Settings(agent_id=agent_id, seed=seed, config=vary(self.config, random) if made else self.config)
+            return self.fresh(made, random)
+        config = vary(self.config, LEARNERS[self.learner].bounds, random) if made else self.config
+        return Settings(agent_id=agent_id, seed=seed, config=config, learner=self.learner, task=dict(self.space.start))
+
+    def fresh(self, made: int, random: np.random.Generator) -> Settings:
+        """Return an untrained agent whose settings are drawn anew."""
+        return fresh(self.config, self.space, self.search, *self._identity(made), random, self.learner)
 
     def copy(self, parent: Settings, made: int, random: np.random.Generator) -> Settings:
-        """A varied copy of `parent`."""
-        return varied(parent, *self._identity(made), random)
+        """Return a varied copy of `parent`."""
+        return varied(parent, self.space, *self._identity(made), random)
 
     def first_round(self, agents: int) -> list[Job]:
         """The field of the first round."""
@@ -226,7 +243,7 @@ class Generator:
         for i in range(agents - len(strong)):
             parent = strong[i % len(strong)]
             if parent.stored is None or random.random() < self.search.fresh:
-                settings = fresh(self.config, self.features, self.search, *self._identity(made), random)
+                settings = self.fresh(made, random)
                 jobs.append(_untrained(trial + len(jobs), generation, settings))
             else:
                 child = self.copy(parent.settings, made, random)

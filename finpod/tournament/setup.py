@@ -1,18 +1,28 @@
-"""`Plan`: the size of a tournament, how it is run, and when it stops."""
+"""`TournamentSetup`: what all agents of a tournament share; `Plan`, its size and mode; `Stop`, when it ends early."""
 
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral
 from typing import Any
 
-from finpod.errors import InputError
-from finpod.seeds import require_seed
-from finpod.tournament.leaderboard import ALIKE, BOARD, Leaderboard
-from finpod.tournament.search import Search
+import torch
 
+from finpod.errors import InputError
+from finpod.pickling import dumps_by_value
+from finpod.rl.checkpoint import versions
+from finpod.rl.task import Space, Task
+from finpod.seeds import require_seed
+from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER, Leaderboard
+from finpod.tournament.search import Generator, Search
+
+FORMAT = "finpod tournament 1"
+"""Of a log."""
+LEVELS = "levels"
+"""In the header of a log: steps of experience at each level."""
 STEPS = 600_000
 """Environment steps an agent trains for, if not told otherwise."""
 MODES = ("rounds", "async")
@@ -150,3 +160,91 @@ def require_count(name: str, value: Any) -> None:
     """Raise InputError unless `value` is a whole number from 1 on."""
     if not (isinstance(value, Integral) and int(value) >= 1):
         raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on", argument=name)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TournamentSetup:
+    """What all agents of a tournament share."""
+
+    task: Task
+    """What they learn."""
+    num_envs: int
+    """Environments of each agent."""
+    config: Any
+    """Settings of the learner of the first agent."""
+    learner: str = LEARNER
+    """Name of the learner in `LEARNERS`."""
+    plan: Plan = field(default_factory=Plan)
+    """How many agents train how long, and how they are varied."""
+    device: str = "cpu"
+    """Where tensors live."""
+    threads: int = 1
+    """CPU threads of a slice; sums differ between thread counts, so it is part of the result."""
+
+    @property
+    def update(self) -> int:
+        """Environment steps of one update of an agent."""
+        return self.num_envs * self.config.num_steps
+
+    def generator(self) -> Generator:
+        """Return what draws the agents."""
+        return Generator(
+            seed=self.plan.seed,
+            config=self.config,
+            space=self.task.space(),
+            search=self.plan.search,
+            learner=self.learner,
+        )
+
+    def header(self) -> dict[str, Any]:
+        """Return what a tournament is, as the first line of its log. Entries that equal `LACKING` are left out."""
+        of_task = self.task.header()
+        envs = None if self.num_envs == self.task.num_envs else self.num_envs
+        named = {"learner": self.learner, "measure": self.task.measure, "num_envs": envs}
+        return {
+            "format": FORMAT,
+            "plan": self.plan.to_dict(),
+            "config": asdict(self.config),
+            LEVELS: [self.plan.goal(level, self.update) for level in range(self.plan.rounds)],
+            "space": self.task.space().to_dict(),
+            "versions": versions(),
+            **of_task,
+            "task": {**of_task["task"], "threads": self.threads},
+            **{name: value for name, value in named.items() if value != LACKING[name]},
+        }
+
+    def to_shared(self) -> dict[str, Any]:
+        """Return what pods on other machines need."""
+        kind, alone = dumps_by_value(type(self.task)), replace(self, task=None)  # type: ignore[arg-type]
+        return {"setup": alone, "kind": kind, "task": self.task.to_shared()}
+
+
+def from_shared(shared: Mapping[str, Any], device: str = "cpu") -> TournamentSetup:
+    """Return the setup that `to_shared` took apart, on a device."""
+    task = pickle.loads(shared["kind"]).from_shared(shared["task"], torch.device(device))
+    setup: TournamentSetup = replace(shared["setup"], task=task, device=device)
+    return setup
+
+
+LACKING: dict[str, Any] = {
+    "learner": LEARNER,
+    "measure": "sharpe",
+    "num_envs": None,
+    "space": {
+        "start": {"hidden": 32, "features": None, "reward": None, "cost_factor": 1.0},
+        "ranges": {"cost_factor": [0.5, 2.0]},
+        "choices": {"hidden": [16, 32, 64], "reward": ["log", "value"]},
+    },
+}
+"""What a header means that lacks these entries. Logs of stock agents were written without them."""
+
+
+def completed(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the header of a log with the entries that it lacks."""
+    space = {**LACKING["space"], "subsets": {"features": header.get("task", {}).get("features", [])}}
+    return {**LACKING, "space": space, **header}
+
+
+def space_of(header: Mapping[str, Any]) -> Space:
+    """Return the space of a header."""
+    return Space(**completed(header)["space"])

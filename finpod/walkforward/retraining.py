@@ -24,7 +24,7 @@ from finpod.market.features import name_of
 from finpod.market.ledger import Costs
 from finpod.result import BacktestResult
 from finpod.strategy import Strategy
-from finpod.tournament.training import train as train_ensemble
+from finpod.training import train as train_ensemble
 from finpod.walkforward.segments import Segment, gaps, schedule
 from finpod.walkforward.stitched import (
     MANIFEST,

@@ -1,17 +1,22 @@
-"""The deterministic decision of a trained policy: the mean action, never a sample."""
+"""The deterministic decision of a trained policy about one account: its mean action as target weights, never a sample.
+
+It has a module of its own because the stock task and ensembles share it, and neither the environment nor the policy
+knows the other.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from finpod.envs.market import TradingConfig, target_weights
-from finpod.rl.policy import MarketPolicy
 
 
 @torch.no_grad()
 def greedy_weights(
-    policy: MarketPolicy,
+    policy: Any,
     trading: TradingConfig,
     features: Tensor,
     among: Tensor,
@@ -19,12 +24,12 @@ def greedy_weights(
     price: Tensor,
     equity: float,
 ) -> Tensor:
-    """Target weights [N] float64 of one account on one day.
+    """Return target weights [N] float64 of one account on one day.
 
-    features [N, F] scaled; among [N] names that may be held; state [N + 1] weights held and cash; price [N] as traded, 0
-    where there is no bar and so no order, read by the 'shares' action only, as is the account's equity. A strategy decides
-    weights, so share orders become the weights they would lead to at the decision's prices; where the fill price has
-    moved since, trades differ a little from those orders, on validation as in a backtest.
+    `policy` is a `MarketPolicy`; features [N, F] are scaled; among [N] are the names that may be held; state [N + 1] the
+    weights held and cash. Only the 'shares' action reads price [N], as traded and 0 where there is no bar, and equity. A
+    strategy decides weights, so share orders become the weights that they would lead to at the decision's prices. Where
+    the fill price has moved since, trades differ a little from those orders, on validation as in a backtest.
     """
     mean, _ = policy(policy.encode(features[None], among[None]), state[None, None])
     action = mean[0, 0]
@@ -34,7 +39,7 @@ def greedy_weights(
 
 
 def _after_orders(action: Tensor, among: Tensor, state: Tensor, price: Tensor, equity: float, hmax: int) -> Tensor:
-    """Weights that share orders lead to: sells first, buys sharing what cash there is then."""
+    """Weights that share orders lead to: sells first, then buys that share the cash there is."""
     held, cash = state[:-1].double(), state[-1].double()
     change = action.double().clamp(-1, 1) * hmax * price / max(equity, 1e-9)
     sold = (-change).clamp(min=0).minimum(held)

@@ -1,0 +1,41 @@
+"""The deterministic policy, and what it earns in whole episodes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from finpod.errors import InputError
+from finpod.rl.policy import Policy
+from finpod.rl.rollout import encode_rows, of_groups
+from finpod.rl.task import Environment, Observation, Table
+
+LONGEST = 100_000
+"""Steps after which an episode that has not ended counts as one that never ends."""
+
+
+@torch.no_grad()
+def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
+    """Return the policy's mean actions [E, A], never a sample. `groups` of environments share their rows of a table."""
+    count = groups if groups is not None and table is not None else len(obs.state)
+    code = encode_rows(policy, table, of_groups(obs.row, count))
+    mean, _ = policy(code, obs.state.unflatten(0, (count, -1)))
+    return mean.flatten(0, 1)
+
+
+def episode_returns(env: Environment, policy: Policy, table: Table | None = None) -> Tensor:
+    """Return the sum of rewards [E] float64 of one whole episode of each environment, under the mean action.
+
+    Begins where the environment stands. Raises InputError for an action that is not finite and for episodes that never end.
+    """
+    obs, running = env.observe(), torch.ones(env.num_envs, dtype=torch.bool, device=env.observe().state.device)
+    total = torch.zeros_like(running, dtype=torch.float64)
+    for _ in range(LONGEST):
+        step = env.step(mean_action(policy, obs, table, env.groups if table is not None else None))
+        total += torch.where(running, step.reward.double(), 0.0)
+        running = running & ~(step.terminated | step.truncated)
+        if not running.any():
+            env.check()
+            return total
+        obs = step.obs
+    raise InputError(f"an episode has not ended after {LONGEST:,} steps; let the environment truncate it")

@@ -1,0 +1,275 @@
+"""`train`: agents on a task, the best of which become an ensemble (stocks) or a trained run (any other task)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, overload
+
+from finpod.decisions import decisions_of
+from finpod.devices import pick_device
+from finpod.ensemble import MANIFEST as ENSEMBLE
+from finpod.ensemble import Ensemble
+from finpod.errors import InputError, did_you_mean
+from finpod.files import require_free
+from finpod.market.data import DateLike, MarketData
+from finpod.market.features import Features, Panel, name_of
+from finpod.market.ledger import Costs
+from finpod.market.tape import build_tape
+from finpod.rl import LEARNERS
+from finpod.rl.task import Task, require_task
+from finpod.simulation import Window, simulate
+from finpod.tasks import TASKS, StockTask, make_stock_task, trading_of
+from finpod.tournament.driver import Watch
+from finpod.tournament.provenance import Run, provenance
+from finpod.tournament.search import Search
+from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup, require_count
+from finpod.tournament.trained_run import MANIFEST, TrainedRun, save_run
+from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
+
+__all__ = ["Plan", "Pods", "Search", "Stop", "TrainedRun", "train"]
+SPARSE = 0.25
+"""Share of training rows without a value from which a feature is named."""
+HOLD, ACTION = 5, "tilt"
+"""Sessions between decisions, and the kind of action, if not told otherwise."""
+SCORE = "Sharpe ratio on the validation window, net of costs"
+"""What stock agents are ranked by."""
+TASK = ("features", "left_out", "trading", "fill", "training_data_hash")
+"""Entries of the stock task that an ensemble shows."""
+
+
+@overload
+def train(task: str = "stocks", *, out: str | Path, **options: Any) -> Ensemble: ...
+@overload
+def train(task: Task, *, out: str | Path, **options: Any) -> TrainedRun: ...
+def train(
+    task: str | Task = "stocks",
+    *,
+    market: MarketData | None = None,
+    train: tuple[DateLike, DateLike] | None = None,
+    validation: tuple[DateLike, DateLike] | None = None,
+    out: str | Path,
+    learner: str = "ppo",
+    features: Features = None,
+    costs: Costs | None = None,
+    agents: int = 4,
+    steps: int | None = None,
+    seed: int = 0,
+    seeds: int = 1,
+    rounds: int = 2,
+    keep: int = 3,
+    hold: int = HOLD,
+    action: str = ACTION,
+    fill: str | None = None,
+    device: str = "auto",
+    threads: int = 1,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    config: Any = None,
+    plan: Plan | None = None,
+    pods: Pods | None = None,
+    resume: bool = False,
+    fork: str | Path | None = None,
+    storage: str | None = None,
+    watch: Watch | None = None,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
+) -> Ensemble | TrainedRun:
+    """Train agents on a task in a tournament, keep the best, and save them in the folder `out`.
+
+    The task "stocks" trades `market`: agents train on the days of `train` and are chosen on those of `validation`; no later
+    row is read. `features`, `costs`, `hold` (sessions from one decision to the next), `action`, `fill` and further keywords,
+    the fields of `TradingConfig`, say how. Returns the `Ensemble` of the chosen, a Strategy. Features that are undefined on
+    more than half of the training rows are dropped, and named in a warning or to `progress` and `watch`.
+
+    Any other task is an object with the members of `finpod.rl.task.Task`. It has no market: of these arguments it takes
+    `num_envs` alone. Returns a `TrainedRun`.
+
+    `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent's. `steps` are environment steps
+    an agent; they are rounded to whole rollouts, at least one a round. With `seeds` > 1 the whole tournament is run that
+    many times, from seed, seed + 1, ..., and the chosen of all are kept. A `plan` gives what else there is to say of the
+    tournament (its mode, how it searches, when it stops), and `pods` where it runs.
+
+    While it runs, its log and checkpoints lie in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there
+    under the same settings, and `fork` from a copy of another unfinished run under changed ones. The log records all
+    settings, the arguments of `load_market` and the plain values `asked`, so that the next driver needs the name alone.
+    `progress` is called with what is being done and the share that is done, `watch` with the whole state.
+
+    Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
+    that lacks a member, a market for a task without one, an `out` that exists (unless `overwrite`), and a run that is
+    unfinished, is being driven by another process or was begun with other settings.
+    """
+    require_count("seeds", seeds)
+    require_count("threads", threads)
+    steps, pods = STEPS if steps is None else steps, pods or Pods()
+    plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, steps=steps, seed=seed)
+    kind = require_learner(learner)
+    target = Destination(out=Path(out), storage=storage, resume=resume, fork=fork, overwrite=overwrite)
+    require_free(target.out, overwrite, ENSEMBLE if isinstance(task, str) else MANIFEST)
+    here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
+    of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
+                 "hold": hold, "action": action, "fill": fill}  # fmt: skip
+    learning = (
+        _stock_task(task, here, of_market, settings) if isinstance(task, str) else _task(task, of_market, settings)
+    )
+    setup = TournamentSetup(
+        task=learning,
+        num_envs=settings.get("num_envs", learning.num_envs),
+        config=config or kind.Config(**learning.defaults(learner)),
+        learner=learner,
+        plan=plan,
+        device=here,
+        threads=threads,
+    )
+    target.require()
+    remarks = _prepare(learning, progress, watch)
+    watchers = Watchers(progress=progress or (lambda doing, share: None), watch=watch, remarks=remarks)
+    finish: Any = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
+    setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]
+    record = {**_by_name(features), "market": {} if market is None else market.origin, "asked": asked}
+    made: Ensemble | TrainedRun = run(
+        setups, target, pods, watchers, record, partial(finish, target, "cuda" if pods.gpus else here)
+    )
+    return made
+
+
+def require_learner(name: str) -> Any:
+    """Return the learner of a name. Raises InputError for an unknown one."""
+    if name not in LEARNERS:
+        hint = did_you_mean(str(name), LEARNERS.keys(), _choices(LEARNERS))
+        raise InputError(f"unknown learner {name!r}; {hint}", argument="learner")
+    return LEARNERS[name]
+
+
+def _choices(names: Iterable[str]) -> str:
+    return f"choose from {', '.join(names)}"
+
+
+def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
+    """The stock task of the arguments of `train`."""
+    if name not in TASKS:
+        hint = did_you_mean(name, TASKS.keys(), _choices(TASKS))
+        raise InputError(f"unknown task {name!r}; {hint}", argument="task")
+    given = dict(of_market)
+    for what in ("market", "train", "validation"):
+        if given[what] is None:
+            raise InputError(
+                f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)"
+            )
+    costs = given.pop("costs") or Costs()
+    trading = trading_of(hold=given.pop("hold"), action=given.pop("action"), costs=costs, **settings)
+    return make_stock_task(**given, trading=trading, device=device)
+
+
+def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
+    """A task without a market, which takes none of the arguments of one."""
+    learning: Task = require_task(task)
+    plain = {"hold": HOLD, "action": ACTION}
+    for name, value in of_market.items():
+        if value is not None and (name not in plain or value != plain[name]):
+            raise InputError(
+                f"task {learning.name!r} has no market, so {name} means nothing to it; leave it out", argument=name
+            )
+    for name in settings:
+        if name != "num_envs":
+            raise InputError(f"task {learning.name!r} has no setting {name!r}; num_envs is the only one", argument=name)
+    require_count("num_envs", settings.get("num_envs", learning.num_envs))
+    return learning
+
+
+def _prepare(task: Task, progress: Progress | None, watch: Watch | None) -> list[str]:
+    """Compute the features of stocks; the remarks on them, as a warning too where nobody would be told."""
+    if not isinstance(task, StockTask):
+        return []
+    if progress is not None:
+        progress("features", 0.0)
+    remarks = feature_remarks(task.panel)
+    if task.panel.dropped and progress is None and watch is None:
+        warnings.warn(remarks[0], stacklevel=3)
+    return remarks
+
+
+def feature_remarks(panel: Panel) -> list[str]:
+    """Return a sentence that names the features dropped, and one that names those undefined on more than a quarter of the
+    training rows; none if there are no such features."""
+    remarks = []
+    if panel.dropped:
+        remarks.append(f"features dropped, undefined on most training rows: {_shares(panel.dropped)}")
+    if sparse := {name: share for name, share in panel.undefined.items() if share > SPARSE}:
+        remarks.append(f"features undefined on many training rows, where they count as average: {_shares(sparse)}")
+    return remarks
+
+
+def _shares(undefined: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.1%}" for name, share in undefined.items())
+
+
+def _single(features: Features) -> list[Any]:
+    """Features one by one, as they were asked for."""
+    return [] if features is None else [features] if isinstance(features, str) or callable(features) else list(features)
+
+
+def _by_name(features: Features) -> dict[str, Any]:
+    """`features` by name, and those of them that are functions."""
+    if features is None or isinstance(features, str):
+        return {"features": features, "functions": []}
+    single = _single(features)
+    functions = [name_of(one) for one in single if callable(one)]
+    return {"features": [name_of(one) for one in single], "functions": functions}
+
+
+def _ensemble(
+    features: Features, target: Destination, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]
+) -> Ensemble:
+    """Save the chosen of all tournaments as an ensemble."""
+    task = runs[0].setup.task
+    assert isinstance(task, StockTask)
+    spec, panel = task.spec(), task.panel
+    ensemble = Ensemble(
+        [entry.checkpoint for one in runs for entry in one.chosen],
+        runs=[one.setup.plan.seed for one in runs for _ in one.chosen],
+        name=target.out.resolve().name,
+        trials=sum(len(one.board.log) for one in runs),
+        provenance={
+            **provenance(runs, device),
+            "score": SCORE,
+            **{name: spec[name] for name in TASK},
+            "dropped": dict(panel.dropped),
+            "undefined": dict(panel.undefined),
+        },
+        log=[entry.summary() | {"returns": entry.returns.tolist()} for one in runs for entry in one.board.log],
+        own_features=[feature for feature in _single(features) if callable(feature)],
+        choice=runs[0].setup.plan.choice,
+        scores=[entry.score for one in runs for entry in one.chosen],
+    )
+    scores = validation_scores(task, runs, ensemble)
+    ensemble.provenance = {**ensemble.provenance, "validation_scores": scores}
+    ensemble.save(target.out, overwrite=target.overwrite, beside=logs)
+    return ensemble
+
+
+def validation_scores(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> dict[str, float]:
+    """Return Sharpe ratios on the validation window: of the ensemble, of its best member, of the best of the first round."""
+    first, last = task.validation
+    window = Window(market=task.market, tape=build_tape(task.market, task.fill), first=first, last=last)
+    path = simulate(window.tape, first, last, decisions_of(ensemble, ensemble.name, window), task.terms)
+    begun = [entry.score for one in runs for entry in one.board.log if entry.generation == 0]
+    return {
+        "ensemble": task.score_of(path.equity.numpy()).metrics[task.measure],
+        "best member": max(entry.score for one in runs for entry in one.chosen),
+        "best of the first round": max((score for score in begun if not math.isnan(score)), default=math.nan),
+    }
+
+
+def _trained_run(target: Destination, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
+    """Save the chosen of all tournaments as a trained run, the best first."""
+    chosen = sorted((entry for one in runs for entry in one.chosen), key=lambda entry: -entry.score)
+    members = [entry.checkpoint for entry in chosen]
+    trials = sum(len(one.board.log) for one in runs)
+    save_run(target.out, members, trials, provenance(runs, device), logs, overwrite=target.overwrite)
+    return TrainedRun(target.out, runs[0].setup.task)
