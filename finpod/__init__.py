@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finpod.api import audit, backtest, compare
+    from finpod.api import audit, backtest, compare, train
     from finpod.backtesting.result_io import load_result
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
     from finpod.tasks import make_env
-    from finpod.training import train
     from finpod.walkforward.retraining import walk_forward
 
 __version__ = "0.1.0"
@@ -47,7 +46,7 @@ _HOME = {
     "sample_market": "market.sources",
     "simulate_market": "simulator",
     "top_k": "strategy",
-    "train": "training",
+    "train": "api",
     "walk_forward": "walkforward.retraining",
 }
 

@@ -1,18 +1,19 @@
-"""The public `backtest`, `audit` and `compare`.
+"""The public `backtest`, `audit`, `compare` and `train`.
 
-They load strategies and runs that are given by name, file or folder, and pass everything else on.
+They load strategies, runs and tasks that are given by name, file or folder, and pass everything else on.
 """
 
 from __future__ import annotations
 
 from functools import WRAPPER_ASSIGNMENTS, wraps
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from finpod import backtester
+from finpod import backtester, training
 from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.comparison import runs as comparison
-from finpod.loading import StrategyLike, load_strategy
+from finpod.loading import StrategyLike, load_strategy, load_task
 from finpod.lookahead import audit as lookahead
 from finpod.lookahead.audit import Audit
 
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from finpod.batch import Backtests
+    from finpod.ensemble import Ensemble
     from finpod.files import Progress
     from finpod.market.data import DateLike, MarketData
     from finpod.measures import Array
     from finpod.result import BacktestResult
+    from finpod.rl.task import Task
+    from finpod.tournament.trained_run import TrainedRun
 
 _COPIED = tuple(name for name in WRAPPER_ASSIGNMENTS if name not in ("__module__", "__annotations__"))
 """What the functions here take over from those that they call; `inspect.signature` follows to these by itself."""
@@ -67,3 +71,18 @@ def compare(
         names = names_of(places)
     loaded = [load_result(run) if isinstance(run, (str, PathLike)) else run for run in results]
     return comparison.compare(loaded, names=names)
+
+
+@overload
+def train(task: Task, *, out: str | PathLike[str], **options: Any) -> TrainedRun: ...
+@overload
+def train(task: str = "stocks", *, out: str | PathLike[str], **options: Any) -> Any: ...
+@wraps(training.train, assigned=_COPIED)
+def train(task: Any = "stocks", **options: Any) -> Ensemble | TrainedRun:
+    if isinstance(task, (str, PathLike)) and ".py" in str(task):
+        file, colon, kind = str(task).rpartition(":")
+        place = f"{Path(file).absolute()}:{kind}" if colon and file.endswith(".py") else str(Path(task).absolute())
+        options["asked"] = {**options.get("asked", {}), "task": place}
+        task = load_task(task)
+    trained: Ensemble | TrainedRun = training.train(task, **options)
+    return trained

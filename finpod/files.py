@@ -19,6 +19,7 @@ from finpod.errors import InputError
 
 OWN = {
     "ensemble.json": ("a trained folder", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
+    "trained.json": ("a trained run", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
     "result.json": ("a backtest", re.compile(r"run\.json|(returns|trades)\.csv|(weights|fan)\.parquet|SHA256SUMS")),
     "manifest.json": ("a snapshot", re.compile(r"bars\.parquet")),
     "export.json": ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),

@@ -12,12 +12,16 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
 from finpod.evidence.baselines import BASELINES
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.strategy import BUILT_IN, Strategy
+
+if TYPE_CHECKING:
+    from finpod.rl.task import Task
 
 KNOWN: dict[str, type[Strategy]] = {**BUILT_IN, **BASELINES}
 """The strategies that can be loaded by name."""
@@ -105,6 +109,50 @@ def _require_trials(manifest: Path) -> None:
         raise CheckpointError(
             f"{manifest} is damaged: trials is {trials!r:.40}, no whole number from 1 on; train again"
         )
+
+
+def load_task(spec: str | PathLike[str]) -> Task:
+    """Return the task of `file.py`, or of `file.py:ClassName` if it defines several.
+
+    A file is run as a module of its own; its class must be callable without arguments. Raises InputError for a file that
+    does not exist and for a class that is no task, naming what it lacks; StrategyError, naming file and line, for a file
+    that cannot be run.
+    """
+    from finpod.rl.task import NEEDED, require_task
+
+    file, _, wanted = str(spec).rpartition(":")
+    path, wanted = (Path(file), wanted) if file.endswith(".py") else (Path(spec), "")
+    if not (path.suffix == ".py" and path.is_file()):
+        raise InputError(
+            f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of a file that exists", argument="task"
+        )
+    module = _module(path)
+    own = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
+    kinds = {kind.__name__: kind for kind in own}
+    if wanted and wanted not in kinds:
+        hint = did_you_mean(wanted, kinds.keys(), f"it defines {', '.join(kinds) or 'none'}")
+        raise InputError(f"{path} defines no class {wanted}; {hint}", argument="task")
+    tasks = (
+        [wanted] if wanted else [name for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)]
+    )
+    if len(tasks) != 1:
+        found = f"several tasks, {', '.join(tasks)}" if tasks else "no task"
+        raise InputError(
+            f"{path} defines {found}; name the class, as in {path}:{(tasks or ['CLASS'])[0]}", argument="task"
+        )
+    for method in ("env", "score"):
+        if not hasattr(kinds[tasks[0]], method):
+            raise InputError(f"{path}: {tasks[0]} is no task that can be trained: it lacks {method}", argument="task")
+    try:
+        task = kinds[tasks[0]]()
+    except FinpodError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise StrategyError(
+            f"{path}: {tasks[0]}() failed, and a task must need no arguments ({_place(error, path)})"
+        ) from error
+    loaded: Task = require_task(task)
+    return loaded
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:

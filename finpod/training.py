@@ -153,7 +153,7 @@ def _choices(names: Iterable[str]) -> str:
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
     """The stock task of the arguments of `train`."""
     if name not in TASKS:
-        hint = did_you_mean(name, TASKS.keys(), _choices(TASKS))
+        hint = did_you_mean(name, TASKS.keys(), f"{_choices(TASKS)}, or give a task of your own")
         raise InputError(f"unknown task {name!r}; {hint}", argument="task")
     given = dict(of_market)
     for what in ("market", "train", "validation"):

@@ -150,7 +150,8 @@ def _state(history: History) -> str:
     else:
         folder = Path(history.where)
         named = [history.name if folder.parent == STRATEGIES else str(folder.with_name(history.name))]
-    return f"{ends}, no ensemble yet; {shlex.join(['finpod', 'train', '--resume', *named])}"
+    lacks = "no ensemble yet" if history.is_of_stocks else "not finished yet"
+    return f"{ends}, {lacks}; {shlex.join(['finpod', 'train', '--resume', *named])}"
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,23 +24,28 @@ if TYPE_CHECKING:
     from finpod.ensemble import Ensemble
     from finpod.tournament.recorded import Recorded
     from finpod.tournament.setup import Plan
+    from finpod.tournament.trained_run import TrainedRun
 
+STOCKS = "stocks"
+"""The task that has a market."""
 NEEDED = ("train", "validation", "out")
-"""Options that a new run must be given."""
+"""Options that a new run on stocks must be given; one on another task needs the last alone."""
 SIZE = ("agents", "rounds", "keep", "steps", "seed")
 """Options that say how large a tournament is."""
 OF_LOAD = ("market", "members", "benchmark", "calendar", "periods_per_year", "ticker_column", "renames", "extra")
 """Options that say what the market is."""
+OF_STOCKS = (*OF_LOAD, "train", "validation", "features", *OF_COSTS, "fill", "hold", "action")
+"""Options that mean something to stocks alone."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
 
 
 def train(
     context: typer.Context,
-    task: Annotated[Literal["stocks"], typer.Argument(help="What to learn.")] = "stocks",
+    task: Annotated[str, typer.Argument(help="What to learn: stocks, or FILE.py:CLASS, a task of your own.")] = STOCKS,
     train: Annotated[str | None, typer.Option(help="Training days, FIRST:LAST.")] = None,
     validation: Annotated[str | None, typer.Option(help="Days on which agents are chosen, FIRST:LAST.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the ensemble, such as strategies/first.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the best agents, such as strategies/first.")] = None,
     market: options.Market = "sample",
     members: options.Members = None,
     ticker_column: options.TickerColumn = None,
@@ -118,7 +123,7 @@ def train(
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train agents, choose the best on validation days and keep them as an ensemble that `finpod backtest` takes."""
+    """Train agents and keep the best: of stocks, chosen on validation days, as an ensemble that `finpod backtest` takes."""
     from finpod.tournament.resume import driven, is_unfinished, recorded_of, refuse_finished
 
     given, recorded = dict(context.params), None
@@ -127,18 +132,20 @@ def train(
         raise InputError(f"--{idle[0].replace('_', '-')} needs --ray; add it, or train in this process without pods")
     if resume and fork:
         raise InputError("--resume goes on with a run and --fork with a copy of one; give one of them")
+    _refuse_stocks(task, typed)
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
         where, recorded = recorded_of(str(resume or fork), storage if again else None)
         if recorded is not None:
             given |= recorded_options(recorded, typed, fork=bool(fork))
         elif not _complete(given):
-            raise InputError(f"{where} ended before anything was logged; give --train, --validation and --out too")
+            raise InputError(f"{where} ended before anything was logged; give {_listed(given)} too")
         if resume and not storage:
             given |= driven(resume, recorded.storage if recorded else None, out)
-    for name in NEEDED:
+    _refuse_stocks(given["task"], typed)
+    for name in needed(given):
         if given[name] is None:
-            raise InputError(f"--{name} is missing; a new run needs --train, --validation and --out")
+            raise InputError(f"--{name} is missing; a new run needs {_listed(given)}")
     if resume and not overwrite:
         refuse_finished(Path(given["out"]), given["storage"])
     if resume and not again:
@@ -151,32 +158,23 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
     import finpod
     from finpod.tournament.training import Pods
 
-    out = Path(given["out"])
-    require_free(out, given["overwrite"], "ensemble.json")
+    out, is_stocks = Path(given["out"]), given["task"] == STOCKS
+    require_free(out, given["overwrite"], "ensemble.json" if is_stocks else "trained.json")
     plain_word(out.resolve().name)
     plan, costs, count = checked(given, recorded)
-    windows = options.window(given["train"], "--train"), options.window(given["validation"], "--validation")
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
         _say_device(given["device"])
-    prices = options.load(**{name: given[name] for name in OF_LOAD}, **given.get("load", {}))
+    of_task = _of_stocks(given, costs) if is_stocks else {}
     signal.signal(signal.SIGTERM, _interrupt)  # as a cluster ends a driver
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
-        ensemble = finpod.train(
+        made: Ensemble | TrainedRun = finpod.train(
             given["task"],
-            market=prices,
-            train=windows[0],
-            validation=windows[1],
             out=out,
-            learner=given["learner"],
-            features=None if given["features"] == "default" else options.words(given["features"]),
-            costs=costs,
+            **of_task,
             **{name: given[name] for name in SIZE},
-            **{
-                name: given[name]
-                for name in ("seeds", "hold", "action", "fill", "device", "overwrite", "storage", "fork")
-            },
+            **{name: given[name] for name in ("learner", "seeds", "device", "overwrite", "storage", "fork")},
             **_beyond(recorded),
             resume=resume,
             progress=progress,
@@ -185,28 +183,45 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
             pods=where,
             asked={"tensorboard": str(given["tensorboard"].absolute())} if given["tensorboard"] else {},
         )
-    _show(ensemble, given, out)
+    _show(made, given, out)
 
 
-def _show(ensemble: Ensemble, given: Mapping[str, Any], out: Path) -> None:
+def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
+    """The arguments of `finpod.train` that are of stocks."""
+    return {
+        "train": options.window(given["train"], "--train"),
+        "validation": options.window(given["validation"], "--validation"),
+        "market": options.load(**{name: given[name] for name in OF_LOAD}, **given.get("load", {})),
+        "features": None if given["features"] == "default" else options.words(given["features"]),
+        "costs": costs,
+        **{name: given[name] for name in ("hold", "action", "fill")},
+    }
+
+
+def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
 
-    page = runs.REPORTS / f"{ensemble.name}-training.html"
+    page = runs.REPORTS / f"{made.name}-training.html"
     written = runs.write_page(
         page, lambda path: write_training_report(read_history(out), path), saved=out, overwrite=True
     )
     if given["as_json"]:
-        console.show_json({**ensemble.provenance, "path": str(out)})
+        console.show_json({**made.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
         return
-    print(f"{ensemble.name}: chosen among {ensemble.trials} trials on {given['validation']}")
-    scores = ensemble.provenance["validation_scores"]
-    print(f"Sharpe on validation: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())}")
-    if failed := ensemble.provenance["failed"]:
+    if "validation_scores" in made.provenance:
+        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
+        scores = made.provenance["validation_scores"]
+        print(f"Sharpe on validation: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())}")
+    else:
+        best = made.provenance["members"][0]
+        print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")
+        print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}")
+    if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
-    _show_board(ensemble.provenance["board"], out)
+    _show_board(made.provenance["board"], out)
     print()
     console.show_written(written, as_json=False)
 
@@ -215,7 +230,13 @@ def _beyond(recorded: Recorded | None) -> dict[str, Any]:
     """Arguments of `finpod.train` that have no option, as the run has recorded them."""
     if recorded is None:
         return {}
-    rest = {name: value for name, value in recorded.trading.items() if name not in ("costs", "hold", "action")}
+    rest = {
+        name: value
+        for name, value in recorded.task.get("trading", {}).items()
+        if name not in ("costs", "hold", "action")
+    }
+    if recorded.num_envs is not None:
+        rest["num_envs"] = recorded.num_envs
     return {**rest, "config": recorded.config, "threads": recorded.threads}
 
 
@@ -240,9 +261,8 @@ def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple
     base = recorded.plan if recorded else Plan()
     sizes = {name: given[name] for name in OF_PLAN} | ({"steps": Plan.steps} if given["steps"] is None else {})
     plan = replace(base, search=replace(base.search, fresh=given["fresh"]), stop=stop, **sizes)
-    costs = replace(
-        Costs(**recorded.trading["costs"]) if recorded else Costs(), **{name: given[name] for name in OF_COSTS}
-    )
+    known = recorded.task.get("trading", {}).get("costs", {}) if recorded else {}
+    costs = replace(Costs(**known), **{name: given[name] for name in OF_COSTS})
     trading_of(hold=given["hold"], action=given["action"], costs=costs)
     count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
     check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
@@ -267,9 +287,27 @@ def _interrupt(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _complete(given: dict[str, Any]) -> bool:
+def needed(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options that a new run must be given."""
+    return NEEDED if given["task"] == STOCKS else NEEDED[-1:]
+
+
+def _complete(given: Mapping[str, Any]) -> bool:
     """Whether a new run could begin with what was given."""
-    return all(given[name] is not None for name in NEEDED)
+    return all(given[name] is not None for name in needed(given))
+
+
+def _listed(given: Mapping[str, Any]) -> str:
+    *others, last = (f"--{name}" for name in needed(given))
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _refuse_stocks(task: str, typed: Collection[str]) -> None:
+    """Raise InputError for an option of stocks with another task."""
+    if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
+        raise InputError(
+            f"--{idle[0].replace('_', '-')} is for stocks, and the task {task} has no market; leave it out"
+        )
 
 
 def _whole(text: str) -> int:

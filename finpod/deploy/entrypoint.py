@@ -145,11 +145,11 @@ def _parser() -> Any:
 
 def _require_whole(given: Mapping[str, Any]) -> None:
     """Raise InputError for a new run without the options that it needs; a fork takes the days from what it copies."""
-    from finpod.cli.train import NEEDED
+    from finpod.cli.train import needed
 
     if given["resume"]:
         return
-    missing = [f"--{name}" for name in (("out",) if given["fork"] else NEEDED) if given[name] is None]
+    missing = [f"--{name}" for name in (("out",) if given["fork"] else needed(given)) if given[name] is None]
     if missing:
         raise InputError(
             f"finpod train would end at once without {', '.join(missing)}; add that, or --resume with the name of a run"

@@ -26,7 +26,12 @@ SHOWN = 20
 """Ranks in the tables."""
 TROUBLES = 50
 """Trials that did not go smoothly that are listed."""
-SCORE = "Sharpe ratio on the validation days, net of costs"
+SCORES = {"sharpe": "Sharpe ratio on the validation days, net of costs"}
+"""Metric that agents are ranked by -> how the page calls it; others go by their own name."""
+FIGURES = ("total_return", "volatility", "max_drawdown")
+"""Metrics of agents that trade that stand beside their score."""
+OTHERS = 3
+"""Most metrics of other agents that do."""
 LEGEND = {"strategy": "a trial", "benchmark": "best so far", "equal-weight": "expected best by luck alone"}
 """Keys of `PALETTE` as the charts of scores use them."""
 
@@ -83,21 +88,29 @@ def _span(clock: WorkingTime) -> str:
 def _summary(history: History) -> str:
     """The run in one or two sentences."""
     trials, plan = history.trials, history.logs[-1].plan
-    windows = history.logs[-1].header.get("task", {}).get("windows", {})
-    (first, last), (begin, end) = windows.get("train", ("?", "?")), windows.get("validation", ("?", "?"))
+    task = history.logs[-1].header.get("task", {})
     still = sum(trial.state == "open" for trial in trials)
     agents = len({(trial.run, trial.agent) for trial in trials})
     several = f" in {len(history.logs)} tournaments" if len(history.logs) > 1 else ""
     how = "that never wait for each other" if plan.get("mode") == "async" else f"in {plan.get('rounds')} rounds"
-    said = (
-        f"{_count(len(trials), 'trial')} of {_count(agents, 'agent')}{several}, {how}: trained on {first} to {last}, "
-    )
-    said += f"ranked on {begin} to {end}."
+    said = f"{_count(len(trials), 'trial')} of {_count(agents, 'agent')}{several}, {how}: {_learnt(task)}."
     ends = sorted({log.end for log in history.logs if log.end})
     if still:
         return f"{said} {_count(still, 'trial')} had not ended when the log was read."
     said += f" It ended after: {', '.join(ends)}." if ends else ""
-    return said if history.finished else f"{said} There is no ensemble yet."
+    return (
+        said
+        if history.finished
+        else f"{said} {'There is no ensemble yet' if history.is_of_stocks else 'It is not finished'}."
+    )
+
+
+def _learnt(task: Mapping[str, Any]) -> str:
+    """What agents learnt, and what they are ranked on."""
+    if "windows" not in task:
+        return f"trained on the task {task.get('task', 'of an unknown name')}, ranked by its score"
+    (first, last), (begin, end) = task["windows"]["train"], task["windows"]["validation"]
+    return f"trained on {first} to {last}, ranked on {begin} to {end}"
 
 
 def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, str, str]]:
@@ -118,7 +131,7 @@ def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, 
         ("Best score", ratio(found.best), "none yet" if best is None else f"agent {best.agent}, level {best.level}"),
         ("By luck alone", ratio(found.alike), f"expected best of {found.trials:,} equally good"),
         (
-            "Ensemble",
+            "Ensemble" if history.is_of_stocks else "Kept",
             f"{len(kept)}" if kept else "n/a",
             ", ".join(trial.agent for trial in kept[:6]) + ("…" if len(kept) > 6 else "")
             if kept
@@ -131,11 +144,14 @@ def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, 
     ]
 
 
-def best(order: Sequence[Trial]) -> Table:
-    """The best trials."""
+def best(order: Sequence[Trial], measure: str = "sharpe") -> Table:
+    """The best trials, with the figures of their scores beside that which they are ranked by."""
     several = len({trial.run for trial in order}) > 1
-    head = ("Rank", *(["Seed"] if several else []), "Agent", "Parent", "Level", "Score", "Steps", "Total return",
-            "Volatility", "Max drawdown", "Kept")  # fmt: skip
+    names = dict.fromkeys(name for trial in order for name in trial.metrics if name != measure)
+    figures = FIGURES if measure == "sharpe" else tuple(names)[:OTHERS]
+    show = percent if measure == "sharpe" else ratio
+    head = ("Rank", *(["Seed"] if several else []), "Agent", "Parent", "Level", "Score", "Steps",
+            *map(_words, figures), "Kept")  # fmt: skip
     return Table(
         head,
         [
@@ -147,7 +163,7 @@ def best(order: Sequence[Trial]) -> Table:
                 str(trial.level),
                 ratio(trial.score, 3),
                 f"{trial.steps:,}",
-                *(percent(trial.metrics.get(name)) for name in ("total_return", "volatility", "max_drawdown")),
+                *(show(trial.metrics.get(name)) for name in figures),
                 "yes" if trial.kept else "",
             )
             for rank, trial in enumerate(order, start=1)
@@ -280,6 +296,11 @@ def _words(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _name_of(measure: str) -> str:
+    """How the page calls the metric that agents are ranked by."""
+    return SCORES.get(measure, measure.replace("_", " "))
+
+
 def _notes(training: Training) -> dict[str, Any] | None:
     history = training.history
     lines = [*history.notes, *(note for log in history.logs for note in log.notes)]
@@ -288,7 +309,8 @@ def _notes(training: Training) -> dict[str, Any] | None:
 
 def _best(training: Training) -> dict[str, Any]:
     shown = training.order[:SHOWN]
-    return {"best": best(shown), "settings": settings(shown, differing(training.order))}
+    measure = training.history.measure
+    return {"best": best(shown, measure), "settings": settings(shown, differing(training.order))}
 
 
 def _won(training: Training) -> dict[str, Any]:
@@ -301,7 +323,8 @@ def _lineage(training: Training) -> dict[str, Any]:
 
     trials, drawn = training.trials, chosen_for_tree(training.trials)
     left_out = f"Of {len(trials):,} trials the best and their ancestors are drawn." if len(drawn) < len(trials) else ""
-    return {"tree": "\n".join(tree(drawn)), "left_out": left_out}
+    kept = "member of the ensemble" if training.history.is_of_stocks else "kept"
+    return {"tree": "\n".join(tree(drawn)), "left_out": left_out, "kept": kept}
 
 
 def _pods(training: Training) -> dict[str, Any]:
@@ -326,7 +349,7 @@ LEAD = (
     ),
 )
 SECTIONS = (
-    Section("scores", "Scores", lambda training: {"score": SCORE}),
+    Section("scores", "Scores", lambda training: {"score": _name_of(training.history.measure)}),
     Section("best", "Best trials", _best),
     Section("won", "Settings that won", _won),
     Section("lineage", "Lineage", _lineage),

@@ -19,6 +19,8 @@ from finpod.workers.engine import Place
 
 UNFINISHED = ".unfinished"
 """Of the folder beside the output, in which the log of an unfinished run lies."""
+FINISHED = ("ensemble.json", "trained.json")
+"""Files that mark the output of a finished run: of stocks, and of other tasks."""
 CONSTANT = ("agent_id", "seed", "config")
 """What a trial's settings hold that is not a setting by itself."""
 
@@ -71,7 +73,7 @@ class Trial:
     reason: str = ""
     """Why it failed."""
     kept: bool = False
-    """Whether it is a member of the ensemble."""
+    """Whether its agent was kept."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,7 +106,7 @@ class History:
     where: str
     """Where its logs lie."""
     finished: bool
-    """Whether its ensemble was written."""
+    """Whether its output was written."""
     logs: tuple[Log, ...]
     """One a seed."""
     notes: tuple[str, ...] = ()
@@ -114,6 +116,16 @@ class History:
     def trials(self) -> list[Trial]:
         """Those of all tournaments."""
         return [trial for log in self.logs for trial in log.trials]
+
+    @property
+    def measure(self) -> str:
+        """The metric that agents are ranked by."""
+        return str(self.logs[-1].header.get("measure", "sharpe"))
+
+    @property
+    def is_of_stocks(self) -> bool:
+        """Whether agents trade, and become an ensemble."""
+        return "trading" in self.logs[-1].header.get("task", {})
 
     def of(self, seed: int | None) -> History:
         """The tournament of one seed alone; all for None. Raises InputError for a seed that has none."""
@@ -178,15 +190,17 @@ def _logs(place: Store) -> dict[str, int]:
 
 def _kept(place: Store, notes: list[str]) -> frozenset[tuple[str, int]]:
     """Agent and level of each member of the ensemble; a note where they cannot be known, or one could not be kept."""
+    names = place.names()
+    manifest = next((name for name in FINISHED if name in names), FINISHED[0])
     try:
-        told = json.loads(place.read("ensemble.json"))["provenance"]
+        told = json.loads(place.read(manifest))["provenance"]
         notes += [
             f"agent {one['agent']} was to be kept at level {one['generation'] + 1}, and could not be read: {one['reason']}"
             for one in told.get("unread", [])
         ]
         return frozenset((member["agent"], member["generation"] + 1) for member in told["members"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        notes.append(f"{place.where}/ensemble.json cannot be read, so that the members of the ensemble are not known")
+        notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")
         return frozenset()
 
 

@@ -19,7 +19,7 @@ from finpod.errors import InputError
 from finpod.measures import Array
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint, spec_of, versions
-from finpod.rl.task import Score
+from finpod.rl.task import Environment, Score, Task
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.setup import TournamentSetup
 
@@ -69,6 +69,7 @@ class Pod:
         generator = torch.Generator(device=device).manual_seed(noise)
         self.policy = self.task.policy(settings.task, torch.Generator().manual_seed(weights)).to(device)
         self.env, table = self.task.env(setup.num_envs, episodes, device), self.task.table(device)
+        require_inputs(self.task, self.env)
         groups = self.env.num_envs if table is None else self.env.groups
         self.learner = LEARNERS[settings.learner](self.policy, table, groups, settings.config, generator)
         self.steps = 0
@@ -108,6 +109,16 @@ class Pod:
             seed=self.settings.seed,
             steps=self.steps,
             versions={name: made_with[name] for name in ("finpod", "torch")},
+        )
+
+
+def require_inputs(task: Task, env: Environment) -> None:
+    """Raise InputError if observations are not of the size that the task says."""
+    state = env.observe().state
+    if state.ndim != 2 or state.shape[1] != task.num_inputs:
+        raise InputError(
+            f"observations of task {task.name} have shape {tuple(state.shape)}, and num_inputs is {task.num_inputs}; they must "
+            "have one row of so many numbers for each environment"
         )
 
 

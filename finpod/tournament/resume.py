@@ -10,13 +10,12 @@ from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
 from finpod.storage import LocalStore, Place, Store, open_store
+from finpod.tournament.history import FINISHED
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
 from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
 from finpod.tournament.setup import LEVELS, completed
 
-FINISHED = ("ensemble.json", "trained.json")
-"""Files that mark the output of a run that came to its end: of stocks, and of other tasks."""
 SUFFIX = ".unfinished"
 """Of the folder beside the output, in which log and checkpoints lie until the end."""
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",

@@ -37,6 +37,8 @@ from finpod.walkforward.stitched import (
 
 UNFINISHED = ".unfinished"
 """Ends the name of a folder in which work goes on."""
+OF_SEGMENTS = ("market", "train", "validation")
+"""Arguments of `train` that each segment has of its own."""
 WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
 """Arguments of `train` that change no agent."""
 
@@ -169,7 +171,8 @@ def _settings(
 ) -> dict[str, Any]:
     """All that the agents depend on, as plain values; equal settings give equal agents."""
     arguments = inspect.signature(train_ensemble).parameters.items()
-    given = {name: one.default for name, one in arguments if one.default is not one.empty} | dict(training)
+    given = {name: one.default for name, one in arguments if one.default is not one.empty and name not in OF_SEGMENTS}
+    given |= training
     given |= {"costs": given["costs"] or Costs(), "device": str(pick_device(given["device"]))}
     content = {
         **{name: _plain(value) for name, value in given.items() if name not in WITHOUT_EFFECT},

@@ -1,0 +1,587 @@
+"""The seam between tasks and what trains on them: any object with the members of a `Task` trains, also without a market."""
+
+import ast
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_agents import FEATURES, TRAIN, VALIDATION, tiny_train
+from made_markets import random_market
+from made_tournaments import QUIET
+from typer.testing import CliRunner
+
+import finpod
+from finpod.cli import app, main
+from finpod.cli.recorded import recorded_options
+from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.loading import load_task
+from finpod.report.training import render_training_report
+from finpod.rl.evaluate import episode_returns, mean_action
+from finpod.rl.ppo import PPO, PPOConfig
+from finpod.rl.task import Observation, Score, Space, Task, require_task
+from finpod.tasks import StockTask
+from finpod.tournament.history import read_history
+from finpod.tournament.replay import verify_log
+from finpod.tournament.resume import recorded_of
+from finpod.tournament.setup import Plan, TournamentSetup
+from finpod.tournament.trained_run import TrainedRun
+from finpod.training import Pods
+
+README = (Path(__file__).parents[1] / "strategies" / "README.md").read_text()
+TOY = re.search(r"```python\n(\"\"\"Move numbers.*?)```", README, re.S).group(1)
+"""The task in the README."""
+CONFIG = PPOConfig(num_steps=8, learning_rate=5e-3, factored=False)
+SMALL = {"agents": 2, "rounds": 2, "keep": 2, "steps": 2 * 256, "config": CONFIG, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """The README's file."""
+    file = tmp_path_factory.mktemp("toy") / "toy.py"
+    file.write_text(TOY)
+    return file
+
+
+@pytest.fixture(scope="module")
+def task(toy):
+    return load_task(f"{toy}:Toy")
+
+
+@pytest.fixture(scope="module")
+def run(task, tmp_path_factory):
+    """Two agents in two rounds."""
+    return finpod.train(task, out=tmp_path_factory.mktemp("runs") / "small", **SMALL)
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch):
+    """Run one command line in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return lambda words: CliRunner().invoke(app, words.split())
+
+
+def weights_of(run):
+    return [run.checkpoint(n).weights for n in range(len(run))]
+
+
+def same_weights(one, other):
+    return len(one) == len(other) and all(
+        torch.equal(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a
+    )
+
+
+# --- the toy task -------------------------------------------------------------------------------------------------------
+
+
+def test_the_task_of_the_readme_is_short_and_learns(task, tmp_path):
+    lines = [line for line in TOY.splitlines() if line.strip()]
+    assert len(lines) <= 50
+    run = finpod.train(task, out=tmp_path / "toy", agents=1, rounds=1, keep=1, steps=15_000, config=CONFIG)
+    assert isinstance(run, TrainedRun)
+    untrained = task.score(task.policy({"hidden": 64}, torch.Generator().manual_seed(0))).metrics["mean_return"]
+    assert untrained < -10
+    assert run.leaderboard[0].score > -5
+    policy = run.load(0)
+    assert task.score(policy).metrics["mean_return"] == run.leaderboard[0].score
+    action = mean_action(policy, Observation(torch.tensor([[3.0], [-3.0]])))
+    assert action[0] < -0.5 < 0.5 < action[1]
+
+
+def test_a_run_has_its_leaderboard_and_its_agents(run, task):
+    board = run.leaderboard
+    assert len(board) == run.trials == 4
+    scores = [trial.score for trial in board]
+    assert scores == sorted(scores, reverse=True)
+    assert set(board[0].metrics) == {"mean_return", "sd_return"}
+    assert len(run) == 2
+    for n in range(2):
+        assert task.score(run.load(n)).metrics["mean_return"] == run.provenance["members"][n]["score"]
+    assert run.provenance["task"] == "reach"
+    assert run.provenance["score"] == "mean_return"
+    assert [line["score"] for line in run.provenance["board"]] == scores
+    assert re.match(r"TrainedRun\('small': reach, 2 of 4 trials kept, best mean_return -\d", repr(run))
+    with pytest.raises(InputError, match="agent 2 was not kept; small has 2"):
+        run.load(2)
+
+
+def test_a_folder_is_the_run_again(run):
+    again = TrainedRun(run.folder)  # the policy is one of finpod's, so that no task is needed
+    assert again.provenance == json.loads(json.dumps(run.provenance))
+    assert same_weights(weights_of(again), weights_of(run))
+    state = torch.randn(5, 1)
+    actions = [mean_action(one.load(1), Observation(state)) for one in (run, again)]
+    assert torch.equal(*actions)
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "log-0.jsonl",
+        "member-0.pt",
+        "member-1.pt",
+        "trained.json",
+    ]
+    assert not run.folder.with_name("small.unfinished").exists()
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not(run, task, tmp_path):
+    again = finpod.train(task, out=tmp_path / "small", **SMALL)
+    assert (again.folder / "trained.json").read_text() == (run.folder / "trained.json").read_text()
+    assert same_weights(weights_of(again), weights_of(run))
+    other = finpod.train(task, out=tmp_path / "other", **SMALL, seed=1)
+    assert not same_weights(weights_of(other), weights_of(run))
+
+
+def test_its_log_is_verified_and_its_report_drawn(run):
+    board = verify_log(run.folder / "log-0.jsonl")
+    assert [entry.score for entry in board.ranked()] == [trial.score for trial in run.leaderboard]
+    history = read_history(run.folder)
+    assert (history.measure, history.is_of_stocks, history.finished) == ("mean_return", False, True)
+    assert sum(trial.kept for trial in history.trials) == 2
+    page = render_training_report(history)
+    for text in ("trained on the task reach, ranked by its score", "The score is the mean return.", "Sd return"):
+        assert text in page
+    for text in ("Sharpe", "ensemble", "validation days", "Total return"):
+        assert text not in page
+
+
+def test_fresh_agents_draw_the_width_of_their_network(task, tmp_path):
+    run = finpod.train(task, out=tmp_path / "wide", **{**SMALL, "agents": 6, "rounds": 1})
+    drawn = {trial.settings["hidden"] for trial in run.leaderboard}
+    assert drawn <= {32, 64, 128}
+    assert len(drawn) > 1
+    for checkpoint in (run.checkpoint(0), run.checkpoint(1)):
+        assert checkpoint.weights["mean.0.weight"].shape == (checkpoint.policy_spec["hidden"], 1)
+        assert checkpoint.task_spec == {"task": "reach"}
+
+
+@pytest.mark.parametrize("mode", ["rounds", "async"])
+def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path, mode):
+    plan = Plan(mode=mode, checkpoint_steps=256)
+    whole = finpod.train(task, out=tmp_path / "whole" / "run", plan=plan, **SMALL, seeds=2)
+    begun = []
+
+    def stop(status):
+        begun.append(len(status.board.log))
+        if len(status.board.log) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finpod.train(task, out=tmp_path / "run", plan=plan, **SMALL, seeds=2, watch=stop)
+    with pytest.raises(InputError, match="num_envs was None and is 16"):
+        finpod.train(task, out=tmp_path / "run", plan=plan, **SMALL, seeds=2, resume=True, num_envs=16)
+    resumed = finpod.train(task, out=tmp_path / "run", plan=plan, **SMALL, seeds=2, resume=True)
+    assert same_weights(weights_of(resumed), weights_of(whole))
+    assert [trial.score for trial in resumed.leaderboard] == [trial.score for trial in whole.leaderboard]
+
+
+# --- the command line ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_trains_reports_and_shows_the_board(cli, toy, tmp_path):
+    size = "--steps 2048 --agents 2 --rounds 1 --keep 1 --device cpu"
+    ended = cli(f"train {toy}:Toy --out strategies/toy {size}")
+    assert ended.exit_code == 0, ended.output
+    assert "toy: the best 1 of 2 trials" in ended.stdout
+    assert re.search(r"mean_return: -\d", ended.stdout)
+    assert (tmp_path / "reports" / "toy-training.html").is_file()
+    shown = cli("leaderboard toy")
+    assert shown.exit_code == 0, shown.output
+    assert "2 trials of 2 agents; finished, all trials done" in shown.stdout
+    facts = json.loads(cli("leaderboard toy --json").stdout)
+    assert [line["kept"] for line in facts["board"]] == [True, False]
+    assert facts["board"][0]["metrics"].keys() == {"mean_return", "sd_return"}
+    assert TrainedRun("strategies/toy").trials == 2
+    printed = cli(f"train {toy} --out strategies/toy {size} --overwrite --json")
+    assert json.loads(printed.stdout)["task"] == "reach"
+    assert cli(f"train {toy}:Toy --out strategies/toy {size}").exit_code != 0  # it is there
+
+
+def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path, monkeypatch):
+    from finpod.tournament import training
+
+    run_slice, count = training.run_slice, []
+
+    def interrupted(setup, piece):
+        count.append(piece)
+        if len(count) == 2:
+            raise KeyboardInterrupt
+        return run_slice(setup, piece)
+
+    size = "--steps 4096 --agents 2 --rounds 1 --keep 1 --device cpu --seed 5 --alike 0.9"
+    monkeypatch.setattr(training, "run_slice", interrupted)
+    monkeypatch.chdir(toy.parent)
+    begun = CliRunner().invoke(app, f"train toy.py:Toy --out {tmp_path}/strategies/toy {size}".split())
+    assert begun.exit_code == 130
+    monkeypatch.setattr(training, "run_slice", run_slice)
+    monkeypatch.chdir(tmp_path)  # where no file toy.py lies
+    _, recorded = recorded_of("strategies/toy", None)
+    assert recorded.asked["task"] == f"{toy}:Toy"
+    assert recorded.plan.alike == 0.9
+    ended = cli("train --resume strategies/toy --device cpu")
+    assert ended.exit_code == 0, ended.output
+    assert TrainedRun(tmp_path / "strategies" / "toy").trials == 2
+    again = cli("train --resume strategies/toy")
+    assert "is finished: there is nothing to go on with" in str(again.exception)
+
+
+def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
+    def stop(status):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finpod.train(task, out=tmp_path / "run", **SMALL, watch=stop)
+    _, recorded = recorded_of(str(tmp_path / "run"), None)
+    with pytest.raises(InputError, match="trains the task reach, an object that a log cannot hold"):
+        recorded_options(recorded, (), fork=False)
+
+
+@pytest.mark.parametrize("option", ["--market sample", "--train 2010-01-04:2010-06-30", "--validation 2011-01-03:2011-06-30",
+                                    "--fee-bps 5", "--features return_5", "--hold 3", "--members m.csv"])  # fmt: skip
+def test_options_of_a_market_are_errors(cli, toy, option, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*f"train {toy}:Toy --out strategies/toy {option}".split()])
+    assert ended.value.code == 2
+    name = option.split()[0]
+    assert f"{name} is for stocks, and the task {toy}:Toy has no market; leave it out" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("spec", "told"), [
+    ("nothing.py:Toy", "there is no task 'nothing.py:Toy'"),
+    ("hopper9", "unknown task 'hopper9'; choose from stocks, or give a task of your own"),
+    ("stoks", "unknown task 'stoks'; did you mean stocks?"),
+    ("{toy}:Tou", "defines no class Tou; did you mean Toy?"),
+    ("{toy}:Numbers", "Numbers is no task that can be trained: it lacks env"),
+])  # fmt: skip
+def test_a_task_that_does_not_exist_is_named(cli, toy, spec, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", spec.format(toy=toy), "--out", "strategies/x"])
+    assert ended.value.code == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("error: ")
+    assert told in last
+
+
+def test_only_out_is_needed_without_a_market(cli, toy, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", f"{toy}:Toy"])
+    assert "--out is missing; a new run needs --out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["train", "stocks", "--out", "strategies/x"])
+    assert "--train is missing; a new run needs --train, --validation and --out" in capsys.readouterr().err
+
+
+def test_learners_are_looked_up_by_name(cli, task, toy, tmp_path, capsys):
+    with pytest.raises(InputError, match="unknown learner 'pp0'; did you mean ppo"):
+        finpod.train(task, out=tmp_path / "x", learner="pp0")
+    with pytest.raises(SystemExit):
+        main(["train", f"{toy}:Toy", "--out", "strategies/x", "--learner", "sac9"])
+    assert "unknown learner 'sac9'; choose from ppo" in capsys.readouterr().err
+
+
+def test_a_learner_that_joins_the_literal_trains(task, tmp_path, monkeypatch):
+    from finpod.rl import LEARNERS
+
+    class Slow(PPO):
+        """PPO with a tenth of the step size."""
+
+        def update(self, rollout, progress=0.0):
+            return super().update(rollout, 0.9)
+
+    monkeypatch.setitem(LEARNERS, "slow", Slow)
+    run = finpod.train(task, out=tmp_path / "slow", learner="slow", **SMALL)
+    assert run.provenance["learner"] == "slow"
+    assert {trial.settings["learner"] for trial in run.leaderboard} == {"slow"}
+    assert read_history(run.folder).logs[0].header["learner"] == "slow"
+    assert len(verify_log(run.folder / "log-0.jsonl").log) == 4
+    plain = finpod.train(task, out=tmp_path / "plain", **SMALL)
+    assert not same_weights(weights_of(plain), weights_of(run))
+
+
+# --- Ray ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    found = pytest.importorskip("ray")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+        yield found
+        found.shutdown()
+
+
+def test_on_ray_it_gives_the_same_run(ray, run, task, tmp_path):
+    """Workers have neither the file nor the module of the task: its code travels with it."""
+    there = finpod.train(task, out=tmp_path / "small", pods=Pods(ray=True, count=2), **SMALL)
+    assert same_weights(weights_of(there), weights_of(run))
+    assert [trial.score for trial in there.leaderboard] == [trial.score for trial in run.leaderboard]
+    assert os.getpid() not in {place.pid for trial in there.leaderboard for place in trial.places}
+
+
+def test_a_task_travels_with_its_code(task, tmp_path):
+    """To a process that has no module of that name."""
+    setup = TournamentSetup(task=task, num_envs=4, config=CONFIG)
+    (tmp_path / "shared").write_bytes(pickle.dumps(setup.to_shared()))
+    code = (
+        "import pickle, sys, torch; from finpod.tournament.setup import from_shared; from pathlib import Path; "
+        "task = from_shared(pickle.loads(Path(sys.argv[1]).read_bytes())).task; "
+        "policy = task.policy({'hidden': 32}, torch.Generator().manual_seed(0)); print(task.score(policy).metrics)"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "shared"], capture_output=True, text=True, check=True
+    )
+    assert there.stdout.strip() == str(
+        task.score(task.policy({"hidden": 32}, torch.Generator().manual_seed(0))).metrics
+    )
+
+
+# --- what a task must not be --------------------------------------------------------------------------------------------
+
+
+def refused(task, tmp_path, kind=InputError, **changes):
+    """The one line that training on a task ends in; nothing is left behind."""
+    with pytest.raises(kind) as raised:
+        finpod.train(task, out=tmp_path / "refused", **{**SMALL, **changes})
+    assert "\n" not in str(raised.value)
+    assert not any(tmp_path.iterdir())
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["name", "num_inputs", "num_actions", "env", "score"])
+def test_a_member_that_a_task_lacks_is_named(task, tmp_path, name):
+    rest = {key: value for key, value in vars(type(task)).items() if not key.startswith("_") and key != name}
+    lacking = type("Lacking", (Task,), rest)()
+    assert f"Lacking is no task that can be trained: it lacks {name}" in refused(lacking, tmp_path)
+
+
+def test_an_object_that_is_no_subclass_must_have_all_members(task, tmp_path):
+    rest = {key: value for key, value in vars(type(task)).items() if not key.startswith("_")}
+    duck = type("Duck", (), rest)()
+    assert "Duck is no task that can be trained: it lacks table; subclass finpod.rl.task.Task" in refused(
+        duck, tmp_path
+    )
+    others = {key: value for key, value in vars(Task).items() if not key.startswith("_")}
+    whole = type("Whole", (), {**others, **rest})()
+    assert require_task(whole) is whole
+    assert "int is no task that can be trained: it lacks name" in refused(3, tmp_path)
+    assert "Toy is a class; give an instance of it, such as Toy()" in refused(type(task), tmp_path)
+
+
+def changed(task, step=None, score=None, **members):
+    """A task whose steps are changed by `step`, or whose score is `score`."""
+    numbers = task.env(1, 0, torch.device("cpu")).__class__
+
+    class Changed(numbers):
+        def step(self, action):
+            taken = super().step(action)
+            return taken if step is None else step(taken)
+
+    class Other(type(task)):
+        def env(self, num_envs, seed, device):
+            return Changed(num_envs, seed, device)
+
+        def score(self, policy):
+            return super().score(policy) if score is None else score
+
+    for name, value in members.items():
+        setattr(Other, name, value)
+    return Other()
+
+
+@pytest.mark.parametrize(("step", "told"), [
+    (lambda taken: taken._replace(obs=Observation(taken.obs.state.repeat(1, 2))), "observation at step 1 has shape (32, 2)"),
+    (lambda taken: taken._replace(reward=taken.reward * float("nan")), "reward of environment 0 at step 0 of a rollout is nan"),
+    (lambda taken: taken._replace(reward=taken.reward[:-1]), "reward has shape (31,)"),
+])  # fmt: skip
+def test_what_an_environment_must_not_return_ends_in_one_line(task, tmp_path, step, told):
+    assert told in refused(changed(task, step), tmp_path)
+
+
+def test_a_wrong_number_of_inputs_is_named(task, tmp_path):
+    told = refused(changed(task, num_inputs=3), tmp_path)
+    assert "observations of task reach have shape (32, 1), and num_inputs is 3" in told
+
+
+@pytest.mark.parametrize(("score", "told"), [
+    (Score({"other": 1.0}), "the score of task reach has no mean_return"),
+    (0.5, "the score of task reach has no mean_return"),
+])  # fmt: skip
+def test_a_score_without_its_measure_is_named(task, tmp_path, score, told):
+    assert told in refused(changed(task, score=score), tmp_path)
+
+
+def test_agents_without_a_score_are_no_run(task, tmp_path):
+    assert "no agent has a validation score" in refused(
+        changed(task, score=Score({"mean_return": float("nan")})), tmp_path, FinpodError
+    )
+
+
+def test_a_state_that_cannot_be_stored_is_named(task, tmp_path):
+    class Odd(task.env(1, 0, torch.device("cpu")).__class__):
+        def state_dict(self):
+            return {"place": np.zeros(3)}
+
+    other = changed(task)
+    type(other).env = lambda self, num_envs, seed, device: Odd(num_envs, seed, device)
+    assert "a checkpoint cannot hold a ndarray" in refused(other, tmp_path)
+
+
+@pytest.mark.parametrize(("argument", "value"), [
+    ("market", "sample"), ("train", ("2010-01-04", "2010-06-30")), ("validation", ("2011-01-03", "2011-06-30")),
+    ("features", ["return_5"]), ("costs", finpod.Costs()), ("fill", "open"), ("hold", 3), ("action", "softmax"),
+])  # fmt: skip
+def test_arguments_of_a_market_are_refused(task, tmp_path, argument, value):
+    assert f"task 'reach' has no market, so {argument} means nothing to it" in refused(
+        task, tmp_path, **{argument: value}
+    )
+
+
+def test_settings_of_stocks_are_refused(task, tmp_path):
+    assert "task 'reach' has no setting 'start_groups'" in refused(task, tmp_path, start_groups=4)
+    assert "num_envs is 0" in refused(task, tmp_path, num_envs=0)
+
+
+def test_stocks_need_a_market_and_windows(tmp_path):
+    for argument in ("market", "train", "validation"):
+        options = {"market": random_market(130, 4), "train": ("2024-02-01", "2024-03-01"),
+                   "validation": ("2024-03-04", "2024-04-01")}  # fmt: skip
+        options[argument] = None
+        told = refused("stocks", tmp_path, **options)
+        assert f"task 'stocks' needs {argument}" in told
+
+
+def test_an_episode_that_never_ends_is_named(task, monkeypatch):
+    from finpod.rl import evaluate
+
+    monkeypatch.setattr(evaluate, "LONGEST", 20)
+    env = changed(task, lambda taken: taken._replace(truncated=torch.zeros_like(taken.truncated))).env(
+        2, 0, torch.device("cpu")
+    )
+    with pytest.raises(InputError, match="an episode has not ended after 20 steps"):
+        episode_returns(env, task.policy({}))
+
+
+def test_a_file_that_fails_is_named_by_its_line(tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(TOY.replace('measure = "reach", 1, 1, 32,', 'measure = "reach", 1, 1 / 0, 32,'))
+    with pytest.raises(StrategyError, match=r"wrong\.py cannot be run: line \d+: ZeroDivisionError"):
+        load_task(file)
+    file.write_text(f"{TOY}\n\nclass Second(Toy):\n    name = 'second'\n")
+    with pytest.raises(InputError, match="defines several tasks, Toy, Second; name the class"):
+        load_task(file)
+    assert load_task(f"{file}:Second").name == "second"
+    file.write_text("x = 1\n")
+    with pytest.raises(InputError, match="defines no task"):
+        load_task(file)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"format": "finpod trained run 9"}', '{"format": "finpod trained run 1"}']
+)
+def test_a_folder_that_is_no_run_is_named(tmp_path, content):
+    (tmp_path / "trained.json").write_text(content)
+    with pytest.raises(CheckpointError) as raised:
+        TrainedRun(tmp_path)
+    assert "\n" not in str(raised.value)
+    assert str(tmp_path) in str(raised.value)
+
+
+def test_a_policy_of_the_tasks_own_is_loaded_with_the_task(task, tmp_path):
+    from finpod.rl.policy import DensePolicy, DenseSpec
+
+    class Odd(DensePolicy):
+        kind = "own"
+
+    class Own(type(task)):
+        def policy(self, settings, generator=None):
+            return Odd(DenseSpec(inputs=1, actions=1, hidden=8), generator)
+
+        def space(self):
+            return Space()
+
+    run = finpod.train(Own(), out=tmp_path / "own", **SMALL)
+    assert isinstance(run.load(0), Odd)
+    with pytest.raises(CheckpointError, match="the policy is the task's own; load the agent with its task"):
+        TrainedRun(run.folder).load(0)
+    assert isinstance(TrainedRun(run.folder, Own()).load(0), Odd)
+
+
+# --- a table, a task of its own kind ------------------------------------------------------------------------------------
+
+
+def test_a_task_with_a_table_and_returns_of_its_own(task, tmp_path):
+    """Returns beside a score keep agents apart that are alike; the space names what varies."""
+
+    class Varied(type(task)):
+        def score(self, policy):
+            score = super().score(policy)
+            return Score(score.metrics, np.sin(np.arange(30) * score.metrics["mean_return"]))
+
+        def baseline(self):
+            return np.zeros(30)
+
+        def space(self):
+            return Space(start={"hidden": 16, "pull": 1.0, "which": None}, ranges={"pull": (0.5, 2.0)},
+                         subsets={"which": ("a", "b", "c", "d")}, choices={"hidden": (16, 32)})  # fmt: skip
+
+        def defaults(self, learner):
+            return {"num_steps": 8, "gamma": 0.95}
+
+    run = finpod.train(Varied(), out=tmp_path / "varied", **{**SMALL, "config": None, "agents": 6})
+    settings = [trial.settings for trial in run.leaderboard]
+    assert settings[0].keys() >= {"hidden", "pull", "which", "gamma"}
+    first = next(trial.settings for trial in run.leaderboard if trial.number == 0)
+    assert (first["gamma"], first["num_steps"], first["pull"], first["which"]) == (0.95, 8, 1.0, None)
+    assert len({one["pull"] for one in settings}) > 2
+    drawn = [one["which"] for one in settings if one["which"] is not None]
+    assert all(set(names) <= set("abcd") and len(names) >= 3 for names in drawn)
+    assert all(len(trial.returns) == 30 for trial in run.leaderboard)
+    assert len(verify_log(run.folder / "log-0.jsonl").log) == 12
+
+
+def test_stocks_are_a_task_like_any_other(tmp_path):
+    market = random_market(130, 5, gaps=0, seed=5)
+    ensemble = tiny_train(market, tmp_path / "tiny", agents=1, keep=1)
+    assert require_task(stock_task(market)).name == "stocks"
+    assert isinstance(ensemble, finpod.Strategy)
+    own = stock_task(market).variant({"features": ["return_5"], "reward": "value", "cost_factor": 0.5})
+    assert own.table(torch.device("cpu")).values.shape[-1] == 1
+    assert own.practice.costs.fee_bps == 0.5 * own.trading.costs.fee_bps
+    assert own.spec()["trading"]["costs"]["fee_bps"] == own.trading.costs.fee_bps, "agents are judged at the true costs"
+    env = own.env(12, 3, torch.device("cpu"))
+    assert (env.num_envs, env.groups) == (12, 4)
+    policy = own.policy({"hidden": 16}, torch.Generator().manual_seed(0))
+    rollout = PPO(policy, own.table(torch.device("cpu")), 4, CONFIG, torch.Generator()).collect(env)
+    assert rollout.row.shape == (8, 12)
+
+
+def stock_task(market):
+    return StockTask(market=market.rows(0, VALIDATION[1] + 1), trading=finpod.tasks.trading_of(num_envs=8, start_groups=4, hold=2),
+                     fill=None, features=FEATURES, train=TRAIN, validation=VALIDATION)  # fmt: skip
+
+
+# --- what knows no market -----------------------------------------------------------------------------------------------
+
+BLIND = ("rl", "workers", "tournament")
+FORBIDDEN = {"market", "features", "trading", "simulation", "backtester", "strategy", "report", "decisions", "ensemble",
+             "tasks", "result", "evidence", "lookahead", "walkforward", "comparison", "cli", "deploy", "training"}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", BLIND)
+def test_what_trains_knows_no_market(package):
+    """All imports count: at the top, in functions, and for the type checker alone."""
+    for path in sorted((Path(finpod.__file__).parent / package).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            parts = {name.split(".")[1] for name in names if name.startswith("finpod.")}
+            assert not parts & FORBIDDEN, f"{path.name} imports {parts & FORBIDDEN}"
+            assert not {"finpod.envs.market", "finpod.envs.trading", "finpod.envs.greedy"} & set(names), path.name
