@@ -189,7 +189,7 @@ def test_a_folder_without_its_manifest_is_read_with_a_note(tmp_path):
     (folder / "ensemble.json").write_text("{")
     history = read_history(folder)
     assert not any(one.kept for one in history.trials)
-    assert "members of the ensemble are not known" in history.notes[0]
+    assert "agents that were kept are not known" in history.notes[0]
 
 
 @pytest.mark.parametrize(

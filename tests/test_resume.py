@@ -562,9 +562,10 @@ def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkey
     assert where == recorded.where == str(place)
     assert recorded.plan == replace(PLAN, agents=3, keep=2, seed=7, steps=4 * STEPS_AN_UPDATE)
     assert (recorded.config, recorded.threads, recorded.seeds) == (CONFIG, 1, 1)
-    assert (recorded.trading["hold"], recorded.trading["num_envs"], recorded.fill) == (2, 8, "open")
+    task = recorded.task
+    assert (task["trading"]["hold"], task["trading"]["num_envs"], task["fill"]) == (2, 8, "open")
     days = [f"{day!s:.10}" for day in market.dates]
-    assert (recorded.train, recorded.validation) == (
+    assert (tuple(task["windows"]["train"]), tuple(task["windows"]["validation"])) == (
         (days[TRAIN[0]], days[TRAIN[1]]),
         (days[VALIDATION[0]], days[VALIDATION[1]]),
     )

@@ -253,7 +253,7 @@ def test_options_of_a_market_are_errors(cli, toy, option, tmp_path, capsys):
 
 @pytest.mark.parametrize(("spec", "told"), [
     ("nothing.py:Toy", "there is no task 'nothing.py:Toy'"),
-    ("hopper9", "unknown task 'hopper9'; choose from stocks, or give a task of your own"),
+    ("hopper9", "unknown task 'hopper9'; give stocks, or FILE.py:CLASS"),
     ("stoks", "unknown task 'stoks'; did you mean stocks?"),
     ("{toy}:Tou", "defines no class Tou; did you mean Toy?"),
     ("{toy}:Numbers", "Numbers is no task that can be trained: it lacks env"),

@@ -15,7 +15,7 @@ from finpod import runs
 from finpod.cli import console, options
 from finpod.cli.leaderboard import TOP
 from finpod.cli.recorded import OF_COSTS, OF_PLAN, recorded_options
-from finpod.errors import InputError
+from finpod.errors import InputError, did_you_mean
 from finpod.files import require_free
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
@@ -132,6 +132,7 @@ def train(
         raise InputError(f"--{idle[0].replace('_', '-')} needs --ray; add it, or train in this process without pods")
     if resume and fork:
         raise InputError("--resume goes on with a run and --fork with a copy of one; give one of them")
+    check_task(task)
     _refuse_stocks(task, typed)
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
@@ -300,6 +301,13 @@ def _complete(given: Mapping[str, Any]) -> bool:
 def _listed(given: Mapping[str, Any]) -> str:
     *others, last = (f"--{name}" for name in needed(given))
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def check_task(task: str) -> None:
+    """Raise InputError for what is neither stocks nor a file."""
+    if task != STOCKS and ".py" not in task:
+        hint = did_you_mean(task, [STOCKS], f"give {STOCKS}, or FILE.py:CLASS")
+        raise InputError(f"unknown task {task!r}; {hint}", argument="task")
 
 
 def _refuse_stocks(task: str, typed: Collection[str]) -> None:

@@ -145,8 +145,12 @@ def _parser() -> Any:
 
 def _require_whole(given: Mapping[str, Any]) -> None:
     """Raise InputError for a new run without the options that it needs; a fork takes the days from what it copies."""
-    from finpod.cli.train import needed
+    from finpod.cli.train import check_task, needed
 
+    try:
+        check_task(given["task"])
+    except InputError as error:
+        raise InputError(_would_fail(str(error))) from error
     if given["resume"]:
         return
     missing = [f"--{name}" for name in (("out",) if given["fork"] else needed(given)) if given[name] is None]
