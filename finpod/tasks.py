@@ -84,8 +84,7 @@ class StockTask(Task):
     @cached_property
     def panel(self) -> Panel:
         """The market as agents see it, scaled on training rows; with all features."""
-        first, last = self.train
-        return build_panel(self.market, self.features, fit=(first, last + 1), device=self.device)
+        return build_panel(self.market, self.features, fit=(self.train[0], self.train[1] + 1), device=self.device)
 
     @cached_property
     def own_panel(self) -> Panel:
@@ -112,10 +111,8 @@ class StockTask(Task):
 
     def policy(self, settings: Mapping[str, Any], generator: torch.Generator | None = None) -> MarketPolicy:
         """Return an untrained policy of the width `hidden` for the features observed."""
-        sizes = {"hidden": settings["hidden"]} if "hidden" in settings else {}
-        spec = PolicySpec(
-            features=len(self.own_panel.names), action=self.trading.action, tilt=self.trading.tilt, **sizes
-        )
+        features, hidden = len(self.own_panel.names), settings.get("hidden", PolicySpec.hidden)
+        spec = PolicySpec(features=features, hidden=hidden, action=self.trading.action, tilt=self.trading.tilt)
         return MarketPolicy(spec, generator)
 
     def variant(self, settings: Mapping[str, Any]) -> StockTask:
@@ -235,7 +232,7 @@ class StockTask(Task):
 
 
 def trading_of(**settings: Any) -> TradingConfig:
-    """Return the trading terms with finpod's defaults for training. Raises InputError for an unknown setting."""
+    """Return the trading terms with the defaults of training. Raises InputError for an unknown setting."""
     _require_known(settings)
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0

@@ -131,10 +131,10 @@ def train(
     watchers = Watchers(progress=progress or (lambda doing, share: None), watch=watch, remarks=remarks)
     finish: Any = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]
-    record = {**_by_name(features), "market": {} if market is None else market.origin, "asked": asked}
-    made: Ensemble | TrainedRun = run(
-        setups, target, pods, watchers, record, partial(finish, target, "cuda" if pods.gpus else here)
-    )
+    used = "cuda" if pods.gpus else here
+    origin = {} if market is None else market.origin
+    record = {**_by_name(features), "device": used, "market": origin, "asked": asked}
+    made: Ensemble | TrainedRun = run(setups, target, pods, watchers, record, partial(finish, target, used))
     return made
 
 
