@@ -143,7 +143,7 @@ def test_its_log_is_verified_and_its_report_drawn(run):
     assert (history.measure, history.is_of_stocks, history.finished) == ("mean_return", False, True)
     assert sum(trial.kept for trial in history.trials) == 2
     page = render_training_report(history)
-    for text in ("trained on the task reach, ranked by its score", "The score is the mean return.", "Sd return"):
+    for text in ("trained on the task reach, ranked by its score", "The score is the mean_return.", "Sd return"):
         assert text in page
     for text in ("Sharpe", "ensemble", "validation days", "Total return"):
         assert text not in page

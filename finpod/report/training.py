@@ -28,10 +28,8 @@ TROUBLES = 50
 """Trials that did not go smoothly that are listed."""
 SCORES = {"sharpe": "Sharpe ratio on the validation days, net of costs"}
 """Metric that agents are ranked by -> how the page calls it; others go by their own name."""
-FIGURES = ("total_return", "volatility", "max_drawdown")
-"""Metrics of agents that trade that stand beside their score."""
-OTHERS = 3
-"""Most metrics of other agents that do."""
+FIGURES, OTHERS = ("total_return", "volatility", "max_drawdown"), 3
+"""Metrics beside the score of agents that trade, and how many of any other agents."""
 LEGEND = {"strategy": "a trial", "benchmark": "best so far", "equal-weight": "expected best by luck alone"}
 """Keys of `PALETTE` as the charts of scores use them."""
 
@@ -98,11 +96,8 @@ def _summary(history: History) -> str:
     if still:
         return f"{said} {_count(still, 'trial')} had not ended when the log was read."
     said += f" It ended after: {', '.join(ends)}." if ends else ""
-    return (
-        said
-        if history.finished
-        else f"{said} {'There is no ensemble yet' if history.is_of_stocks else 'It is not finished'}."
-    )
+    lacking = "There is no ensemble yet" if history.is_of_stocks else "It is not finished"
+    return said if history.finished else f"{said} {lacking}."
 
 
 def _learnt(task: Mapping[str, Any]) -> str:
@@ -296,11 +291,6 @@ def _words(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _name_of(measure: str) -> str:
-    """How the page calls the metric that agents are ranked by."""
-    return SCORES.get(measure, measure.replace("_", " "))
-
-
 def _notes(training: Training) -> dict[str, Any] | None:
     history = training.history
     lines = [*history.notes, *(note for log in history.logs for note in log.notes)]
@@ -349,7 +339,7 @@ LEAD = (
     ),
 )
 SECTIONS = (
-    Section("scores", "Scores", lambda training: {"score": _name_of(training.history.measure)}),
+    Section("scores", "Scores", lambda it: {"score": SCORES.get(it.history.measure, it.history.measure)}),
     Section("best", "Best trials", _best),
     Section("won", "Settings that won", _won),
     Section("lineage", "Lineage", _lineage),
