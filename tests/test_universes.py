@@ -154,6 +154,14 @@ def test_a_universe_without_its_benchmark_in_the_data_is_one_line(run):
     assert "there is no benchmark" in out
 
 
+def test_members_under_other_symbols_than_the_prices_are_one_line():
+    message = (
+        "its members are written 000001.SZ, 000002.SZ, 000063.SZ, the names with prices SH600000, SZ000001: use the"
+    )
+    with pytest.raises(DataError, match=message):
+        load_market(frame("SH600000", "SZ000001", "510300.SS", calendar="XSHG"), members="csi300")
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [("sp50", "sp500"), ("nasdaq10", "nasdaq100"), ("csi-30", "csi300"), ("dow3", "dow30"), ("xyz1", None)],

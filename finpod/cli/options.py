@@ -101,8 +101,8 @@ def load(
 
 
 def none_or(word: str) -> str | None:
-    """The word; None for 'none'."""
-    return None if word == "none" else word
+    """The word; None for 'none', in capitals or not."""
+    return None if word.lower() == "none" else word
 
 
 def market_path(market: str) -> str:

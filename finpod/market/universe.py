@@ -153,8 +153,8 @@ def membership_facts(
     members = member.sum(axis=1) + membership.grid(dates, missing).sum(axis=1)
     if not member.any():
         raise DataError(
-            f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} "
-            f"({membership.sentence}); check that both use the same symbols"
+            f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); its "
+            f"members are written {_few(missing)}, the names with prices {_few(names)}: use the same symbols for both"
         )
     return member, {
         "membership": membership.sentence,
@@ -171,6 +171,11 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
     spells = manifest.get("without_prices", {})
     return sorted(name for name, days in spells.items() if any(a <= end and b >= begin for a, b in days))
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first three names, such as an error shows."""
+    return ", ".join(names[:3]) or "not at all"
 
 
 class Listed(NamedTuple):
