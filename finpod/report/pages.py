@@ -100,7 +100,7 @@ class Draft:
         """The page as HTML; warns of each part that was left out."""
         html = _templates().get_template(template).render(**content)
         for line in self._left_out:
-            warnings.warn(f"{self._title}: {line}", ReportWarning, stacklevel=2)
+            warnings.warn(" ".join(f"{self._title}: {line}".split()), ReportWarning, stacklevel=2)  # one line
         return html
 
 
