@@ -13,7 +13,7 @@ import numpy as np
 from finpod.measures import metrics
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Space
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament.driver import Tournament, Watch
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.leaderboard import Leaderboard
@@ -81,7 +81,7 @@ class Invented:
 
 
 def play(
-    store: LocalStore,
+    store: Store,
     plan: Plan,
     engine: Invented,
     watch: Watch = lambda status: None,
@@ -122,7 +122,7 @@ def write_run(
     members = []
     for seed in range(seeds):
         asked = Plan(**{"agents": 4, "rounds": 3, "steps": 900, "keep": 2, "seed": seed, **plan})
-        board = play(LocalStore(place / f"seed-{seed}"), asked, Invented(pods, days, lost, failed, die_after))
+        board = play(Store(place / f"seed-{seed}"), asked, Invented(pods, days, lost, failed, die_after))
         members += [{"agent": one.agent_id, "generation": one.generation} for one in board.best(asked.keep)]
     if not finished:
         return place

@@ -13,7 +13,7 @@ from finpod.bench import pods, tournaments
 from finpod.bench.pods import Instant, Nap, Noted, Sleepers, Unforced, busy_share, nap, nodes_that_fit
 from finpod.cli import main
 from finpod.rl.ppo import PPOConfig
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Slice, Trained
 from finpod.workers.engine import Done, InlineEngine, Lost, Place
@@ -150,7 +150,7 @@ def test_an_instant_engine_has_ended_all_it_began():
 
 
 def test_a_log_that_is_not_forced_to_the_disk_is_the_same_log(tmp_path):
-    for store in (Unforced(tmp_path / "a"), LocalStore(tmp_path / "b")):
+    for store in (Unforced(tmp_path / "a"), Store(tmp_path / "b")):
         store.append("log", b"one\n")
         store.append("log", b"two\n")
     assert (tmp_path / "a/log").read_bytes() == (tmp_path / "b/log").read_bytes() == b"one\ntwo\n"

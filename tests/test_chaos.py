@@ -31,7 +31,7 @@ from made_tournaments import (
     records_of,
 )
 
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament.replay import verify_log
 from finpod.workers.ray_engine import RayEngine
 
@@ -181,7 +181,7 @@ def at(count, act):
 
 
 def test_nodes_that_join_are_used_and_those_that_leave_cost_what_ran_there(nodes, tmp_path):
-    store, plan = LocalStore(tmp_path), plan_of(mode="async", agents=20, rounds=3, retries=9)
+    store, plan = Store(tmp_path), plan_of(mode="async", agents=20, rounds=3, retries=9)
     joined = []
 
     def there():
@@ -260,7 +260,7 @@ def survive(nodes, store, plan, *, seconds, pause, cpus, seed, most=10**9, watch
 
 @pytest.mark.parametrize("mode", ["rounds", pytest.param("async", marks=pytest.mark.slow)])
 def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mode):
-    store = LocalStore(tmp_path / "chaos")
+    store = Store(tmp_path / "chaos")
     plan = plan_of(mode=mode, agents=5, rounds=2, steps=4 * UPDATE, checkpoint_steps=UPDATE, retries=50)
     board, killed = survive(nodes, store, plan, seconds=0.3, pause=0.6, cpus=2, seed=1, most=4)
     assert len(board.log) == 10
@@ -269,13 +269,13 @@ def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mo
     assert len(killed) >= 2
     assert any(record["kind"] == "lost" for record in records_of(store))
     if mode == "rounds":
-        assert lines(board) == lines(play(LocalStore(tmp_path / "quiet"), plan, Made()))
+        assert lines(board) == lines(play(Store(tmp_path / "quiet"), plan, Made()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_d05_thirty_pods_on_four_nodes_survive_two_minutes_of_deaths(tmp_path, mode):
-    store, nodes_killed = LocalStore(tmp_path / "chaos"), []
+    store, nodes_killed = Store(tmp_path / "chaos"), []
     plan = plan_of(mode=mode, agents=30, rounds=1000, steps=2000 * UPDATE, checkpoint_steps=UPDATE, retries=200,
                    keep=5)  # fmt: skip
     began = time.monotonic()
@@ -298,7 +298,7 @@ def test_d05_thirty_pods_on_four_nodes_survive_two_minutes_of_deaths(tmp_path, m
     assert sum(record["kind"] == "lost" for record in records_of(store)) > 10
     assert nodes_killed
     if mode == "rounds":
-        assert lines(board) == lines(play(LocalStore(tmp_path / "quiet"), whole, Made()))
+        assert lines(board) == lines(play(Store(tmp_path / "quiet"), whole, Made()))
 
 
 def len_of(store):
@@ -311,7 +311,7 @@ def test_a_process_that_is_stopped_is_missed_and_its_piece_done_elsewhere(nodes,
     from finpod.workers import ray_engine
 
     monkeypatch.setattr(ray_engine, "GRACE", 10.0)
-    store, plan = LocalStore(tmp_path), plan_of(mode="async", agents=6, rounds=2)
+    store, plan = Store(tmp_path), plan_of(mode="async", agents=6, rounds=2)
     stopped = []
 
     def stop():
@@ -336,12 +336,12 @@ DRIVER = """
 import sys
 from pathlib import Path
 from made_tournaments import UPDATE, Light, nap, plan_of, play
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.workers.ray_engine import RayEngine
 
 engine = Light(RayEngine(nap, None, pods=2), float(sys.argv[2]))
 plan = plan_of(mode=sys.argv[3], checkpoint_steps=UPDATE, retries=99)
-play(LocalStore(Path(sys.argv[1])), plan, engine, watch=lambda status: print(len(status.board.log), flush=True))
+play(Store(Path(sys.argv[1])), plan, engine, watch=lambda status: print(len(status.board.log), flush=True))
 engine.close()
 print("over", flush=True)
 """
@@ -352,7 +352,7 @@ def died(tmp_path, mode, kill, after=3, patient=False):
 
     Nothing that it had started is left, in a minute even of Ray's agents.
     """
-    store = LocalStore(tmp_path / "run")
+    store = Store(tmp_path / "run")
     with process(DRIVER, store.where, 0.3, mode, RAY_ADDRESS="") as child:
         for line in child.stdout:
             if line.strip() == str(after):
@@ -382,7 +382,7 @@ def test_d06_a_driver_on_ray_that_is_killed_leaves_no_process_and_is_gone_on_wit
     assert not known & set(engine.started)
     check_log(store, board)
     if mode == "rounds":
-        assert lines(board) == lines(play(LocalStore(tmp_path / "quiet"), plan, Made()))
+        assert lines(board) == lines(play(Store(tmp_path / "quiet"), plan, Made()))
 
 
 @pytest.mark.slow
@@ -400,7 +400,7 @@ def test_a_whole_cluster_that_dies_ends_the_driver_and_the_run_is_gone_on_with(t
     plan = plan_of(checkpoint_steps=UPDATE, retries=99)
     board = play(store, plan, Made())
     check_log(store, board)
-    assert lines(board) == lines(play(LocalStore(tmp_path / "quiet"), plan, Made()))
+    assert lines(board) == lines(play(Store(tmp_path / "quiet"), plan, Made()))
 
 
 TRAINER = """

@@ -22,7 +22,7 @@ from finpod.cli import main
 from finpod.errors import InputError
 from finpod.files import to_json_line
 from finpod.market.store import save_snapshot
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
 from finpod.tournament.search import Search
@@ -633,7 +633,7 @@ def test_a_run_that_is_not_there_is_not_gone_on_with(work, run):
     assert "ended before anything was logged; give --train, --validation and --out too" in told(
         run("train --resume strategies/tiny")
     )
-    place = LocalStore(work / "strategies" / "tiny.unfinished")
+    place = Store(work / "strategies" / "tiny.unfinished")
     with lock(place):
         assert "is being driven by process" in told(run(LINE, SIZE, "--overwrite"))
     assert run("train --resume strategies/tiny", LINE.removeprefix("train stocks"), SIZE).code == 0

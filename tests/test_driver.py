@@ -22,7 +22,7 @@ from made_tournaments import (
 
 from finpod.errors import CheckpointError, DataError, FinpodError, InputError
 from finpod.rl.checkpoint import Checkpoint
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament import driver, leaderboard
 from finpod.tournament.journal import Journal
 from finpod.tournament.search import Search
@@ -40,7 +40,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    return LocalStore(tmp_path / "run")
+    return Store(tmp_path / "run")
 
 
 def scripted(scores):
@@ -86,9 +86,9 @@ def test_it_stops_after_so_many_trials(store, mode, slots, count):
 def test_rounds_end_with_the_last_and_an_asynchronous_tournament_where_it_is_told(tmp_path):
     rounds, onward = plan_of(stop=Stop(trials=30)), plan_of(mode="async", stop=Stop(trials=30))
     assert (rounds.most_trials, onward.most_trials, plan_of(mode="async").most_trials) == (12, 30, 12)
-    assert len(play(LocalStore(tmp_path / "rounds"), rounds, Made()).log) == 12
-    assert ended(LocalStore(tmp_path / "rounds")) == "all trials done"
-    assert len(play(LocalStore(tmp_path / "async"), onward, Made()).log) == 30
+    assert len(play(Store(tmp_path / "rounds"), rounds, Made()).log) == 12
+    assert ended(Store(tmp_path / "rounds")) == "all trials done"
+    assert len(play(Store(tmp_path / "async"), onward, Made()).log) == 30
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -115,11 +115,11 @@ def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeyp
 def test_it_stops_at_a_score_in_rounds_after_the_round(tmp_path):
     scores = [0.1, 2.5, 0.3, 0.2, 0.5]
     for mode, slots, expected in (("rounds", 1, 4), ("rounds", 3, 4), ("async", 1, 2), ("async", 2, 3)):
-        store = LocalStore(tmp_path / f"{mode}-{slots}")
+        store = Store(tmp_path / f"{mode}-{slots}")
         board = play(store, plan_of(mode=mode, stop=Stop(score=2.5)), Made(slots, fate=scripted(scores)))
         assert trials(board) == list(range(expected))
         assert ended(store) == "a score of 2.5"
-    board = play(LocalStore(tmp_path / "far"), plan_of(stop=Stop(score=99.0)), Made())
+    board = play(Store(tmp_path / "far"), plan_of(stop=Stop(score=99.0)), Made())
     assert len(board.log) == 12
 
 
@@ -180,8 +180,8 @@ def test_every_level_learns_however_few_the_steps():
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_a_wider_rule_goes_on_to_the_board_that_was_never_stopped(tmp_path, mode):
-    whole = play(LocalStore(tmp_path / "whole"), plan_of(mode=mode), Made())
-    store = LocalStore(tmp_path / "parts")
+    whole = play(Store(tmp_path / "whole"), plan_of(mode=mode), Made())
+    store = Store(tmp_path / "parts")
     for stop in (Stop(trials=3), Stop(trials=6), Stop()):
         board = play(store, plan_of(mode=mode, stop=stop), Made())
     assert lines(board) == lines(whole)
@@ -211,8 +211,8 @@ def test_a_trial_goes_from_checkpoint_to_checkpoint(store, mode):
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("every", [None, 1, UPDATE, 2 * UPDATE, 3 * UPDATE])
 def test_checkpoints_change_nothing_in_rounds(tmp_path, slots, every):
-    plain = play(LocalStore(tmp_path / "plain"), plan_of(steps=12 * UPDATE), Made())
-    board = play(LocalStore(tmp_path / "cut"), plan_of(steps=12 * UPDATE, checkpoint_steps=every), shuffled(slots))
+    plain = play(Store(tmp_path / "plain"), plan_of(steps=12 * UPDATE), Made())
+    board = play(Store(tmp_path / "cut"), plan_of(steps=12 * UPDATE, checkpoint_steps=every), shuffled(slots))
     assert lines(board) == lines(plain)
 
 
@@ -253,7 +253,7 @@ def test_files_of_agents_that_nobody_needs_are_removed(store, monkeypatch):
     monkeypatch.setattr(driver, "BOARD", 5)
     monkeypatch.setattr(leaderboard, "BOARD", 5)
     for mode in ("rounds", "async"):
-        place = LocalStore(store.folder / mode)
+        place = Store(store.folder / mode)
         board = play(place, plan_of(mode=mode, agents=8, rounds=8, steps=8 * UPDATE), shuffled(3))
         assert len(board.log) == 64
         assert all(entry.stored is not None for entry in board.log)  # nothing that was to go on was missing
@@ -280,9 +280,9 @@ def test_d05_a_pod_that_is_lost_starts_again_from_its_last_checkpoint(tmp_path, 
         return None
 
     plan = plan_of(mode=mode, checkpoint_steps=UPDATE)
-    store, engine, said = LocalStore(tmp_path / "lost"), Made(fate=fate), []
+    store, engine, said = Store(tmp_path / "lost"), Made(fate=fate), []
     board = play(store, plan, engine, said.append)
-    assert lines(board) == lines(play(LocalStore(tmp_path / "whole"), plan, Made()))
+    assert lines(board) == lines(play(Store(tmp_path / "whole"), plan, Made()))
     assert [key for key in engine.started if key.startswith("1/")] == ["1/32/0", "1/64/0", "1/64/1"]
     again = engine.pieces[engine.started.index("1/64/1")]
     assert again == gone[0]
@@ -347,7 +347,7 @@ def test_a_task_that_is_wrong_for_every_agent_ends_it(store, kind):
 @pytest.mark.parametrize("how", ["missing", "damaged"])
 def test_a_checkpoint_inside_a_round_that_cannot_be_read_costs_that_round(tmp_path, how):
     plan = plan_of(checkpoint_steps=UPDATE)
-    store, said, hurt = LocalStore(tmp_path / "hurt"), [], []
+    store, said, hurt = Store(tmp_path / "hurt"), [], []
 
     def fate(key, piece):
         if piece.start == b"damaged":
@@ -361,7 +361,7 @@ def test_a_checkpoint_inside_a_round_that_cannot_be_read_costs_that_round(tmp_pa
 
     engine = Made(fate=fate)
     board = play(store, plan, engine, said.append)
-    assert lines(board) == lines(play(LocalStore(tmp_path / "whole"), plan, Made()))
+    assert lines(board) == lines(play(Store(tmp_path / "whole"), plan, Made()))
     again = ["1/64/1"] if how == "damaged" else []
     started = [key for key in engine.started if key.startswith("1/")]
     assert started == ["1/32/0", "1/64/0", *again, "1/32/1", "1/64/0"]
@@ -423,7 +423,7 @@ def test_what_is_kept_is_the_agent_without_its_accounts(store):
 # --- disks that are full
 
 
-class Limited(LocalStore):
+class Limited(Store):
     """A disk that refuses checkpoints while it is `full`, and lines of the log while it is `stuck`."""
 
     full = stuck = False
@@ -446,7 +446,7 @@ def test_a_full_disk_is_told_and_the_tournament_goes_on_in_memory(tmp_path, ever
     store.full = True
     made = driver_of(store, plan, Made(2), said.append)
     board = made.run()
-    assert lines(board) == lines(play(LocalStore(tmp_path / "whole"), plan, Made()))
+    assert lines(board) == lines(play(Store(tmp_path / "whole"), plan, Made()))
     assert store.names("agents") == []
     assert all("checkpoint" in text and "in memory only: cannot write" in text for text in said)
     assert len(made.files.held) == 12
@@ -476,14 +476,14 @@ def test_what_a_full_disk_refused_is_written_once_there_is_room(store, tmp_path)
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_an_agent_that_was_in_memory_only_counts_and_nothing_goes_on_from_it(tmp_path, mode):
     plan = plan_of(mode=mode, search=Search(fresh=0), stop=Stop(trials=4))
-    scores = {entry.trial: entry.score for entry in play(LocalStore(tmp_path / "whole"), plan, Made()).log}
+    scores = {entry.trial: entry.score for entry in play(Store(tmp_path / "whole"), plan, Made()).log}
     best = max(scores, key=scores.get)
     store = Limited(tmp_path / "full")
     store.refused = (f"agents/{best}.pt",)
     play(store, plan, Made())
     assert [one["trial"] for one in records_of(store) if one.get("written") is False] == [best]
     said = []
-    made = driver_of(LocalStore(store.folder), replace(plan, stop=Stop()), Made(), said.append)
+    made = driver_of(Store(store.folder), replace(plan, stop=Stop()), Made(), said.append)
     made.run()
     name = made.board.log[best].agent_id
     assert said[1] == f"in memory only when the last driver ended, and gone: agent {name}"
@@ -506,13 +506,13 @@ def test_where_all_agents_were_in_memory_only_that_is_said_and_the_log_stays(tmp
     play(store, plan, Made())
     for _ in range(2):
         with pytest.raises(CheckpointError, match=r"\.pt was in memory only when its driver ended; train again"):
-            play(LocalStore(store.folder), replace(plan, stop=Stop()), Made())
+            play(Store(store.folder), replace(plan, stop=Stop()), Made())
     assert "failed" not in {record["kind"] for record in records_of(store)}
 
 
 def test_d06_a_log_that_cannot_be_written_ends_it_and_resuming_goes_on(tmp_path):
     plan = plan_of(checkpoint_steps=UPDATE)
-    whole = play(LocalStore(tmp_path / "whole"), plan, Made())
+    whole = play(Store(tmp_path / "whole"), plan, Made())
     store = Limited(tmp_path / "stuck")
 
     def watch(status):
@@ -521,7 +521,7 @@ def test_d06_a_log_that_cannot_be_written_ends_it_and_resuming_goes_on(tmp_path)
     with pytest.raises(InputError, match="free some space and resume") as raised:
         play(store, plan, Made(2), watch=watch)
     assert "\n" not in str(raised.value)
-    board = play(LocalStore(store.folder), plan, Made(2))
+    board = play(Store(store.folder), plan, Made(2))
     assert lines(board) == lines(whole)
     check_log(store, board)
 
@@ -552,10 +552,10 @@ def killed(journal, after, written):
 @pytest.mark.parametrize("written", [False, True])
 def test_d06_a_driver_killed_at_any_line_goes_on_and_nothing_is_done_twice(tmp_path, mode, slots, written):
     plan = plan_of(mode=mode, agents=3, rounds=2, steps=4 * UPDATE, checkpoint_steps=UPDATE)
-    whole = LocalStore(tmp_path / "whole")
+    whole = Store(tmp_path / "whole")
     expected = lines(play(whole, plan, Made()))
     for at in range(1, len(records_of(whole))):
-        store, first, second = LocalStore(tmp_path / str(at)), Made(slots), Made(slots)
+        store, first, second = Store(tmp_path / str(at)), Made(slots), Made(slots)
         made = driver_of(store, plan, first)
         killed(made.journal, at, written)
         try:
@@ -579,8 +579,8 @@ def test_d06_a_driver_killed_at_any_line_goes_on_and_nothing_is_done_twice(tmp_p
 
 def test_a_driver_that_is_killed_again_and_again_ends_with_the_same_board(tmp_path):
     plan = plan_of(checkpoint_steps=UPDATE)
-    expected = lines(play(LocalStore(tmp_path / "whole"), plan, Made()))
-    store, drivers = LocalStore(tmp_path / "killed"), 0
+    expected = lines(play(Store(tmp_path / "whole"), plan, Made()))
+    store, drivers = Store(tmp_path / "killed"), 0
     while True:
         drivers += 1
         made = driver_of(store, plan, shuffled(3, seed=drivers))
@@ -597,8 +597,8 @@ def test_a_driver_that_is_killed_again_and_again_ends_with_the_same_board(tmp_pa
 
 def test_a_log_whose_last_line_was_cut_short_is_gone_on_with(tmp_path):
     plan, said = plan_of(), []
-    expected = lines(play(LocalStore(tmp_path / "whole"), plan, Made()))
-    store = LocalStore(tmp_path / "cut")
+    expected = lines(play(Store(tmp_path / "whole"), plan, Made()))
+    store = Store(tmp_path / "cut")
     play(store, replace(plan, stop=Stop(trials=7)), Made())
     content = store.read("log.jsonl")
     end = content.rstrip(b"\n").rfind(b"\n") + 1  # the end record, and part of the line before it

@@ -9,7 +9,7 @@ import pytest
 from made_logs import Invented, play
 
 from finpod.errors import InputError
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament import events
 from finpod.tournament.events import EventFiles, Pace
 from finpod.tournament.setup import Plan
@@ -59,7 +59,7 @@ def plan():
 def test_every_trial_is_written(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files:
         watch = Watched(files)
-        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), watch)
+        board = play(Store(tmp_path / "run"), plan, Invented(pods=1), watch)
     read = scalars(tmp_path / "events" / "seed-4")
     scores = [entry.score for entry in board.log]
     assert [step for step, _ in read["score/trial"]] == [1, 2, 3, 4, 5, 6]
@@ -76,7 +76,7 @@ def test_every_trial_is_written(tmp_path, plan):
 def test_losses_are_those_of_the_trial(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files:
         watch = Watched(files)
-        play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), watch)
+        play(Store(tmp_path / "run"), plan, Invented(pods=1), watch)
     read = scalars(tmp_path / "events" / "seed-4")
     assert read["loss/policy_loss"] == [(i + 1, pytest.approx(-0.01 * i)) for i in range(6)]
     assert watch.losses[2] == {"policy_loss": -0.02, "value_loss": 1.0}
@@ -84,7 +84,7 @@ def test_losses_are_those_of_the_trial(tmp_path, plan):
 
 def test_each_agent_has_a_run_by_its_own_steps(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files:
-        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=2), Watched(files))
+        board = play(Store(tmp_path / "run"), plan, Invented(pods=2), Watched(files))
     agents = {entry.agent_id for entry in board.log}
     assert {path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()} == agents
     for agent in agents:
@@ -95,7 +95,7 @@ def test_each_agent_has_a_run_by_its_own_steps(tmp_path, plan):
 def test_agents_beyond_the_limit_have_no_run_of_their_own(tmp_path, plan, monkeypatch):
     monkeypatch.setattr(events, "MOST_AGENTS", 1)
     with EventFiles(tmp_path / "events") as files:
-        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
+        board = play(Store(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
     assert [path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()] == ["4-0"]
     own = [entry.steps for entry in board.log if entry.agent_id == "4-0"]
     assert [step for step, _ in scalars(tmp_path / "events" / "seed-4" / "4-0")["score/trial"]] == own
@@ -104,7 +104,7 @@ def test_agents_beyond_the_limit_have_no_run_of_their_own(tmp_path, plan, monkey
 
 def test_what_has_no_score_is_left_out(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files:
-        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1, failed=[0]), Watched(files))
+        board = play(Store(tmp_path / "run"), plan, Invented(pods=1, failed=[0]), Watched(files))
     read = scalars(tmp_path / "events" / "seed-4")
     assert math.isnan(board.log[0].score)
     assert [step for step, _ in read["score/trial"]] == [2, 3, 4, 5, 6]
@@ -113,9 +113,9 @@ def test_what_has_no_score_is_left_out(tmp_path, plan):
 
 def test_a_run_that_goes_on_writes_what_is_new(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files, pytest.raises(KeyboardInterrupt):
-        play(LocalStore(tmp_path / "run"), plan, Invented(pods=1, die_after=2), Watched(files))
+        play(Store(tmp_path / "run"), plan, Invented(pods=1, die_after=2), Watched(files))
     with EventFiles(tmp_path / "events") as files:
-        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
+        board = play(Store(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
     read = scalars(tmp_path / "events" / "seed-4")
     assert [step for step, _ in read["score/trial"]] == [1, 2, 3, 4, 5, 6]
     assert read["score/best"][-1][1] == pytest.approx(max(entry.score for entry in board.log), rel=1e-6)
@@ -124,7 +124,7 @@ def test_a_run_that_goes_on_writes_what_is_new(tmp_path, plan):
 def test_each_tournament_has_a_folder(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files:
         for seed in (4, 5):
-            play(LocalStore(tmp_path / f"run-{seed}"), Plan(agents=1, rounds=1, seed=seed), Invented(), Watched(files))
+            play(Store(tmp_path / f"run-{seed}"), Plan(agents=1, rounds=1, seed=seed), Invented(), Watched(files))
     assert sorted(path.name for path in (tmp_path / "events").iterdir()) == ["seed-4", "seed-5"]
     assert all(len(scalars(folder)["score/trial"]) == 1 for folder in (tmp_path / "events").iterdir())
 
@@ -149,7 +149,7 @@ def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, pla
             written(self, event)
 
         monkeypatch.setattr(files._writer, "write_event", full)
-        board = play(LocalStore(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
+        board = play(Store(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
     assert len(board.log) == 6
     assert said == [f"no more event files: cannot write {tmp_path}/events: No space left on device"]
     assert len(scalars(tmp_path / "events" / "seed-4")["score/trial"]) == 2

@@ -15,7 +15,7 @@ from made_markets import random_market
 
 from finpod.errors import CheckpointError, InputError
 from finpod.significance import expected_best, overfitting
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament import resume
 from finpod.tournament.history import UNFINISHED, Trial, read_history
 from finpod.tournament.journal import Journal
@@ -80,10 +80,10 @@ def test_lost_and_failed_trials_say_why(history):
 
 
 def test_a_log_that_does_not_say_when_a_pod_was_lost_is_read(tmp_path):
-    journal = Journal(LocalStore(tmp_path / "old.unfinished" / "seed-0"))
+    journal = Journal(Store(tmp_path / "old.unfinished" / "seed-0"))
     with pytest.raises(KeyboardInterrupt):
         write_run(tmp_path / "new", finished=False, die_after=3)
-    for record in Journal(LocalStore(tmp_path / "new.unfinished" / "seed-0")).records:
+    for record in Journal(Store(tmp_path / "new.unfinished" / "seed-0")).records:
         journal.append(record.pop("kind"), **{name: value for name, value in record.items() if name != "n"})
     journal.append("lost", trial=3, reason="gone", attempt=1)
     (loss,) = read_history(tmp_path / "old").trials[3].lost
@@ -167,7 +167,7 @@ def test_the_folder_of_an_unfinished_run_is_called_alike_everywhere():
 
 def test_a_changed_header_is_told(tmp_path):
     plan = Plan(agents=2, rounds=1, steps=300)
-    store = LocalStore(tmp_path / "x.unfinished" / "seed-0")
+    store = Store(tmp_path / "x.unfinished" / "seed-0")
     play(store, plan, Invented())
     play(store, plan, Invented(), versions={"finpod": "0.2.0"})
     (log,) = read_history(tmp_path / "x").logs
@@ -210,7 +210,7 @@ def test_a_damaged_log_is_named(tmp_path, spoil, said):
 
 @pytest.mark.parametrize("records", [[("draw", {"jobs": [{}]})], [("begin", {"header": {"format": "other 9"}})]])
 def test_a_foreign_log_is_named(tmp_path, records):
-    journal = Journal(LocalStore(tmp_path / "odd.unfinished" / "seed-0"))
+    journal = Journal(Store(tmp_path / "odd.unfinished" / "seed-0"))
     for kind, values in records:
         journal.append(kind, **values)
     with pytest.raises(CheckpointError, match=r"seed-0/log.jsonl is not a log of this version of finpod"):

@@ -8,7 +8,7 @@ import pytest
 from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of
 
 from finpod.errors import CheckpointError, FinpodError, InputError
-from finpod.storage import LocalStore, open_store
+from finpod.storage import Store
 from finpod.tournament.journal import NAME, Journal, parse_log
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Stop
@@ -18,9 +18,7 @@ from finpod.workers.engine import Lost
 @pytest.fixture(params=["folder", "url"])
 def store(request, tmp_path):
     """A store here, and one whose files cannot be appended to."""
-    return (
-        LocalStore(tmp_path) if request.param == "folder" else open_store(f"memory://{tmp_path.name}/{request.param}")
-    )
+    return Store(tmp_path) if request.param == "folder" else Store(f"memory://{tmp_path.name}/{request.param}")
 
 
 def written(store, count=4):
@@ -60,7 +58,7 @@ def log(tmp_path):
             return Lost(key, "its node died", False)
         return None
 
-    kept = LocalStore(tmp_path / "log")
+    kept = Store(tmp_path / "log")
     random = np.random.default_rng(0)
     plan = plan_of(mode="async", checkpoint_steps=UPDATE)
     play(kept, plan, Made(3, lambda running: int(random.integers(running)), fate))
@@ -95,7 +93,7 @@ def test_a_log_that_is_not_there_is_empty(store):
 
 @pytest.mark.parametrize("cut", [1, 2, 30])
 def test_a_last_line_that_a_crash_cut_short_is_dropped_with_a_remark(tmp_path, cut):
-    store, said = LocalStore(tmp_path), []
+    store, said = Store(tmp_path), []
     content = written(store)
     damage(store, content[:-cut])
     journal = Journal(store, said.append)
@@ -107,12 +105,12 @@ def test_a_last_line_that_a_crash_cut_short_is_dropped_with_a_remark(tmp_path, c
 
 
 def test_a_damaged_last_part_at_a_url_is_dropped(tmp_path):
-    store, said = open_store(f"memory://{tmp_path.name}"), []
+    store, said = Store(f"memory://{tmp_path.name}"), []
     written(store)
     store.write(f"{NAME}.parts/000000003", b"half a li")
     assert len(Journal(store, said.append).records) == 3
     assert len(said) == 1
-    again = Journal(open_store(f"memory://{tmp_path.name}"), said.append)
+    again = Journal(Store(f"memory://{tmp_path.name}"), said.append)
     again.append("note", value="new")
     assert [record["value"] for record in Journal(store).records] == [0, 1, 2, "new"]
 
@@ -146,7 +144,7 @@ def test_what_is_sound_of_a_log():
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_line(tmp_path, monkeypatch):
-    store = LocalStore(tmp_path)
+    store = Store(tmp_path)
     content = written(store)
     monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(InputError, match="No space left on device; free some space and resume"):
@@ -257,7 +255,7 @@ def test_what_comes_before_the_first_line_is_refused(log):
 
 
 def test_a_round_that_begins_too_early_is_named(tmp_path):
-    store = LocalStore(tmp_path)
+    store = Store(tmp_path)
     play(store, plan_of(), Made())
     number = position(records_of(store), "draw", 1)
 
@@ -276,7 +274,7 @@ def test_d05_failed_trials_replay_as_such(tmp_path):
     def fate(key, piece):
         return Lost(key, "it fails", True, ValueError("it fails")) if key[0] in "25" else None
 
-    store = LocalStore(tmp_path)
+    store = Store(tmp_path)
     board = play(store, plan_of(mode="async"), Made(2, fate=fate))
     assert {entry.trial for entry in board.log if entry.stored is None} >= {2, 5}
     check_log(store, board)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from finpod.cli import console, live
 from finpod.cli.live import View, clock
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tournament.history import UNFINISHED
 from finpod.tournament.setup import Plan, Stop
 
@@ -71,9 +71,9 @@ def seen(tmp_path, plan, engine, until=math.inf, **values):
     view = View(time)
     if until < math.inf:
         with pytest.raises(KeyboardInterrupt):
-            play(LocalStore(tmp_path), plan, engine, looking(view, time, until=until, **values))
+            play(Store(tmp_path), plan, engine, looking(view, time, until=until, **values))
     else:
-        play(LocalStore(tmp_path), plan, engine, looking(view, time, **values))
+        play(Store(tmp_path), plan, engine, looking(view, time, **values))
     return view, time
 
 
@@ -104,7 +104,7 @@ def test_pods_at_work_grow_older(tmp_path):
     time = Clock()
     view, plan = View(time), Plan(agents=3, rounds=1)
     with pytest.raises(KeyboardInterrupt):
-        play(LocalStore(tmp_path), plan, Invented(pods=2, die_after=0), looking(view, time, 42.0), time)
+        play(Store(tmp_path), plan, Invented(pods=2, die_after=0), looking(view, time, 42.0), time)
     lines = drawn(view)
     assert [line.split() for line in lines[4:6]] == [["0", "0-0", "1/1", "42"], ["1", "0-1", "1/1", "42"]]
     time.now += 3
@@ -115,7 +115,7 @@ def test_a_pod_that_begins_at_once_is_seen(tmp_path):
     time = Clock()
     view, engine = View(time), Invented(pods=1, die_after=2)
     with pytest.raises(KeyboardInterrupt):
-        play(LocalStore(tmp_path), Plan(agents=2, rounds=2, steps=200), engine, looking(view, time, 0.0))
+        play(Store(tmp_path), Plan(agents=2, rounds=2, steps=200), engine, looking(view, time, 0.0))
     best = drawn(view)[4].split()[1]  # goes on into the second round
     assert drawn(view)[4].split()[-4:-1] == ["2", best, "2/2"]
 
@@ -181,7 +181,7 @@ def test_a_rule_that_stops_by_the_clock_bounds_the_time_left(tmp_path):
         left.append(view.left())
 
     with pytest.raises(KeyboardInterrupt):
-        play(LocalStore(tmp_path), plan, Invented(pods=1), watch, time)
+        play(Store(tmp_path), plan, Invented(pods=1), watch, time)
     assert left == [590, 580, 570]  # 10 s a trial would be a thousand
 
 
@@ -206,7 +206,7 @@ def test_the_next_tournament_begins_with_a_new_pace(tmp_path):
     view = View(time)
     for seed in (0, 1):
         play(
-            LocalStore(tmp_path / str(seed)),
+            Store(tmp_path / str(seed)),
             Plan(agents=2, rounds=1, steps=200, seed=seed),
             Invented(),
             looking(view, time),
@@ -231,7 +231,7 @@ def test_on_a_terminal_there_is_the_view(monkeypatch, tmp_path):
     with console.watched() as (progress, watch):
         print("from a strategy")
         progress("training", 0.0)
-        play(LocalStore(tmp_path), Plan(agents=4, rounds=1), Invented(pods=1, lost=[1]), watch)
+        play(Store(tmp_path), Plan(agents=4, rounds=1), Invented(pods=1, lost=[1]), watch)
     text = terminal.getvalue()
     assert "4 of 4 trials" in screen(text)
     assert "from a strategy" in screen(text)
@@ -244,7 +244,7 @@ def test_an_interruption_leaves_the_terminal_whole_and_says_how_to_go_on(monkeyp
     terminal = sit_at_a_terminal(monkeypatch)
     out = tmp_path / "runs" / "cut"
     with pytest.raises(KeyboardInterrupt), console.watched(run=out) as (_, watch):
-        play(LocalStore(out.with_name("cut" + UNFINISHED) / "seed-0"), Plan(), Invented(die_after=2), watch)
+        play(Store(out.with_name("cut" + UNFINISHED) / "seed-0"), Plan(), Invented(die_after=2), watch)
     text = terminal.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
     assert screen(text.split("\x1b[?25h")[1]).strip() == f"go on with: finpod train --resume {out}"
@@ -269,7 +269,7 @@ def test_without_a_terminal_there_are_lines(tmp_path, capsys):
     with console.watched() as (progress, watch):
         print("from a strategy")
         progress("training", 0.0)
-        play(LocalStore(tmp_path), Plan(agents=4, rounds=1), Invented(pods=1, lost=[1]), watch)
+        play(Store(tmp_path), Plan(agents=4, rounds=1), Invented(pods=1, lost=[1]), watch)
         progress("choosing", 1.0)
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -292,7 +292,7 @@ def test_a_dumb_terminal_has_lines(monkeypatch):
 def test_event_files_are_written_beside_the_view(tmp_path, capsys):
     pytest.importorskip("tensorboardX")
     with console.watched(tmp_path / "events") as (_, watch):
-        play(LocalStore(tmp_path / "run"), Plan(agents=2, rounds=1, steps=100), Invented(), watch)
+        play(Store(tmp_path / "run"), Plan(agents=2, rounds=1, steps=100), Invented(), watch)
     assert list((tmp_path / "events" / "seed-0").glob("events.out.tfevents.*"))
     assert capsys.readouterr().err == ""
 

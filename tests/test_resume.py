@@ -16,7 +16,7 @@ from made_tournaments import hash_of, lines, process, records_of, wait_until
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.market.ledger import Costs
-from finpod.storage import LocalStore, open_store
+from finpod.storage import Store
 from finpod.tournament import lock as locking
 from finpod.tournament.history import read_history
 from finpod.tournament.lock import lock
@@ -161,7 +161,7 @@ def test_d06_nothing_that_was_finished_is_done_again(market, out, whole, monkeyp
 def test_a_whole_run_lives_at_a_url_and_is_gone_on_with_there(market, tmp_path, whole, plan):
     storage = f"memory://{tmp_path.name}/run"
     interrupted(market, tmp_path / "tiny", plan=plan, storage=storage)
-    place = open_store(storage)
+    place = Store(storage)
     assert place.folders("seed-") == ["seed-7"]
     assert len(place.names("seed-7/log.jsonl.parts")) > 6
     assert list(tmp_path.iterdir()) == []
@@ -197,7 +197,7 @@ def test_several_seeds_go_on_where_they_were(market, tmp_path, monkeypatch):
 
 def changed(market, out, **changes):
     """What a resume under other settings is told; the unfinished run is as it was."""
-    place = LocalStore(out.with_name(out.name + ".unfinished"))
+    place = Store(out.with_name(out.name + ".unfinished"))
     before = place.read("seed-7/log.jsonl"), place.names("seed-7/agents")
     told = refusal(run, market, out, resume=True, **changes)
     assert (place.read("seed-7/log.jsonl"), place.names("seed-7/agents")) == before
@@ -418,14 +418,14 @@ def test_where_none_can_be_read_at_the_end_one_line_says_so_and_the_run_stays(ma
 @pytest.mark.parametrize("plan", [PLAN, ASYNC], ids=["rounds", "async"])
 def test_agents_that_were_in_memory_only_are_told_and_the_others_go_on(market, tmp_path, monkeypatch, plan):
     """The disk had room for the log, and not for one of the agents."""
-    write, said, full = LocalStore.write, [], ["agents/0.pt"]
+    write, said, full = Store.write, [], ["agents/0.pt"]
 
     def refuses(store, name, content):
         if name in full:
             raise InputError(f"cannot write {name}: No space left on device; free some space")
         write(store, name, content)
 
-    monkeypatch.setattr(LocalStore, "write", refuses)
+    monkeypatch.setattr(Store, "write", refuses)
     place = interrupted(market, tmp_path / "tiny", after=3, plan=plan) / "seed-7"
     monkeypatch.undo()
     told = [record for record in records_of(place / "log.jsonl") if record["kind"] == "submit"]
@@ -443,7 +443,7 @@ def test_agents_that_were_in_memory_only_are_told_and_the_others_go_on(market, t
 
 
 def test_an_agent_that_was_written_later_is_as_good_as_any(market, tmp_path, monkeypatch, whole):
-    write, full, said = LocalStore.write, ["agents/0.pt"], []
+    write, full, said = Store.write, ["agents/0.pt"], []
 
     def refuses(store, name, content):
         if name in full:
@@ -451,7 +451,7 @@ def test_an_agent_that_was_written_later_is_as_good_as_any(market, tmp_path, mon
             raise InputError(f"cannot write {name}: No space left on device; free some space")
         write(store, name, content)
 
-    monkeypatch.setattr(LocalStore, "write", refuses)
+    monkeypatch.setattr(Store, "write", refuses)
     interrupted(market, tmp_path / "tiny", after=3)
     run(market, tmp_path / "tiny", resume=True, progress=lambda text, _: said.append(text))
     assert not [text for text in said if "in memory only" in text]
@@ -584,7 +584,7 @@ def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkey
     interrupted(market, tmp_path / "fork", after=5, fork=place)
     _, recorded = recorded_of(str(tmp_path / "fork"), None)
     assert (recorded.out, recorded.market) == (str(tmp_path / "fork"), {"path": "/data/sim"})
-    monkeypatch.setattr(LocalStore, "read", _unreachable)
+    monkeypatch.setattr(Store, "read", _unreachable)
     assert refusal(recorded_of, str(place), None) == "cannot read s3://runs"
     monkeypatch.undo()
     run(market, tmp_path / "tiny", resume=True)
@@ -592,7 +592,7 @@ def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkey
 
 
 def test_g18_a_log_without_a_header_records_nothing(tmp_path):
-    place = LocalStore(tmp_path / "tiny.unfinished")
+    place = Store(tmp_path / "tiny.unfinished")
     for content in (b"", b'1a2b3c4d {"n":0,"kind":"beg'):
         place.write("seed-0/log.jsonl", content)
         assert recorded_of(str(tmp_path / "tiny"), None) == (str(tmp_path / "tiny.unfinished"), None)
@@ -611,7 +611,7 @@ def test_the_header_says_what_a_tournament_is(half):
 
 
 def test_a_folder_is_for_one_driver_and_its_mark_is_gone_with_it(tmp_path):
-    place = LocalStore(tmp_path / "run")
+    place = Store(tmp_path / "run")
     with lock(place):
         assert f"is being driven by process {os.getpid()} on" in refusal(lock(place).__enter__)
         assert (tmp_path / "run" / "lock").exists()
@@ -623,7 +623,7 @@ def test_a_folder_is_for_one_driver_and_its_mark_is_gone_with_it(tmp_path):
 
 def test_a_url_is_for_one_driver_whose_mark_is_renewed(tmp_path, monkeypatch):
     monkeypatch.setattr(locking, "LEASE", 1.0)
-    place = open_store(f"memory://{tmp_path.name}")
+    place = Store(f"memory://{tmp_path.name}")
     with lock(place):
         first = place.read("lock")
         wait_until(lambda: place.read("lock") != first, 10)
@@ -633,7 +633,7 @@ def test_a_url_is_for_one_driver_whose_mark_is_renewed(tmp_path, monkeypatch):
 
 
 def test_the_mark_of_a_driver_that_is_gone_does_not_count(tmp_path):
-    place = open_store(f"memory://{tmp_path.name}")
+    place = Store(f"memory://{tmp_path.name}")
     with process("") as dead:
         dead.wait()
     here, elsewhere = f"process {dead.pid} on {socket.gethostname()}", "process 1 on another-machine"
@@ -655,7 +655,7 @@ def test_the_mark_of_a_driver_that_is_gone_does_not_count(tmp_path):
 
 
 def test_of_two_drivers_that_begin_at_once_at_a_url_one_gives_way(tmp_path, monkeypatch):
-    place = open_store(f"memory://{tmp_path.name}")
+    place = Store(f"memory://{tmp_path.name}")
     other = f"process 1 on another-machine|abc|{time.time()}".encode()
     monkeypatch.setattr(locking.time, "sleep", lambda seconds: place.write("lock", other))
     assert "is being driven by process 1 on another-machine" in refusal(lock(place).__enter__)
@@ -664,4 +664,4 @@ def test_of_two_drivers_that_begin_at_once_at_a_url_one_gives_way(tmp_path, monk
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot write" in refusal(lock(LocalStore(tmp_path / "file" / "run")).__enter__)
+    assert "cannot write" in refusal(lock(Store(tmp_path / "file" / "run")).__enter__)

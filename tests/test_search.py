@@ -11,7 +11,7 @@ from made_tournaments import FEATURES, UPDATE, Made, driver_of, lines, made_up, 
 
 from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS, PPOConfig
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tasks import COST_FACTOR, HIDDEN
 from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
 from finpod.tournament.search import (
@@ -48,7 +48,7 @@ def round_of(scores, **search):
 
 def played(tmp_path, slots=1, pick=lambda running: 0, **plan):
     """The board and the draws of a made-up tournament."""
-    store = LocalStore(tmp_path / f"{slots}-{len(list(tmp_path.iterdir()))}")
+    store = Store(tmp_path / f"{slots}-{len(list(tmp_path.iterdir()))}")
     driver = driver_of(store, plan_of(**plan), Made(slots, pick))
     return driver.run(), list(driver.drawn)
 
@@ -307,7 +307,7 @@ def test_a_lost_agent_is_on_the_board_last_and_its_place_goes_to_another(tmp_pat
     def fate(key, piece):
         return Lost(key, "it fails", True, ValueError("it fails")) if key.startswith("1/") else made_up(piece)
 
-    board = play(LocalStore(tmp_path), plan_of(), Made(2, fate=fate))
+    board = play(Store(tmp_path), plan_of(), Made(2, fate=fate))
     assert board.ranked()[-1].trial == 1
     assert math.isnan(board.log[1].score)
     assert board.log[1].stored is None

@@ -7,7 +7,7 @@ import pytest
 from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of
 
 from finpod.errors import InputError
-from finpod.storage import LocalStore, RemoteStore, open_store
+from finpod.storage import Store
 
 KINDS = ["folder", "file", "memory", "local"]
 """A path, a file URL, an object store without appending, and a file system by fsspec."""
@@ -24,7 +24,7 @@ def url_of(kind, folder):
 
 @pytest.fixture(params=KINDS)
 def store(request, tmp_path):
-    return open_store(url_of(request.param, tmp_path))
+    return Store(url_of(request.param, tmp_path))
 
 
 def full(*arguments, **keywords):
@@ -64,7 +64,7 @@ def test_lines_are_added_to_the_end_and_read_as_one_file(store):
         store.append("seed-0/log.jsonl", b"line %d\n" % i)
     expected = b"".join(b"line %d\n" % i for i in range(12))
     assert store.read("seed-0/log.jsonl") == expected
-    again = open_store(store.where)
+    again = Store(store.where)
     again.append("seed-0/log.jsonl", b"more\n")
     assert again.read("seed-0/log.jsonl") == store.read("seed-0/log.jsonl") == expected + b"more\n"
     store.remove("seed-0/log.jsonl")
@@ -75,7 +75,7 @@ def test_lines_are_added_to_the_end_and_read_as_one_file(store):
 def test_lines_are_added_to_a_file_that_was_written_whole(store):
     store.write("seed-0/log.jsonl", b"copied\n")
     store.append("seed-0/log.jsonl", b"new\n")
-    assert open_store(store.where).read("seed-0/log.jsonl") == b"copied\nnew\n"
+    assert Store(store.where).read("seed-0/log.jsonl") == b"copied\nnew\n"
 
 
 def test_folders_are_listed_and_removed_with_what_is_in_them(store):
@@ -89,37 +89,37 @@ def test_folders_are_listed_and_removed_with_what_is_in_them(store):
     store.write("seed-0/agents/4.pt", b"y")
     assert store.read("seed-0/agents/4.pt") == b"y"
     assert store.read("other/seed-9") == store.read("seed-data/mine.txt") == b"x"
-    assert open_store(f"{store.where}/nowhere").folders("seed-") == []
+    assert Store(f"{store.where}/nowhere").folders("seed-") == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_a_place_is_a_place(kind, tmp_path):
-    whole = open_store(url_of(kind, tmp_path))
-    part = open_store(f"{whole.where}/seed-0")
+    whole = Store(url_of(kind, tmp_path))
+    part = Store(f"{whole.where}/seed-0")
     part.write("log.jsonl", b"x")
     assert whole.read("seed-0/log.jsonl") == b"x"
-    assert open_store(url_of(kind, tmp_path) + "/").where == whole.where
-    assert isinstance(whole, LocalStore if kind in ("folder", "file") else RemoteStore)
+    assert Store(url_of(kind, tmp_path) + "/").where == whole.where
+    assert (whole.folder is None) == (kind in ("memory", "local"))
 
 
 def test_a_file_url_is_the_folder_itself(tmp_path):
-    open_store(f"file://{tmp_path}/a%20b").write("x", b"1")
+    Store(f"file://{tmp_path}/a%20b").write("x", b"1")
     assert (tmp_path / "a b" / "x").read_bytes() == b"1"
-    assert (tmp_path / "a b" / "x") == open_store(tmp_path / "a b").folder / "x"
+    assert (tmp_path / "a b" / "x") == Store(tmp_path / "a b").folder / "x"
     with pytest.raises(InputError, match="file://runs/one names no file of this machine"):
-        open_store("file://runs/one")
+        Store("file://runs/one")
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/run", "s3n4://b"])
 def test_an_unknown_url_is_refused_in_one_line(url):
     with pytest.raises(InputError, match="cannot open") as raised:
-        open_store(url)
+        Store(url)
     assert "\n" not in str(raised.value)
     assert url in str(raised.value)
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_path, monkeypatch):
-    store = open_store(tmp_path)
+    store = Store(tmp_path)
     store.write("agents/1.pt", b"old")
     store.append("log", b"line\n")
     monkeypatch.setattr("os.fsync", full)
@@ -136,7 +136,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_pat
 
 
 def test_a_url_that_cannot_be_written_or_read_is_an_error_that_names_the_file(tmp_path, monkeypatch):
-    store = open_store(f"memory://{tmp_path.name}")
+    store = Store(f"memory://{tmp_path.name}")
     store.append("log", b"line\n")
     monkeypatch.setattr(store, "system", Refusing())
     for act in (
@@ -156,7 +156,7 @@ def test_a_url_that_cannot_be_written_or_read_is_an_error_that_names_the_file(tm
 
 
 def test_folders_in_the_way_are_errors_and_not_tracebacks(tmp_path):
-    store = open_store(tmp_path)
+    store = Store(tmp_path)
     (tmp_path / "agents" / "1.pt").mkdir(parents=True)
     for act in (lambda: store.read("agents/1.pt"), lambda: store.write("agents/1.pt", b"x"),
                 lambda: store.append("agents/1.pt", b"x"), lambda: store.remove("agents/1.pt"),
@@ -169,7 +169,7 @@ def test_folders_in_the_way_are_errors_and_not_tracebacks(tmp_path):
 def test_a_tournament_is_the_same_in_every_kind_of_place(tmp_path, mode):
     boards = []
     for kind in KINDS:
-        store = open_store(url_of(kind, tmp_path / f"{tmp_path.name}-{kind}"))
+        store = Store(url_of(kind, tmp_path / f"{tmp_path.name}-{kind}"))
         plan = plan_of(mode=mode, checkpoint_steps=UPDATE)
         boards.append(lines(play(store, plan, Made())))
         check_log(store, play(store, plan, Made()))  # gone on with, though nothing is left to do

@@ -17,7 +17,7 @@ from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.rl.task import Score
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
 from finpod.tournament.journal import Journal
@@ -58,7 +58,7 @@ def play(tmp_path):
 
     def run(task, plan, config=CONFIG, say=lambda doing, share: None):
         setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, plan=plan)
-        store = LocalStore(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
+        store = Store(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
         engine = InlineEngine(training.run_slice, setup)
         return training.tournament(setup, say, store, Journal(store), engine).board
 

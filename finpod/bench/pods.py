@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from finpod.errors import InputError
-from finpod.storage import LocalStore
+from finpod.storage import Store
 from finpod.workers.engine import Done, Engine, Lost, Place, timed
 
 if TYPE_CHECKING:
@@ -138,13 +138,14 @@ class Instant:
         """Nothing to free."""
 
 
-class Unforced(LocalStore):
+class Unforced(Store):
     """A folder whose log is left to the system to write, for a log that is only made to be read."""
 
     def append(self, name: str, content: bytes) -> None:
         """At the end of the file, on the disk whenever it suits the system."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / name).open("ab") as file:
+        path = Path(self.where) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
             file.write(content)
 
 

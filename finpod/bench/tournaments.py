@@ -33,7 +33,7 @@ from finpod.bench.pods import (
 from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.files import Progress
-from finpod.storage import LocalStore, Store
+from finpod.storage import Store
 from finpod.workers.engine import Engine, InlineEngine
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def driver_lines(entries: int) -> dict[str, Any]:
         made.run()
         (some, before), (all_of_them, after) = held[len(held) // 5], held[-1]
         del made
-        store = LocalStore(Path(folder))
+        store = Store(Path(folder))
         wall, cpu = time.perf_counter(), time.process_time()
         resumed = _asleep(store, Sleepers(Instant(100), 0.0), entries + more, 100, Journal(store))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -210,7 +210,7 @@ def _throughput(pods: int, slices: int, seconds: float) -> float:
 def _sleep(engine: Sleepers, trials: int, agents: int) -> float:
     """Seconds of an asynchronous tournament of pods that sleep."""
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
-        driver = _asleep(LocalStore(Path(folder)), engine, trials, agents)
+        driver = _asleep(Store(Path(folder)), engine, trials, agents)
         begun = time.perf_counter()
         driver.run()
         return time.perf_counter() - begun
@@ -229,7 +229,7 @@ def _one_agent(engine: Noted, update: int, updates: int) -> Took:
     from finpod.tournament.setup import Plan
 
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
-        driver = _driver(LocalStore(Path(folder)), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
+        driver = _driver(Store(Path(folder)), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
         begun = time.perf_counter()
         board = driver.run()
         whole = time.perf_counter() - begun

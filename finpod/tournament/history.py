@@ -13,8 +13,8 @@ import numpy as np
 
 from finpod.errors import CheckpointError, InputError
 from finpod.measures import Array
-from finpod.storage import LocalStore, RemoteStore, Store, open_store
-from finpod.tournament.journal import NAME, Journal
+from finpod.storage import Store
+from finpod.tournament.journal import NAME, parse_log
 from finpod.workers.engine import Place
 
 UNFINISHED = ".unfinished"
@@ -151,7 +151,7 @@ def read_history(run: str | Path) -> History:
     if not any(log.trials for log in read):
         raise InputError(f"{place.where} has just begun, and no agent is drawn yet; look again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
-    if finished and _logs(LocalStore(Path(place.where + UNFINISHED))):
+    if finished and _logs(Store(Path(place.where + UNFINISHED))):
         notes.append(f"an unfinished run of the same name lies in {place.where}{UNFINISHED}")
     return History(name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes))
 
@@ -159,14 +159,14 @@ def read_history(run: str | Path) -> History:
 def _find(run: str) -> tuple[Store, dict[str, int]]:
     """The place of a run, and the names of its logs with their seeds."""
     if "://" in run:
-        place = open_store(run)
+        place = Store(run)
         if logs := _logs(place):
             return place, logs
         raise InputError(
             f"there is no run at {run}; once it is finished, its log lies with its ensemble", argument="run"
         )
     for path in (Path(run), Path(run.rstrip("/") + UNFINISHED)):
-        place = LocalStore(path)
+        place = Store(path)
         if logs := _logs(place):
             return place, logs
     lacks = "holds no log of a tournament" if Path(run).exists() else "does not exist"
@@ -175,10 +175,9 @@ def _find(run: str) -> tuple[Store, dict[str, int]]:
 
 def _logs(place: Store) -> dict[str, int]:
     """Name of each log in a place -> seed of its tournament, by seed."""
-    if isinstance(place, RemoteStore):
+    if place.folder is None:
         folders = place.folders("seed-")
     else:
-        assert isinstance(place, LocalStore)
         folders = [path.parent.name for path in place.folder.glob(f"seed-*/{NAME}")]
     found = {f"{folder}/{NAME}": folder.removeprefix("seed-") for folder in folders}
     if not found:
@@ -204,34 +203,10 @@ def _kept(place: Store, notes: list[str]) -> frozenset[tuple[str, int]]:
         return frozenset()
 
 
-class _Held:
-    """A store of one file that is in memory: what a `Journal` does to it changes nothing on disk."""
-
-    def __init__(self, content: bytes, where: str) -> None:
-        self.content, self.where = content, where
-
-    def read(self, name: str) -> bytes:
-        return self.content
-
-    def names(self, folder: str = "") -> list[str]:
-        return []
-
-    def write(self, name: str, content: bytes) -> None:
-        """Kept back."""
-
-    append = write
-
-    def remove(self, name: str) -> None:
-        """Kept back."""
-
-
 def _read(place: Store, name: str, seed: int, kept: frozenset[tuple[str, int]]) -> Log:
     """One tournament. A last line that is cut short is one that is being written, or was when the driver died."""
     where = f"{place.where}/{name}"
-    try:
-        records = Journal(_Held(place.read(name), where)).records
-    except CheckpointError as error:
-        raise CheckpointError(str(error).replace(f"{where}/{NAME}", where)) from error
+    records, _ = parse_log(place.read(name), where)
     try:
         return _told(records, seed, kept)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from finpod.errors import CheckpointError
 from finpod.files import to_json_line
-from finpod.storage import LocalStore, Store
+from finpod.storage import Store
 
 NAME = "log.jsonl"
 
@@ -55,7 +55,7 @@ class Journal:
         return [record for record in self.records if record["kind"] == kind]
 
     def _cut(self, content: bytes) -> None:
-        if isinstance(self.store, LocalStore):
+        if self.store.folder is not None:
             self.store.write(NAME, content)
         else:  # the damaged line is the last part
             parts = self.store.names(f"{NAME}.parts")

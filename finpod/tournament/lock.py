@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from finpod.errors import FinpodError, InputError
 from finpod.files import locked
-from finpod.storage import LocalStore, Store
+from finpod.storage import Store
 
 LEASE = 120.0
 """Seconds after which the mark of a driver at a URL counts as left behind."""
@@ -23,7 +23,7 @@ SETTLE = 0.2
 @contextmanager
 def lock(place: Store) -> Iterator[None]:
     """Keep a second driver out: by a lock of the file system, which dies with the process, or by a mark at a URL."""
-    if not isinstance(place, LocalStore):
+    if place.folder is None:
         with _lease(place):
             yield
         return

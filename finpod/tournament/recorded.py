@@ -10,16 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finpod.files import to_json_line
 from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.journal import NAME, parse_log
 from finpod.tournament.setup import Plan, completed
-
-if TYPE_CHECKING:
-    from finpod.storage import Place
 
 ASKED = "asked.json"
 """The options of a run that an earlier version began on the command line."""
@@ -85,7 +82,7 @@ def run_entry(
     }
 
 
-def read_recorded(place: Place, logs: Sequence[str]) -> Recorded | None:
+def read_recorded(place: Store, logs: Sequence[str]) -> Recorded | None:
     """The settings of the run whose tournaments lie in the folders `logs` of a place; None if no log has a header yet.
 
     Raises CheckpointError for a log that is damaged.

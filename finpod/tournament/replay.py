@@ -11,7 +11,7 @@ from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.files import to_json_line
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint
-from finpod.storage import open_store
+from finpod.storage import Store
 from finpod.tournament.journal import parse_log
 from finpod.tournament.leaderboard import Leaderboard
 from finpod.tournament.search import Drawn, Generator, Job
@@ -28,7 +28,7 @@ def verify_log(path: str | Path) -> Leaderboard:
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)
     try:
-        content = open_store(folder).read(name)
+        content = Store(folder).read(name)
     except FileNotFoundError as error:
         raise InputError(f"there is no log at {path}; name a file such as OUT/log-0.jsonl", argument="path") from error
     records, _ = parse_log(content, text)

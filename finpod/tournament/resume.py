@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.storage import LocalStore, Place, Store, open_store
+from finpod.storage import Store
 from finpod.tournament.history import FINISHED
 from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
@@ -92,9 +92,9 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
 
 def require_place(
     out: Path, storage: str | None, *, resume: bool, fork: str | Path | None, overwrite: bool
-) -> tuple[Place, bool]:
+) -> tuple[Store, bool]:
     """The place of log and checkpoints, and whether a run lies there; see `unfinished` for what is refused."""
-    place = open_store(storage if storage else out.with_name(out.name + SUFFIX))
+    place = Store(storage if storage else out.with_name(out.name + SUFFIX))
     there = bool(_logs(place))
     if fork is not None:
         if _place_of(fork).where == place.where:
@@ -121,7 +121,7 @@ def unfinished(
     fork: str | Path | None,
     overwrite: bool,
     seeds: Collection[int] = (),
-) -> Iterator[Place]:
+) -> Iterator[Store]:
     """The place of log and checkpoints, for this process alone; removed when the block ends without an error.
 
     An error keeps it, so that the run can be resumed, except for a FinpodError (but EngineError) before any agent has a
@@ -149,7 +149,7 @@ def unfinished(
         _clear(place)
 
 
-def _require_seeds(place: Place, seeds: Collection[int]) -> None:
+def _require_seeds(place: Store, seeds: Collection[int]) -> None:
     """Raise InputError if a tournament that has begun there is of none of the seeds asked for: it would be left lying."""
     begun = [log.removeprefix("seed-") for log in _logs(place)]
     if seeds and (other := [seed for seed in begun if seed not in map(str, seeds)]):
@@ -159,7 +159,7 @@ def _require_seeds(place: Place, seeds: Collection[int]) -> None:
         )
 
 
-def held(place: Place, seed: int) -> bytes:
+def held(place: Store, seed: int) -> bytes:
     """The log of one tournament."""
     return place.read(f"seed-{seed}/{NAME}")
 
@@ -177,7 +177,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
     Raises InputError where there is no unfinished run.
     """
-    place = open_store(storage) if storage else _place_of(run)
+    place = Store(storage) if storage else _place_of(run)
     logs = _logs(place)
     if not logs:
         _refuse_done(run)
@@ -188,7 +188,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 def is_unfinished(run: str, storage: str | None) -> bool:
     """Whether there is a run to go on with."""
     if storage:
-        return bool(_logs(open_store(storage)))
+        return bool(_logs(Store(storage)))
     try:
         return bool(_logs(_place_of(run)))
     except InputError:
@@ -234,7 +234,7 @@ def refuse_finished(out: Path, storage: str | None) -> None:
     """Raise InputError if the output of a run is there, so that what still lies unfinished is left over, or another run."""
     if not is_finished(out):
         return
-    place = open_store(storage if storage else out.parent / (out.name + SUFFIX))
+    place = Store(storage if storage else out.parent / (out.name + SUFFIX))
     logs = _logs(place)
     if not logs:
         _refuse_done(out)
@@ -258,9 +258,9 @@ def is_finished(out: Path) -> bool:
     return any((out / name).is_file() for name in FINISHED)
 
 
-def _place_of(run: str | Path) -> Place:
+def _place_of(run: str | Path) -> Store:
     """The place of an unfinished run by its name, its folder, that of its output, or its URL. Raises InputError if none is."""
-    return open_store(str(run)) if "://" in str(run) else LocalStore(folder_of(run))
+    return Store(run if "://" in str(run) else folder_of(run))
 
 
 def folder_of(run: str | Path) -> Path:
@@ -270,7 +270,7 @@ def folder_of(run: str | Path) -> Path:
     """
     for named in _named(run):
         for folder in (named, named.parent / (named.name + SUFFIX)):
-            if folder.is_dir() and _logs(LocalStore(folder)):
+            if folder.is_dir() and _logs(Store(folder)):
                 return folder
     _refuse_done(run)
     path = Path(run)
@@ -286,16 +286,16 @@ def _named(run: str | Path) -> list[Path]:
     return [path, *([Path("strategies") / path] if path.name == str(run) else [])]
 
 
-def _logs(place: Place) -> list[str]:
+def _logs(place: Store) -> list[str]:
     """The tournaments that have begun there."""
     return [name for name in place.folders("seed-") if name.removeprefix("seed-").isdecimal() and _has_log(place, name)]
 
 
-def _has_log(place: Place, name: str) -> bool:
+def _has_log(place: Store, name: str) -> bool:
     return f"{name}/{NAME}" in place.names(name) or bool(place.names(f"{name}/{NAME}.parts"))
 
 
-def _copy(source: str | Path, place: Place) -> None:
+def _copy(source: str | Path, place: Store) -> None:
     """Copy an unfinished run: first the logs, so that they know of no agent that is not copied, then all that they need."""
     origin = _place_of(source)
     logs = _logs(origin)
@@ -309,7 +309,7 @@ def _copy(source: str | Path, place: Place) -> None:
                     place.write(name, origin.read(name))
 
 
-def _clear(place: Place) -> None:
+def _clear(place: Store) -> None:
     """Remove what a run left, and nothing else."""
     for log in _logs(place):
         place.remove_folder(log)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from finpod.errors import FinpodError, InputError
 from finpod.files import Progress
-from finpod.storage import Store, open_store
+from finpod.storage import Store
 from finpod.tournament.driver import Status, Tournament, Watch
 from finpod.tournament.journal import Journal
 from finpod.tournament.pod import run_slice
@@ -114,7 +114,7 @@ def run(
         entry = run_entry(target.out, target.storage, seeds, record)
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
-            store = open_store(f"{kept.where}/seed-{setup.plan.seed}")
+            store = Store(f"{kept.where}/seed-{setup.plan.seed}")
             remarks = [] if number else [*watchers.remarks]
             journal = open_journal(store, setup.header(), remarks.append, target.fork is not None, entry)
             told = _part(watchers.progress, setup.plan, number, len(setups))
