@@ -87,7 +87,8 @@ def refused(market, layout, kind, named, **_):
         return bool(words)
     blank, numbers = set(names) <= {"NA", "NAN"}, "10107" in names
     if layout.startswith("index") and not named:  # whole numbers without a name may be row numbers
-        return blank or (names == ["10107"] and (kind == "csv" or layout == "index of tickers"))
+        fields = "LAST" in names and len(words) == len(names)  # then they may be fields, one value a row
+        return fields or blank or (names == ["10107"] and (kind == "csv" or layout == "index of tickers"))
     return layout == "field first" and kind == "csv" and not named and (numbers or blank)
 
 

@@ -95,7 +95,7 @@ def test_g02_a_wide_file_whose_first_row_is_empty(read):
     assert {name: values[1:] for name, values in closes(bars).items()} == {"AAA": [10, 11], "BBB": [20, 21]}
 
 
-@pytest.mark.parametrize("levels", [["date", "ticker"], [None, None], ["dt", "firm"], ["Date", None]])
+@pytest.mark.parametrize("levels", [["date", "ticker"], [None, None], ["dt", "firm_id"], ["Date", None]])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("kind", ["text", "numbers"])
 def test_g03_dates_and_names_in_the_row_index(tmp_path, levels, swapped, kind):
@@ -133,6 +133,8 @@ STACKED = {
     ),
     "rows picked": LONG.reset_index().iloc[[5, 1, 0, 2, 4, 3]],
     "columns called Ticker": WIDE.rename_axis("Ticker", axis=1),
+    "categories in the header": WIDE.set_axis(pd.CategoricalIndex(["AAA", "BBB"], name="ticker"), axis=1),
+    "categories in the index": LONG.set_index(LONG.index.set_levels(pd.CategoricalIndex(["AAA", "BBB"]), level=1)),
     "index set and kept": LONG.reset_index().set_index("date", drop=False),
 }
 
@@ -154,7 +156,15 @@ def test_g03_what_pandas_makes_of_a_table(tmp_path, table):
         (WIDE.T, r"has dates in its header; turn it \(frame\.T\)"),
         (LONG.unstack().stack([0, 1]).to_frame(), "one value a row, with its field in the column"),
         (LONG.reset_index().melt(["date", "ticker"]), "one value a row, with its field in the column 'variable'"),
-        (LONG.unstack().stack(0), "has no column close"),
+        (LONG.unstack().stack(0), "one value a row, with its field in the column ''"),
+        (LONG.xs("AAA", level=1).stack().to_frame(), "one value a row, with its field in the column ''"),
+        (LONG.xs("AAA", level=1).melt(ignore_index=False), "one value a row, with its field in the column 'variable'"),
+        (pd.concat({day: LONG.xs("AAA", level=1).reset_index(drop=True) for day in DAYS}), "which may hold tickers"),
+        (
+            LONG.rename({"AAA": 9, "BBB": 10}, level=1).rename_axis(["date", "hour"]),
+            "no column ticker. Its columns are date, hour",
+        ),
+        (LONG.xs("AAA", level=1).rename_axis("ticker", axis=1), "by its columns open, close, and as closes by ticker"),
         (pd.concat({"x": LONG.unstack()}, axis=1), "a header of 3 levels; keep two"),
         (pd.DataFrame(), "no column date"),
         (LONG.reset_index().assign(Date=DAYS[0]), "two columns for date, date and Date, which differ"),
@@ -558,6 +568,21 @@ VENDORS = {
     "MetaTrader": (
         "<DATE>\t<OPEN>\t<CLOSE>\t<TICKVOL>\t<VOL>\n2024.01.02\t9\t10\t5\t0\n2024.01.03\t9\t11\t5\t0\n",
         {"AAA": [10, 11]},
+    ),
+    "Bitstamp": (
+        "Timestamp,Open,High,Low,Close,Volume_(BTC),Weighted_Price\n1704153600,9,11,8,10,5,5\n1704240000,9,11,8,11,5,5\n",
+        {"AAA": [10, 11]},
+    ),
+    "Binance": (
+        "Open time,Open,High,Low,Close,Volume,Close time,Ignore\n1704153600000,9,11,8,10,5,1704239999999,0\n"
+        "1704240000000,9,11,8,11,5,1704326399999,0\n",
+        {"AAA": [10, 11]},
+    ),
+    "Barchart": ("Symbol,Time,Open,Last,%Chg\nAAPL,01/16/2024,9,11,1%\nAAPL,01/12/2024,9,10,1%\n", {"AAPL": [10, 11]}),
+    "Refinitiv": ("Exchange Date,Close,Net,%Chg\n16-Jan-2024,11,1,0.1%\n12-Jan-2024,10,1,0.1%\n", {"AAA": [10, 11]}),
+    "SimFin": (
+        "Ticker;SimFinId;Date;Close;Adj. Close;Dividend\nA;45846;2024-01-02;10;10;\nA;45846;2024-01-03;11;11;\n",
+        {"A": [10, 11]},
     ),
     "NSE": (
         "SYMBOL,SERIES,OPEN,CLOSE,LAST,TIMESTAMP,ISIN,\nTCS,EQ,9,10,8,02-JAN-2024,INE1,\nTCS,EQ,9,11,8,03-JAN-2024,INE1,\n",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -95,7 +95,7 @@ def spelled_out(labels: Sequence[str]) -> list[str]:
     return [_LETTERS.get(label, label) for label in labels] if bars else list(labels)
 
 
-def is_word(label: Any, *words: Sequence[str]) -> bool:
+def is_word(label: Any, *words: Collection[str]) -> bool:
     """Whether the label is one of some words."""
     return any(word(label) in known for known in words)
 

@@ -41,7 +41,7 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
         raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, one row a bar")
     try:
         return _read_parquet(source) if kind == ".parquet" else _read_csv(source, decimal, ticker_column)
-    except (OSError, ValueError, UnicodeDecodeError, pa.ArrowException) as error:
+    except (OSError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{source.name} cannot be read ({first_line(error)}); fetch or export it again") from error
 
 
@@ -98,11 +98,15 @@ def _read_parquet(source: Path) -> pd.DataFrame:
     """A parquet file as a frame with the index that it was written with."""
     try:
         return pd.read_parquet(source)
-    except TypeError:  # pandas wrote the name of an Arrow dtype that it cannot read
+    except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
         table = pq.read_table(source)
         metadata = table.schema.pandas_metadata
         for column in metadata["columns"]:
-            column["numpy_type"] = "object"
+            if column["numpy_type"].endswith("[pyarrow]"):
+                column["numpy_type"] = "object"
+        for level in metadata["column_indexes"]:
+            if level["pandas_type"] == "categorical":
+                level |= {"pandas_type": "unicode", "numpy_type": "object"}
         return table.replace_schema_metadata({"pandas": json.dumps(metadata)}).to_pandas()
 
 

@@ -18,6 +18,7 @@ from finpod.market.columns import (
     Column,
     field_of,
     is_unnamed,
+    is_word,
     listed,
     spelled_out,
     word,
@@ -77,20 +78,19 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     named = [c for c in rest if not (c is tickers or c.unnamed or c.level)]
     if any(c.unnamed and c.kind == "number" and not c.is_whole and not c.level for c in rest):
         raise DataError(f"{name} has a column of numbers without a name; its columns are {listed(columns)}")
-    reading: tuple[str, ...] = ()
+    _check_one_value_a_row(rest, tickers, name)
+    called = frame.columns.nlevels == 1 and is_word(_text(frame.columns.name), TICKERS)
     if pairs:
-        numbers = by_ticker(frame.columns.names, pairs, name)
+        numbers, reading = by_ticker(frame.columns.names, pairs, name), _left_out(named)
     elif tickers is not None:
-        _check_one_value_a_row([c for c in rest if c is not tickers], name)
         numbers, reading = _long(named, tickers, name)
     else:
-        called = isinstance(frame.columns.name, str) and word(frame.columns.name) in TICKERS
         may_name = [c for c in rest if not c.known and _may_name(c)]
         if may_name and (ticker is None or called):
             found = listed(may_name, "a column", "columns")
             text = f"{name} has {found} of unknown meaning, which may hold tickers. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
-        numbers, reading = (_wide(named, name), ()) if called else _without_tickers(named, ticker, name)
+        numbers, reading = (_called_wide(named, name), ()) if called else _without_tickers(named, ticker, name)
     return Layout(dates.values, None if tickers is None else tickers.values, numbers, tuple(columns), reading)
 
 
@@ -173,8 +173,7 @@ def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column:
     unnamed = [c for c in columns if c.unnamed and c.kind == "text"]
     levels = [c for c in columns if c.level]
     if dates.level and len(levels) == 1 and levels[0] not in unnamed:  # by elimination
-        numbers = levels[0].kind == "whole" and bool(levels[0].values.duplicated().any())
-        unnamed += levels if numbers or levels[0].kind == "text" else []
+        unnamed += [level for level in levels if not level.known and _tells_apart(level)]
     if len(unnamed) > 1:
         raise DataError(
             f"{name} has {len(unnamed)} columns without a name that hold text; call that of the tickers ticker"
@@ -195,6 +194,14 @@ def _check_identifiers(columns: Sequence[Column], name: str) -> None:
                 f"the latter, {values[0]} and {values[1]}; say with ticker_column= which of them tells the names apart",
                 argument="ticker_column",
             )
+
+
+def _tells_apart(level: Column) -> bool:
+    """Whether a level of a row index beside the dates may hold tickers: text, or numbers other than 0, 1, 2, ... of rows."""
+    if level.kind != "whole" or not (level.unnamed or level.word.endswith(("id", "code"))):
+        return level.kind == "text"
+    numbers = {int(number) for number in level.values.unique()}
+    return numbers != set(range(len(numbers))) and len(numbers) < len(level.values)
 
 
 def _may_name(column: Column) -> bool:
@@ -234,7 +241,7 @@ def _is_close_of_a_ticker(column: Column, fields: Mapping[str, Column]) -> bool:
     """Whether an unknown column beside a close may be the close of a ticker: by a label such as Close_AAPL, or as AAPL where
     the close has a name such as LAST, without an open, a high and a low."""
     parts = split_label(column.label)
-    if parts is not None and field_of(parts[0]) == "close":
+    if parts is not None and field_of(parts[0]) == "close" and not is_word(parts[0], ANY_PRICE):
         return True
     only_price = fields["close"].word in ANY_PRICE and not {"open", "high", "low"} <= set(fields)
     return only_price and is_ticker(normal_ticker(column.label))
@@ -260,23 +267,37 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 def _told(fields: Mapping[str, Column], columns: Sequence[Column]) -> tuple[str, ...]:
     """For `reading`: which column the closes are from, where that is not its name, and which columns are not read."""
     close = fields["close"]
-    other = [c for c in columns if not c.known and c.kind != "blank" and c is not close]
     closes = () if field_of(close.label) and close.word not in ANY_PRICE else (f"closes read from {close.label}",)
-    return (*closes, *([listed(other, "left out the column", "left out the columns")] if other else []))
+    return (*closes, *_left_out([column for column in columns if column is not close]))
 
 
-def _check_one_value_a_row(columns: Sequence[Column], name: str) -> None:
+def _left_out(columns: Sequence[Column]) -> tuple[str, ...]:
+    """For `reading`: the columns whose meaning is unknown."""
+    unknown = [column for column in columns if not column.known and column.kind != "blank"]
+    return (listed(unknown, "left out the column", "left out the columns"),) if unknown else ()
+
+
+def _check_one_value_a_row(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
     """Raise DataError for a table with the name of a field in each row."""
     for column in columns:
-        if (
-            column.kind == "text"
-            and (column.unnamed or not column.known)
-            and all(map(field_of, column.values.unique()))
-        ):
-            raise DataError(
-                f"{name} has one value a row, with its field in the column {column.label!r}; make a column of each field "
-                "(frame.pivot)"
-            )
+        if (column.unnamed or not column.known) and column.kind == "text":
+            fields = {field_of(text) for text in column.texts}
+            if None not in fields and (column is not tickers or "close" in fields):
+                raise DataError(
+                    f"{name} has one value a row, with its field in the column {column.label!r}; make a column of each field "
+                    "(frame.pivot)"
+                )
+
+
+def _called_wide(columns: Sequence[Column], name: str) -> Numbers:
+    """(close, ticker) -> values, of a table whose index of columns is called ticker. Raises DataError for one of bars."""
+    fields = _fields(columns, name)
+    if len(fields) > 1 and "close" in fields and fields["close"].word not in ANY_PRICE:
+        raise DataError(
+            f"{name} can be read as bars of one name, by its columns {listed([*fields.values()])}, and as closes by ticker, "
+            "by the name of the index of its columns; take that name away"
+        )
+    return _wide(columns, name)
 
 
 def _wide(columns: Sequence[Column], name: str) -> Numbers:

@@ -46,8 +46,7 @@ def tidy_bars(
     """
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     if layout.one_name and ticker is None:
-        text = f"{name} has no column ticker (give ticker= for the bars of one name, or ticker_column=)"
-        raise DataError(text, argument="ticker")
+        raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
     return tidy_layout(layout, mark_of(layout, decimal, name), name=name, ticker=ticker, day_first=day_first)
 
 
