@@ -257,6 +257,12 @@ def test_g04_ticker_is_for_one_name(read):
     for text in (NAMED.format("ticker"), "Date,AAA,BBB\n2024-01-02,1,2\n"):
         refuses(lambda text=text: read(text, ticker="ZZZ"), InputError, "ticker is 'ZZZ', and AAA.csv holds 2 names")
     assert closes(read("Date,AAA\n2024-01-02,1\n", ticker="zzz")) == {"ZZZ": [1]}
+    assert closes(
+        read(
+            NAMED.format("ticker").replace("BBB", "aaa").replace("02,aaa", "04,aaa").replace("03,aaa", "05,aaa"),
+            ticker="ZZZ",
+        )
+    ) == {"ZZZ": [1, 2, 10, 20]}
     assert closes(tidy_bars(LONG.xs("AAA", level=1, drop_level=False), ticker="zzz")) == {"ZZZ": [1, 2, 3]}
 
 

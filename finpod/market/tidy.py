@@ -128,9 +128,10 @@ def _tickers_of(layout: Layout, ticker: str | None, file_ticker: str | None, nam
     if len(tickers.names.categories) > 1:
         raise InputError(
             f"ticker is {ticker!r}, and {name} holds {len(tickers.names.categories)} names, such as "
-            f"{' and '.join(tickers.names.categories[:2])}; leave ticker out"
+            f"{' and '.join(tickers.names.categories[:2])}; leave ticker out",
+            argument="ticker",
         )
-    return Tickers(*(column.rename_categories([normal_ticker(ticker)]) for column in tickers))
+    return Tickers(tickers.names.rename_categories([normal_ticker(ticker)]), tickers.written)
 
 
 def _values(layout: Layout, mark: str, name: str) -> dict[str, Array]:
