@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod import runs
-from finpod.files import Progress, require_free
+from finpod.files import ENSEMBLE, Progress, require_free
 from finpod.market.ledger import Costs
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run_demo(*, overwrite: bool = False, progress: Progress | None = None) -> De
     say = progress or (lambda doing, share: None)
     overwrite = overwrite or _is_own(runs.BACKTESTS / NAME)
     outputs = runs.plan_outputs(NAME, overwrite=overwrite)
-    require_free(STRATEGY, overwrite, "ensemble.json")
+    require_free(STRATEGY, overwrite, ENSEMBLE)
     market = finpod.sample_market()
     ensemble = finpod.train(
         "stocks",

@@ -15,7 +15,7 @@ import torch
 from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
-from finpod.files import new_folder, to_json, write_bytes, write_text
+from finpod.files import ENSEMBLE, new_folder, to_json, write_bytes, write_text
 from finpod.market.data import MarketData
 from finpod.market.features import FEATURES, column_of, name_of
 from finpod.market.ledger import Costs
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from finpod.strategy import Decision
 
 FORMAT = "finpod ensemble 2"
-MANIFEST = "ensemble.json"
 RECENT = 63
 """Sessions over which the 'recent' choice compares its members, as in Yang et al. 2020; and how long it keeps to one."""
 
@@ -198,7 +197,7 @@ class Ensemble(Strategy):
             }
             for file, stored in beside.items():
                 write_bytes(fresh / file, stored)
-            write_text(fresh / MANIFEST, to_json(content))
+            write_text(fresh / ENSEMBLE, to_json(content))
         return folder
 
 
@@ -208,11 +207,11 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
     Raises CheckpointError, naming the file, for a foreign, older or damaged folder.
     """
     try:
-        content = json.loads((folder / MANIFEST).read_text())
+        content = json.loads((folder / ENSEMBLE).read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is not a trained folder: cannot read {MANIFEST}; train again") from error
+        raise CheckpointError(f"{folder} is not a trained folder: cannot read {ENSEMBLE}; train again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{folder / MANIFEST} is not of this version of finpod ({FORMAT}); train again")
+        raise CheckpointError(f"{folder / ENSEMBLE} is not of this version of finpod ({FORMAT}); train again")
     try:
         members = [Checkpoint.load(folder / Path(str(file)).name) for file in content["members"]]
         return Ensemble(

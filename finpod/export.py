@@ -17,8 +17,6 @@ from finpod.result import BacktestResult
 
 Format = Literal["csv", "parquet"]
 
-MARKER = "export.json"
-"""What marks a folder as an export: what it holds, what was left out and how to read it."""
 READ = {
     "csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0])",
     "parquet": "pd.read_parquet(FILE)",
@@ -91,7 +89,7 @@ def export(
     with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
         for name, table in tables.items():
             files.write_bytes(fresh / f"{name}.{format}", _encoded(pd.DataFrame(table), format))
-        files.write_text(fresh / MARKER, files.to_json(_description(result, tables, series.notes, format)))
+        files.write_text(fresh / files.EXPORT, files.to_json(_description(result, tables, series.notes, format)))
     return series.notes
 
 

@@ -17,14 +17,22 @@ import numpy as np
 
 from finpod.errors import InputError
 
-OWN = {
-    "ensemble.json": ("a trained folder", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
-    "trained.json": ("a trained run", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
-    "result.json": ("a backtest", re.compile(r"run\.json|(returns|trades)\.csv|(weights|fan)\.parquet|SHA256SUMS")),
-    "manifest.json": ("a snapshot", re.compile(r"bars\.parquet")),
-    "export.json": ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
+ENSEMBLE = "ensemble.json"
+RESULT = "result.json"
+SNAPSHOT = "manifest.json"
+EXPORT = "export.json"
+TRAINED = "trained.json"
+WALK_FORWARD = "walkforward.json"
+KINDS = {
+    ENSEMBLE: ("a trained folder", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
+    TRAINED: ("a trained run", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
+    RESULT: ("a backtest", re.compile(r"run\.json|(returns|trades)\.csv|(weights|fan)\.parquet|SHA256SUMS")),
+    SNAPSHOT: ("a snapshot", re.compile(r"bars\.parquet")),
+    EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
 }
-"""What marks a folder as an output of finpod: what that is called, and the names of what else such a folder may hold."""
+"""The file that marks a folder as an output of finpod -> what messages call it, and the names of its other files."""
+UNFINISHED = ".unfinished"
+"""Ends the name of the folder of an unfinished run, which lies beside its output."""
 
 Progress = Callable[[str, float], None]
 """A function that is told the step at work and the share of the whole that is done, from 0 to 1."""
@@ -67,7 +75,7 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
     """Raise InputError unless the folder `path` may be made; to be asked before anything long is computed.
 
     With `overwrite` it may replace a folder that is empty or holds nothing but one output of finpod, of the kind that
-    `marker` names (see `OWN`; any kind if None). It may never be the current folder or one above it.
+    `marker` names (see `KINDS`; any kind if None). It may never be the current folder or one above it.
     """
     try:
         here = Path.cwd()
@@ -106,7 +114,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             try:
                 yield temporary
                 temporary.chmod(0o755)
-                require_free(path, overwrite, next((name for name in OWN if (temporary / name).exists()), None))
+                require_free(path, overwrite, next((name for name in KINDS if (temporary / name).exists()), None))
                 if os.path.lexists(path):
                     _swap(path, temporary)
                 else:
@@ -180,15 +188,15 @@ def _require_own(path: Path, marker: str | None) -> None:
             f"{path} is not a folder, so overwrite=True does not replace it; move it away or choose another name"
         )
     held = sorted(entry.name for entry in path.iterdir())
-    found = next((name for name in OWN if name in held and marker in (None, name)), None)
+    found = next((name for name in KINDS if name in held and marker in (None, name)), None)
     if held and found is None:
-        kind = "an output of finpod" if marker is None else OWN[marker][0]
+        kind = "an output of finpod" if marker is None else KINDS[marker][0]
         raise InputError(
             f"{path} is not {kind} (it holds {held[0]!r}), so overwrite=True does not replace it; choose another name"
         )
     if found is None:
         return
-    kind, others = OWN[found]
+    kind, others = KINDS[found]
     for name in held:
         if (name != found and not others.fullmatch(name)) or (path / name).is_dir():
             raise InputError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
 from finpod.evidence.baselines import BASELINES
+from finpod.files import ENSEMBLE, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.strategy import BUILT_IN, Strategy
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 KNOWN: dict[str, type[Strategy]] = {**BUILT_IN, **BASELINES}
 """The strategies that can be loaded by name."""
-ENSEMBLE = "ensemble.json"
-"""What marks a folder as a trained one."""
-WALK_FORWARD = "walkforward.json"
-"""What marks one that holds a trained folder for each segment of a walk-forward."""
 StrategyLike = Strategy | str | PathLike[str]
 """What is taken as a strategy: a Strategy, the name of a built-in one, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod.errors import FinpodError, InputError, ReportWarning, first_line
-from finpod.files import BACKTESTS, parents_of, require_free, require_free_file, versions
+from finpod.files import BACKTESTS, RESULT, parents_of, require_free, require_free_file, versions
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -46,7 +46,7 @@ def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> 
     """
     word = plain_word(name)
     outputs = Outputs(BACKTESTS / word, REPORTS / f"{word}.html" if report else None)
-    require_free(outputs.folder, overwrite, "result.json")
+    require_free(outputs.folder, overwrite, RESULT)
     if outputs.report is not None:
         require_free_file(outputs.report, overwrite)
     return outputs

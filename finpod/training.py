@@ -13,10 +13,9 @@ from typing import Any, overload
 
 from finpod.decisions import decisions_of
 from finpod.devices import pick_device
-from finpod.ensemble import MANIFEST as ENSEMBLE
 from finpod.ensemble import Ensemble
 from finpod.errors import InputError, did_you_mean
-from finpod.files import require_free
+from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, name_of
 from finpod.market.ledger import Costs
@@ -29,7 +28,7 @@ from finpod.tournament.driver import Watch
 from finpod.tournament.provenance import Run, provenance
 from finpod.tournament.search import Search
 from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup, require_count
-from finpod.tournament.trained_run import MANIFEST, TrainedRun, save_run
+from finpod.tournament.trained_run import TrainedRun, save_run
 from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
 
 __all__ = ["Plan", "Pods", "Search", "Stop", "TrainedRun", "train"]
@@ -110,7 +109,7 @@ def train(
     plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, steps=steps, seed=seed)
     kind = require_learner(learner)
     target = Destination(out=Path(out), storage=storage, resume=resume, fork=fork, overwrite=overwrite)
-    require_free(target.out, overwrite, ENSEMBLE if isinstance(task, str) else MANIFEST)
+    require_free(target.out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
     here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip

@@ -14,7 +14,8 @@ from made_results import make_result, trained
 
 import finpod
 from finpod.errors import InputError
-from finpod.export import MARKER, PyfolioInputs, export, how_to_read, to_pyfolio
+from finpod.export import PyfolioInputs, export, how_to_read, to_pyfolio
+from finpod.files import EXPORT
 from finpod.market.data import MarketData
 from finpod.strategy import EqualWeight
 
@@ -43,7 +44,7 @@ def result(market):
 
 def read_all(folder):
     """Every file of an export by the line of Python that export.json gives for it."""
-    described = json.loads((folder / MARKER).read_text())
+    described = json.loads((folder / EXPORT).read_text())
     here = {"pd": pd}
     return {
         file.partition(".")[0]: eval(line.replace(f"'{file}'", repr(str(folder / file))), here)
@@ -73,7 +74,7 @@ def test_files_hold_what_memory_holds(result, tmp_path, form):
     found, expected = read_all(tmp_path / "out"), to_pyfolio(result)
     assert set(found) == {"returns", "positions", "transactions", "benchmark", "equal_weight"}
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
-        [MARKER, *(f"{name}.{form}" for name in found)]
+        [EXPORT, *(f"{name}.{form}" for name in found)]
     )
     for name, table in found.items():
         assert_same(table, getattr(expected, name))
@@ -283,7 +284,7 @@ def test_equal_results_give_equal_bytes(tmp_path):
 def test_the_description_carries_the_warnings(tmp_path):
     made = trained(30)
     export(made, tmp_path / "out")
-    described = json.loads((tmp_path / "out" / MARKER).read_text())
+    described = json.loads((tmp_path / "out" / EXPORT).read_text())
     assert described["warnings"] == [asdict(warning) for warning in made.warnings]
     assert described["start"] == "2017-01-03"
     assert "tz_localize(None)" in described["dates"]

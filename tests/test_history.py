@@ -16,8 +16,7 @@ from made_markets import random_market
 from finpod.errors import CheckpointError, InputError
 from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
-from finpod.tournament import resume
-from finpod.tournament.history import UNFINISHED, Trial, read_history
+from finpod.tournament.history import Trial, read_history
 from finpod.tournament.journal import Journal
 from finpod.tournament.setup import Plan
 from finpod.tournament.standing import differing, lineage, luck, ranked
@@ -159,10 +158,6 @@ def test_what_train_leaves_is_read(tmp_path):
     assert sum(one.kept for one in history.trials) == 1
     assert np.array_equal(history.trials[0].returns, ensemble.log[0]["returns"])
     assert all(one.places and one.places[-1].ended > one.places[0].started for one in history.trials)
-
-
-def test_the_folder_of_an_unfinished_run_is_called_alike_everywhere():
-    assert UNFINISHED == resume.SUFFIX
 
 
 def test_a_changed_header_is_told(tmp_path):

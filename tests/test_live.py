@@ -11,8 +11,8 @@ from rich.console import Console
 
 from finpod.cli import console, live
 from finpod.cli.live import View, clock
+from finpod.files import UNFINISHED
 from finpod.storage import Store
-from finpod.tournament.history import UNFINISHED
 from finpod.tournament.setup import Plan, Stop
 
 

@@ -20,7 +20,7 @@ from finpod import files
 from finpod.errors import InputError, did_you_mean, first_line
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
-from finpod.files import BACKTESTS, new_folder, write_text
+from finpod.files import BACKTESTS, RESULT, new_folder, write_text
 from finpod.market.ledger import Costs
 from finpod.records import Audit, Event, ResultWarning, records
 from finpod.result import BacktestResult
@@ -28,7 +28,7 @@ from finpod.result import BacktestResult
 FORMAT = 3
 SUMS = "SHA256SUMS"
 """File of a saved run that tells whether the others are as they were written."""
-SUMMED = ("fan.parquet", "result.json", "returns.csv", "trades.csv", "weights.parquet")
+SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
 """Files it is of; run.json differs from run to run."""
 PLAIN: dict[str, tuple[type, ...]] = {
     "strategy": (str,),
@@ -94,7 +94,7 @@ def save(
     (unless `overwrite`) or cannot be written.
     """
     with new_folder(folder, overwrite=overwrite) as fresh:
-        write_text(fresh / "result.json", to_json(result))
+        write_text(fresh / RESULT, to_json(result))
         write_text(fresh / "run.json", files.to_json(run or {}))
         curves = pd.DataFrame(
             {
@@ -144,10 +144,10 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
     """
     source = run_folder(run)
     try:
-        content = json.loads((source / "result.json").read_text())
+        content = json.loads((source / RESULT).read_text())
         found = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        runs = [path.parent.name for path in sorted(BACKTESTS.glob("*/result.json")) if path.parent != source]
+        runs = [path.parent.name for path in sorted(BACKTESTS.glob(f"*/{RESULT}")) if path.parent != source]
         fix = did_you_mean(source.name, runs, f"give a run: its folder, or its name under {BACKTESTS}/")
         raise InputError(f"{source} holds no backtest result ({_reason(error)}); {fix}") from error
     if found != FORMAT:
@@ -170,7 +170,7 @@ def _reason(error: Exception) -> str:
 def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
     for name, kinds in PLAIN.items():
         if not isinstance(content[name], kinds) or (isinstance(content[name], bool) and bool not in kinds):
-            raise ValueError(f"result.json: {name} is {content[name]!r:.60}")
+            raise ValueError(f"{RESULT}: {name} is {content[name]!r:.60}")
     csv: dict[str, Any] = {"parse_dates": ["date"], "float_precision": "round_trip"}
     curves = _numeric(pd.read_csv(source / "returns.csv", index_col="date", **csv), "returns.csv")
     curves.index = pd.DatetimeIndex(curves.index).as_unit("ns")
@@ -255,7 +255,7 @@ def _differences(result: BacktestResult, content: Mapping[str, Any]) -> Iterator
     ]
     for name, found, said in facts:
         if not _agrees(found, said):
-            yield f"{name} is {said} in result.json, but {found} in the files beside it"
+            yield f"{name} is {said} in {RESULT}, but {found} in the files beside it"
 
 
 def _changes(source: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ import typer
 from finpod import runs
 from finpod.cli import console, options
 from finpod.errors import InputError
-from finpod.files import require_free, require_free_file
+from finpod.files import EXPORT, require_free, require_free_file
 
 Runs = Annotated[
     list[str], typer.Argument(metavar="RUN...", help="Two runs or more: folders, or names under backtests/.")
@@ -62,15 +62,15 @@ def export(
     """Write a saved run as pyfolio, empyrical and quantstats read it: returns, positions, transactions, benchmark."""
     import finpod
     from finpod.backtesting.result_io import run_folder
-    from finpod.export import MARKER, how_to_read
     from finpod.export import export as exported
+    from finpod.export import how_to_read
 
     place = run_folder(folder)
     target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"
-    require_free(target, overwrite, MARKER)
+    require_free(target, overwrite, EXPORT)
     with console.progress("writing"):
         notes = exported(finpod.load_result(place), target, format=form, overwrite=overwrite)
-    files = sorted(path.name for path in target.iterdir() if path.name != MARKER)
+    files = sorted(path.name for path in target.iterdir() if path.name != EXPORT)
     if as_json:
         console.show_json({"folder": target, "files": {file: how_to_read(file) for file in files}, "notes": notes})
         return

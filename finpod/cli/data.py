@@ -9,7 +9,7 @@ import typer
 
 from finpod.cli import console, options
 from finpod.errors import InputError
-from finpod.files import require_free
+from finpod.files import SNAPSHOT, require_free
 from finpod.runs import plain_word
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _load(market: str, members: str | None, benchmark: str, calendar: str, **rea
 def _target(name: str, overwrite: bool) -> Path:
     """Where the snapshot goes, refused before any work if it may not."""
     target = options.DATA / plain_word(name)
-    require_free(target, overwrite, "manifest.json")
+    require_free(target, overwrite, SNAPSHOT)
     return target
 
 

@@ -14,7 +14,7 @@ import typer
 from finpod import runs
 from finpod.cli import console, options
 from finpod.errors import InputError
-from finpod.files import require_free_file
+from finpod.files import UNFINISHED, require_free_file
 
 if TYPE_CHECKING:
     from finpod.tournament.history import History, Trial
@@ -197,8 +197,6 @@ def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
 
 def _place(run: str) -> str:
     """A run as it is looked for: a bare word means the one of that name in strategies/, if it is there."""
-    from finpod.tournament.history import UNFINISHED
-
     path, kept = Path(run), STRATEGIES / run
     bare = "://" not in run and path.name == run and run not in ("", ".", "..")
     inside = any(place.exists() for place in (kept, kept.with_name(kept.name + UNFINISHED))) if bare else False

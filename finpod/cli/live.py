@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from finpod.files import UNFINISHED
+
 if TYPE_CHECKING:
     from finpod.tournament.driver import Status
 
@@ -206,6 +208,4 @@ def shown(console: Console) -> Iterator[View]:
 
 def unfinished(run: Path) -> bool:
     """Whether a run that was cut short can be gone on with."""
-    from finpod.tournament.history import UNFINISHED
-
     return run.with_name(run.name + UNFINISHED).is_dir()

@@ -16,7 +16,7 @@ from finpod.cli import console, options
 from finpod.cli.leaderboard import TOP
 from finpod.cli.recorded import OF_COSTS, OF_PLAN, recorded_options
 from finpod.errors import InputError, did_you_mean
-from finpod.files import require_free
+from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
 
@@ -160,7 +160,7 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
     from finpod.tournament.training import Pods
 
     out, is_stocks = Path(given["out"]), given["task"] == STOCKS
-    require_free(out, given["overwrite"], "ensemble.json" if is_stocks else "trained.json")
+    require_free(out, given["overwrite"], ENSEMBLE if is_stocks else TRAINED)
     plain_word(out.resolve().name)
     plan, costs, count = checked(given, recorded)
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],

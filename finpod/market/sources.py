@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from finpod.errors import InputError
+from finpod.files import SNAPSHOT
 from finpod.market.clean import NO_BENCHMARK, NO_CALENDAR, build_market
 from finpod.market.data import MarketData
 from finpod.market.extra_tables import Extra, with_extra
@@ -23,7 +24,7 @@ from finpod.market.layouts import Layout, recognise
 from finpod.market.parsing import normal_ticker
 from finpod.market.renames import Rename, Renames
 from finpod.market.sample import sample_market
-from finpod.market.store import MANIFEST, load_snapshot
+from finpod.market.store import load_snapshot
 from finpod.market.tidy import join_bars, mark_of, tidy_bars, tidy_layout
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo import fetch_market
@@ -80,7 +81,7 @@ def load_market(
     origin = _origin(dict(locals()))
     index = _index_of(members)
     path = path.to_frame() if isinstance(path, pd.Series) else path
-    if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / MANIFEST).is_file()):
+    if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
         sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
         calendar = None if sessions == NO_CALENDAR else sessions
@@ -168,7 +169,7 @@ def read_bars(
         files = files_of(source)
         if not files:
             raise InputError(
-                f"{source} holds no snapshot (no {MANIFEST}) and no parquet or CSV file; give a folder that has one"
+                f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
             )
         if ticker is not None:
             raise InputError(f"ticker={ticker} names one file; the files of the folder {source} are named for theirs")

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.files import locked, new_folder, to_json, write_bytes, write_text
+from finpod.files import SNAPSHOT, locked, new_folder, to_json, write_bytes, write_text
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData
 
 FORMAT = 1
-BARS, MANIFEST = "bars.parquet", "manifest.json"
+BARS = "bars.parquet"
 _TABLES = ("open", "high", "low", "close", "volume", "factor", "member")
 _PERIODS = ("periods_per_year", "sessions_per_year")
 _BENCHMARK = ("benchmark_close", "benchmark_open")
@@ -75,13 +75,13 @@ def _write(target: Path, columns: dict[str, Any], content: dict[str, Any], overw
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, compression="zstd")
         write_bytes(fresh / BARS, buffer.getvalue())
-        write_text(fresh / MANIFEST, to_json(content))
+        write_text(fresh / SNAPSHOT, to_json(content))
 
 
 def _holds(target: Path, content: dict[str, Any]) -> bool:
     """Whether the folder has this content, whenever it was written, and whole."""
     try:
-        there = json.loads((target / MANIFEST).read_text())
+        there = json.loads((target / SNAPSHOT).read_text())
         same = json.loads(to_json({**content, "created": there["created"]})) == there
         return same and _load(target).content_hash == content["hash"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -99,12 +99,12 @@ def load_snapshot(folder: str | Path) -> MarketData:
 
 
 def _load(source: Path) -> MarketData:
-    if not (source / MANIFEST).is_file():
+    if not (source / SNAPSHOT).is_file():
         raise InputError(
-            f"{source} holds no snapshot (no {MANIFEST}); give a folder under data/, or a parquet or CSV file"
+            f"{source} holds no snapshot (no {SNAPSHOT}); give a folder under data/, or a parquet or CSV file"
         )
     try:
-        content = json.loads((source / MANIFEST).read_text())
+        content = json.loads((source / SNAPSHOT).read_text())
         if content["format"] != FORMAT:
             raise DataError(
                 f"{source} has snapshot format {content['format']}, this finpod reads {FORMAT}; make it again"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod import __version__
+from finpod import files
 from finpod.errors import CheckpointError, InputError
-from finpod.files import write_bytes
 from finpod.rl.policy import POLICIES, Policy
 
 FORMAT = "finpod snapshot 1"
@@ -84,7 +82,7 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        write_bytes(path, self.to_bytes())
+        files.write_bytes(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -121,12 +119,7 @@ def spec_of(policy: Policy) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what figures of a training depend on."""
-    return {
-        "finpod": __version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    return files.versions("finpod", "numpy", "python", "torch")
 
 
 def _plain(value: Any) -> Any:

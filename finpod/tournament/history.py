@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finpod.errors import CheckpointError, InputError
+from finpod.files import ENSEMBLE, TRAINED, UNFINISHED
 from finpod.measures import Array
 from finpod.storage import Store
 from finpod.tournament.journal import NAME, parse_log
 from finpod.workers.engine import Place
 
-UNFINISHED = ".unfinished"
-"""Of the folder beside the output, in which the log of an unfinished run lies."""
-FINISHED = ("ensemble.json", "trained.json")
+FINISHED = (ENSEMBLE, TRAINED)
 """Files that mark the output of a finished run: of stocks, and of other tasks."""
 CONSTANT = ("agent_id", "seed", "config")
 """What a trial's settings hold that is not a setting by itself."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
+from finpod.files import UNFINISHED
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
 from finpod.tournament.journal import NAME, Journal
@@ -16,8 +17,6 @@ from finpod.tournament.lock import lock
 from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
 from finpod.tournament.setup import LEVELS, completed
 
-SUFFIX = ".unfinished"
-"""Of the folder beside the output, in which log and checkpoints lie until the end."""
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
         "undefined.")  # fmt: skip
 """Settings that may change from one driver to the next, for no agent depends on them."""
@@ -94,7 +93,7 @@ def require_place(
     out: Path, storage: str | None, *, resume: bool, fork: str | Path | None, overwrite: bool
 ) -> tuple[Store, bool]:
     """The place of log and checkpoints, and whether a run lies there; see `unfinished` for what is refused."""
-    place = Store(storage if storage else out.with_name(out.name + SUFFIX))
+    place = Store(storage if storage else out.with_name(out.name + UNFINISHED))
     there = bool(_logs(place))
     if fork is not None:
         if _place_of(fork).where == place.where:
@@ -215,14 +214,14 @@ def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, 
     goal = beside if out is None else Path(out)
     if goal is None:
         raise InputError(
-            f"{folder} does not end in {SUFFIX}, so its name does not tell where the ensemble goes; give out="
+            f"{folder} does not end in {UNFINISHED}, so its name does not tell where the ensemble goes; give out="
         )
     return {"out": goal, "storage": None if beside is not None and _same(goal, beside) else str(folder)}
 
 
 def _output_of(folder: Path) -> Path | None:
     """The output beside the folder of an unfinished run; None if it is not named after one."""
-    word = folder.name.removesuffix(SUFFIX)
+    word = folder.name.removesuffix(UNFINISHED)
     return folder.with_name(word) if word and word != folder.name else None
 
 
@@ -234,7 +233,7 @@ def refuse_finished(out: Path, storage: str | None) -> None:
     """Raise InputError if the output of a run is there, so that what still lies unfinished is left over, or another run."""
     if not is_finished(out):
         return
-    place = Store(storage if storage else out.parent / (out.name + SUFFIX))
+    place = Store(storage if storage else out.parent / (out.name + UNFINISHED))
     logs = _logs(place)
     if not logs:
         _refuse_done(out)
@@ -269,12 +268,12 @@ def folder_of(run: str | Path) -> Path:
     Raises InputError if there is none.
     """
     for named in _named(run):
-        for folder in (named, named.parent / (named.name + SUFFIX)):
+        for folder in (named, named.parent / (named.name + UNFINISHED)):
             if folder.is_dir() and _logs(Store(folder)):
                 return folder
     _refuse_done(run)
     path = Path(run)
-    tried = path.parent / (path.name.removesuffix(SUFFIX) + SUFFIX)
+    tried = path.parent / (path.name.removesuffix(UNFINISHED) + UNFINISHED)
     raise InputError(
         f"there is no unfinished run at {tried}; name the folder it was to go to, and its storage= if it had one"
     )

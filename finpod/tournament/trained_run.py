@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finpod.errors import CheckpointError, InputError
-from finpod.files import new_folder, to_json, write_bytes, write_text
+from finpod.files import TRAINED, new_folder, to_json, write_bytes, write_text
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import Policy
 from finpod.rl.task import Task
@@ -16,7 +16,6 @@ from finpod.tournament.history import Trial, read_history
 from finpod.tournament.standing import ranked
 
 FORMAT = "finpod trained run 1"
-MANIFEST = "trained.json"
 
 
 class TrainedRun:
@@ -30,18 +29,18 @@ class TrainedRun:
         """Read a finished run. Raises CheckpointError, naming the file, for a folder that is not one."""
         self.folder, self.task = Path(folder), task
         try:
-            content = json.loads((self.folder / MANIFEST).read_text())
+            content = json.loads((self.folder / TRAINED).read_text())
         except (OSError, ValueError) as error:
             raise CheckpointError(
-                f"{self.folder} is not a trained run: cannot read {MANIFEST}; give the folder that train wrote"
+                f"{self.folder} is not a trained run: cannot read {TRAINED}; give the folder that train wrote"
             ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise CheckpointError(f"{self.folder / MANIFEST} is not of this version of finpod ({FORMAT}); train again")
+            raise CheckpointError(f"{self.folder / TRAINED} is not of this version of finpod ({FORMAT}); train again")
         try:
             self.provenance: dict[str, Any] = dict(content["provenance"])
             self.files, self.trials = tuple(map(str, content["members"])), int(content["trials"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.folder / MANIFEST} lacks {error}; it is not whole, train again") from error
+            raise CheckpointError(f"{self.folder / TRAINED} lacks {error}; it is not whole, train again") from error
 
     @property
     def name(self) -> str:
@@ -95,5 +94,5 @@ def save_run(
         for file, content in logs.items():
             write_bytes(fresh / file, content)
         manifest = {"format": FORMAT, "members": files, "trials": trials, "provenance": provenance}
-        write_text(fresh / MANIFEST, to_json(manifest))
+        write_text(fresh / TRAINED, to_json(manifest))
     return folder

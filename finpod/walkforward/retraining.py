@@ -7,18 +7,16 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import finpod
 from finpod.backtester import backtest
 from finpod.devices import pick_device
-from finpod.ensemble import MANIFEST as ENSEMBLE
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
-from finpod.files import parents_of, require_free, to_json
+from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, parents_of, require_free, to_json, versions
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import name_of
 from finpod.market.ledger import Costs
@@ -27,7 +25,6 @@ from finpod.strategy import Strategy
 from finpod.training import train as train_ensemble
 from finpod.walkforward.segments import Segment, gaps, schedule
 from finpod.walkforward.stitched import (
-    MANIFEST,
     WalkForward,
     load_walkforward,
     read_manifest,
@@ -35,14 +32,10 @@ from finpod.walkforward.stitched import (
     write_manifest,
 )
 
-UNFINISHED = ".unfinished"
-"""Ends the name of a folder in which work goes on."""
 OF_SEGMENTS = ("market", "train", "validation")
 """Arguments of `train` that each segment has of its own."""
 WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
 """Arguments of `train` that change no agent."""
-
-Progress = Callable[[str, float], None]
 
 
 def walk_forward(
@@ -91,7 +84,7 @@ def walk_forward(
     training = {"task": task, "hold": hold, "fill": fill, **training}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
     settings = _settings(market, segments, training, expanding=expanding, **between)
-    if resume and not _unfinished(out) and (out / MANIFEST).is_file():
+    if resume and not _unfinished(out) and (out / WALK_FORWARD).is_file():
         _require_same(out, settings)
         strategy = load_walkforward(out, _own_features(training))
     else:
@@ -179,7 +172,7 @@ def _settings(
         **schedule,
         "segments": [asdict(segment) for segment in segments],
         "data": market.content_hash,
-        "finpod": finpod.__version__,
+        **versions("finpod"),
     }
     plain: dict[str, Any] = json.loads(to_json(content))
     return plain
@@ -219,7 +212,7 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
             argument="out",
         )
     if resume and not _unfinished(out):
-        if not (out / MANIFEST).is_file():
+        if not (out / WALK_FORWARD).is_file():
             raise InputError(
                 f"there is no walk-forward to go on with at {_partial(out)}; begin one without resume=True",
                 argument="out",
@@ -229,9 +222,9 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
         require_free(out, overwrite)
         return
     for held in sorted(entry.name for entry in out.iterdir()):
-        if held == MANIFEST:
+        if held == WALK_FORWARD:
             continue
-        if not (out / MANIFEST).is_file() or not re.fullmatch(r"segment-[\d-]+", held):
+        if not (out / WALK_FORWARD).is_file() or not re.fullmatch(r"segment-[\d-]+", held):
             raise InputError(
                 f"{out} holds {held!r}, no part of a walk-forward, so overwrite=True does not replace it; move it away",
                 argument="out",

@@ -20,7 +20,7 @@ import pandas as pd
 from finpod.backtester import equal_weight_equity
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, StrategyError
-from finpod.files import to_json, write_text
+from finpod.files import WALK_FORWARD, to_json, write_text
 from finpod.market.data import MarketData, as_date
 from finpod.measures import Array, metrics
 from finpod.result import BacktestResult
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from finpod.strategy import Decision
 
 FORMAT = "finpod walk-forward 1"
-MANIFEST = "walkforward.json"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill")
 """Entries of an ensemble's provenance that a walk-forward shows once; features are left out where segments differ."""
@@ -197,16 +196,16 @@ def rank_correlation(one: Array, other: Array) -> float:
 def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[str, Any]) -> None:
     """Write what binds the segments' folders in `folder` together."""
     content = {"format": FORMAT, "segments": [asdict(segment) for segment in segments], "settings": settings}
-    write_text(folder / MANIFEST, to_json(content))
+    write_text(folder / WALK_FORWARD, to_json(content))
 
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
     """Segments and settings. Raises CheckpointError, naming the file, if it is foreign or damaged."""
-    path = folder / MANIFEST
+    path = folder / WALK_FORWARD
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is no walk-forward: cannot read {MANIFEST}; train again") from error
+        raise CheckpointError(f"{folder} is no walk-forward: cannot read {WALK_FORWARD}; train again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not of this version of finpod ({FORMAT}); train again")
     try:
@@ -230,4 +229,4 @@ def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Arr
     try:
         return WalkForward(segments, agents, name=folder.resolve().name, settings=settings)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); train again") from error
+        raise CheckpointError(f"{folder / WALK_FORWARD} is damaged ({error}); train again") from error
