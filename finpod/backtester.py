@@ -93,7 +93,8 @@ def backtest(
     """
     if not isinstance(market, MarketData):
         raise InputError(
-            f"market is {market!r:.60}; give what load_market(...) or sample_market() returns", argument="market"
+            f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
+            argument="market",
         )
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")

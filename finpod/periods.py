@@ -36,6 +36,8 @@ YEAR, SLACK = 366, 4
 """Below so many days from first to last, so many of them may be holidays or weekends that are no fair share."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Shortest and longest gap in days of bars of which a year has so many; months of sessions are up to 33 days apart."""
+_FIRST_DATE, _LAST_DATE = 17000101, 22001231
+"""Whole numbers from the one to the other are dates YYYYMMDD; larger ones count seconds."""
 LONG_GAP = 10
 """Times the median gap from which a gap is a hole in the data."""
 CONTRADICTION = 1.1
@@ -220,10 +222,18 @@ def _stamps(index: Any) -> Any:
             return pd.DatetimeIndex(pd.to_datetime(index))
         except ValueError:  # time zones that differ
             return pd.DatetimeIndex(pd.to_datetime(index, utc=True))
+    if index.inferred_type == "integer" and len(index) and index.min() >= _FIRST_DATE:
+        if index.max() > _LAST_DATE:
+            raise InputError(f"the index holds numbers such as {index[0]}; make dates of them with pandas.to_datetime")
+        index = index.astype(str)
     if index.inferred_type != "string" or index.hasnans:
         return None
     stamps = pd.to_datetime(index, format="ISO8601", errors="coerce")
-    return None if stamps.hasnans or not isinstance(stamps, pd.DatetimeIndex) else stamps
+    if not stamps.hasnans and isinstance(stamps, pd.DatetimeIndex):
+        return stamps
+    if index.str.contains(r"\d").any():
+        raise InputError(f"the index holds {index[0]!r}, not a date as YYYY-MM-DD; make dates of it with pandas.to_datetime")
+    return None
 
 
 def _label(label: Any) -> str:

@@ -95,7 +95,8 @@ def audit(
     """
     if not isinstance(market, MarketData):
         raise InputError(
-            f"market is {market!r:.60}; give what load_market(...) or sample_market() returns", argument="market"
+            f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
+            argument="market",
         )
     market = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = market.window(start, end)

@@ -179,6 +179,11 @@ class Column:
         return "dates" if holds_dates(pd.Series(self.texts[:1], dtype=object)) else "text"
 
     @property
+    def is_flag(self) -> bool:
+        """Whether it holds nothing but yes and no, as text, numbers or booleans."""
+        return {text.lower() for text in self.texts} <= {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
+
+    @property
     def is_empty(self) -> bool:
         """Whether it holds nothing, not even words for missing values."""
         return self.kind == "blank" and set(map(str, self.values.dropna().unique())) <= {""}

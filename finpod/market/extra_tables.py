@@ -37,6 +37,8 @@ FEATURES = {
     *("turbulence", "default", "published"),
 }
 """Names of finpod's features and of their sets, which a column cannot have either (`finpod.market.features`)."""
+_TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "period"}
+"""What pandas calls columns of dates and times."""
 NAMED = 5
 """Tickers that are named where there are too many to name all."""
 
@@ -282,6 +284,11 @@ def _tickers(frame: pd.DataFrame, market: MarketData, label: str) -> tuple[Array
 
 def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
     """[R] float64. Raises DataError for text, an infinite value, and a column without any number."""
+    if pd.api.types.infer_dtype(frame[name], skipna=True) in _TIMES:
+        raise DataError(
+            f"{label}: the column {name} holds dates, not numbers; call it known_at if its rows were known from then on, or "
+            "take it out"
+        )
     values = parse_numbers(frame[name], name, label, mark)
     if np.isinf(values).any():
         row = int(np.isinf(values).argmax())

@@ -162,4 +162,6 @@ def _first_lines(source: Path) -> list[tuple[int, str]]:
     lines = [(at, line) for at, line in enumerate(text.split("\n")) if line.strip()]
     if not lines:
         raise ValueError("it is empty")
+    if lines[0][1].lstrip().lower().startswith(("<!doctype", "<html", "<?xml", "{", "[{")):
+        raise ValueError("it holds HTML or JSON and no table")
     return lines[:_LINES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
@@ -251,7 +252,8 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
     """Field -> its column. Raises DataError for two columns of one spelling."""
     by_word: dict[str, list[Column]] = {}
     for column in columns:
-        by_word.setdefault(column.word, []).append(column)
+        if not (column.word in ("adjusted", "adj") and column.is_flag):
+            by_word.setdefault(column.word, []).append(column)
     fields = {}
     for field in NUMBERS:
         spelled = next((known for known in SPELLINGS[field] if known in by_word), None)
@@ -310,8 +312,19 @@ def _wide(columns: Sequence[Column], name: str) -> Numbers:
     return numbers
 
 
+def _counts_rows(values: pd.Series) -> bool:
+    """Whether the values are 0, 1, 2, ... or 1, 2, 3, ..."""
+    counts = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return len(counts) > 3 and counts[0] in (0, 1) and bool((np.diff(counts) == 1).all())
+
+
 def _check_wide(columns: Sequence[Column], name: str) -> None:
     """Raise DataError for a table without a close that is not clearly one of closes by ticker."""
+    for column in columns:
+        if column.is_whole and _counts_rows(column.values):
+            raise DataError(
+                f"{name} has a column {column.label} that counts rows, and no column close; take it out if it is no ticker"
+            )
     words = [column for column in columns if column.known]
     if len(words) == len(columns):
         raise _no_close(columns, name)

@@ -81,7 +81,7 @@ def load_market(
     origin = _origin(dict(locals()))
     index = _index_of(members)
     path = path.to_frame() if isinstance(path, pd.Series) else path
-    if not isinstance(path, pd.DataFrame) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
+    if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
         sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
         calendar = None if sessions == NO_CALENDAR else sessions
@@ -120,6 +120,8 @@ def _named_bars(path: str | PathLike[str] | pd.DataFrame, **reading: Any) -> tup
     """What messages call a frame, file or folder, and its tidy bars; `reading` are arguments of `read_bars`."""
     if isinstance(path, pd.DataFrame):
         return "the frame", tidy_bars(path, **reading)
+    if not isinstance(path, (str, PathLike)):
+        raise InputError(f"path is a {type(path).__name__}; give a file, a folder or a frame", argument="path")
     return Path(path).name, read_bars(path, **reading)
 
 

@@ -115,7 +115,7 @@ def _on_clock(shown: pd.Series, moments: pd.Series, zone: ZoneInfo | None) -> Ar
 def _from_text(text: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None) -> Array:
     """[V] datetime64[ns] of different texts."""
     text = text.str.replace(r"^(\d{4})(\d{2})(\d{2})(?=$|[T ])", r"\1-\2-\3", regex=True)
-    if (numbers := text.str.fullmatch(r"[\d.]+")).any():
+    if (numbers := text.str.fullmatch(r"\d+\.?\d*")).any():
         raise DataError(f"{name}: the date {text[numbers].iloc[0]} is a number; write dates as YYYY-MM-DD")
     _check_years(text.str.extract(r"(?<!\d)(\d{4})(?!\d)")[0].astype(float), text, name)
     clock = text.str.extract(_CLOCK)[0].fillna("")
