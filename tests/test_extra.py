@@ -530,3 +530,25 @@ def test_noise_after_a_row_leaves_what_was_known(market):
         assert other.extra.is_shared(name) == market.extra.is_shared(name)
     plain = replace(market, extra=ExtraData())
     assert_array_equal(with_noise_after(plain, 60).close, other.close)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pd.to_datetime(["2024-01-10"]),
+        pd.to_timedelta(["7D"]),
+        [pd.Timestamp("2024-01-10").date()],
+        pd.Series(pd.to_datetime(["2024-01-10"])).astype(pd.ArrowDtype(pa.date32())),
+    ],
+)
+def test_g21_a_column_of_dates_among_the_values_is_refused(known):
+    """A day of publication under another name would be a number, and the values be shown before they were known."""
+    table = pd.DataFrame({"date": ["2024-01-03"], "ticker": ["AAA"], "pe": [1.0], "rdq": known})
+    with pytest.raises(DataError, match="rdq"):
+        load(table)
+
+
+def test_dates_with_dots_are_dates(tmp_path):
+    (tmp_path / "pe.csv").write_text("date;ticker;pe\n31.01.2024;AAA;13,25\n15.01.2024;AAA;12,5\n")
+    column = shown(load(tmp_path / "pe.csv"))
+    assert set(column[np.isfinite(column)]) <= {12.5, 13.25}

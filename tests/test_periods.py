@@ -344,6 +344,22 @@ def test_g07_labels_that_are_no_dates_must_increase_as_well():
     assert metrics(returns=pd.Series(values, list("abcd"))) == metrics(returns=values)
 
 
+def test_g05_whole_numbers_such_as_20240131_are_dates():
+    months = pd.Series([0.01, 0.02, -0.01, 0.03], index=[20200131, 20200229, 20200331, 20200430])
+    assert metrics(returns=months).sharpe == pytest.approx(2.535462764, rel=1e-9)
+
+
+@pytest.mark.parametrize("labels", [["Jan 2020", "Feb 2020", "Mar 2020"], [1577836800, 1580515200, 1583020800]])
+def test_g07_labels_that_may_be_dates_and_cannot_be_read_are_refused(labels):
+    with pytest.raises(InputError, match=str(labels[0])):
+        metrics(returns=pd.Series([0.01, 0.02, -0.01], index=labels))
+
+
+def test_a_loss_of_more_than_all_is_refused():
+    with pytest.raises(InputError, match="-2"):
+        metrics(returns=[1.5, -2.0, 0.3])
+
+
 def test_g07_an_hour_that_comes_twice_on_the_clock_is_not_repeated():
     hours = pd.date_range("2024-10-01", "2024-11-30", freq="h", tz="America/New_York")
     assert metrics(returns=pd.Series(np.linspace(-0.01, 0.011, len(hours)), hours)).days == len(hours)

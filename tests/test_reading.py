@@ -603,3 +603,26 @@ def test_files_as_vendors_write_them(read, vendor):
     bars = read(text)
     assert {name: values[:2] for name, values in closes(bars).items()} == expected
     assert bars["close"].notna().sum() == 2 * len(expected)
+
+
+def test_a_flag_called_adjusted_is_no_adjusted_close():
+    table = pd.DataFrame(
+        {"date": ["2024-01-02", "2024-01-03"], "ticker": "AAA", "close": [10.0, 11.0], "adjusted": True}
+    )
+    assert closes(tidy_bars(table)) == closes(tidy_bars(table.drop(columns="adjusted")))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_g23_a_named_column_of_row_numbers_is_no_ticker(first):
+    table = pd.DataFrame({"No": range(first, first + 4), "Date": pd.bdate_range("2024-01-02", periods=4), "AAA": 10.0})
+    refuses(lambda: tidy_bars(table), DataError, "No")
+
+
+@pytest.mark.parametrize("content", ["<!DOCTYPE html><p>429</p>\n", '{"error": "rate limit"}\n'])
+def test_a_page_of_html_or_json_is_said_to_be_one(tmp_path, content):
+    (tmp_path / "AAA.csv").write_text(content)
+    refuses(lambda: read_bars(tmp_path / "AAA.csv"), DataError, "HTML or JSON")
+
+
+def test_a_mapping_is_no_market():
+    refuses(lambda: load_market({"AAA": 1}), InputError, "dict")
