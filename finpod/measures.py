@@ -112,16 +112,8 @@ def metrics(
     cagr = np.where(np.isfinite(yearly), yearly, np.nan)
     deepest = np.nanmin(drawdowns(curve), axis=0)
     year = np.sqrt(periods_per_year)
-    figures = (
-        growth - 1,
-        cagr,
-        deviation * year,
-        _ratio(mean - daily_rate, deviation) * year,
-        _ratio(mean, downside) * year,
-        deepest,
-        _ratio(cagr, -deepest),
-        days,
-    )
+    sharpe, sortino = (_ratio(mean - daily_rate, deviation) * year, _ratio(mean, downside) * year)
+    figures = (growth - 1, cagr, deviation * year, sharpe, sortino, deepest, _ratio(cagr, -deepest), days)
     return Metrics(*map(_plain, figures))
 
 
@@ -257,7 +249,7 @@ def _compounded(returns: Any) -> tuple[Array, Array]:
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     if (lowest := np.nanmin(steps)) < -1 - DUST:
-        raise InputError(f"the series of returns holds {lowest:g}, a loss of more than all; give fractions, 0.01 for 1 %")
+        raise InputError(f"the series of returns holds {lowest:g}, a loss of more than 100 %; give fractions")
     waiting = np.isnan(steps)
     growth = np.concatenate([np.ones_like(steps[:1]), np.where(waiting, 0.0, steps) + 1])
     curve = _ruined(np.cumprod(growth, axis=0))
@@ -272,9 +264,8 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
         raise InputError(f"{what} is too short: {fewest} values leave no return to measure; widen the range of dates")
     wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
     if wrong.any():
-        place = np.argwhere(wrong)[0]
-        value = f"{values[tuple(place)]} at position {place[0]}"
-        raise InputError(f"{what} holds {value}; drop or fill missing values first")
+        place = tuple(np.argwhere(wrong)[0])
+        raise InputError(f"{what} holds {values[place]} at position {place[0]}; drop or fill missing values first")
 
 
 def _first(values: Array) -> Array:

@@ -232,7 +232,9 @@ def _stamps(index: Any) -> Any:
     if not stamps.hasnans and isinstance(stamps, pd.DatetimeIndex):
         return stamps
     if index.str.contains(r"\d").any():
-        raise InputError(f"the index holds {index[0]!r}, not a date as YYYY-MM-DD; make dates of it with pandas.to_datetime")
+        raise InputError(
+            f"the index holds {index[0]!r}, not a date as YYYY-MM-DD; make dates of it with pandas.to_datetime"
+        )
     return None
 
 

@@ -550,5 +550,5 @@ def test_g21_a_column_of_dates_among_the_values_is_refused(known):
 
 def test_dates_with_dots_are_dates(tmp_path):
     (tmp_path / "pe.csv").write_text("date;ticker;pe\n31.01.2024;AAA;13,25\n15.01.2024;AAA;12,5\n")
-    column = shown(load(tmp_path / "pe.csv"))
+    column = load(tmp_path / "pe.csv").extra["pe"]
     assert set(column[np.isfinite(column)]) <= {12.5, 13.25}

@@ -286,8 +286,7 @@ def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
     """[R] float64. Raises DataError for text, an infinite value, and a column without any number."""
     if pd.api.types.infer_dtype(frame[name], skipna=True) in _TIMES:
         raise DataError(
-            f"{label}: the column {name} holds dates, not numbers; call it known_at if its rows were known from then on, or "
-            "take it out"
+            f"{label}: the column {name} holds dates, not numbers; call it known_at if values were known then, or take it out"
         )
     values = parse_numbers(frame[name], name, label, mark)
     if np.isinf(values).any():
