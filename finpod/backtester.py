@@ -98,9 +98,7 @@ def backtest(
         )
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
-    terms = Terms(
-        costs=costs or Costs(), fill=fill, cash=cash, whole_shares=whole_shares, delisting_return=delisting_return
-    )
+    terms = Terms(costs=costs or Costs(), cash=cash, whole_shares=whole_shares, delisting_return=delisting_return)
     check_rates(risk_free)
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; give a text", argument="name")
@@ -115,7 +113,7 @@ def backtest(
 
     @cache
     def equal_weight() -> pd.Series:
-        return equal_weight_equity(market, window.dates[0], window.dates[-1], terms, fast=fast)
+        return equal_weight_equity(market, window.dates[0], window.dates[-1], terms, fill, fast=fast)
 
     def dressed(path: Path, title: str) -> BacktestResult:
         return outcome(
@@ -162,11 +160,14 @@ def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: Fe
 
 
 def equal_weight_equity(
-    market: MarketData, start: DateLike, end: DateLike, terms: Terms, *, fast: bool = False
+    market: MarketData, start: DateLike, end: DateLike, terms: Terms, fill: str | None = None, *, fast: bool = False
 ) -> pd.Series:
-    """Equity [n + 1] of the point-in-time equal weight, restored at every session from `start` to `end`."""
+    """Equity [n + 1] of the point-in-time equal weight, restored at every session from `start` to `end`.
+
+    `fill` is 'open', 'close', or None for open where the data have opens.
+    """
     first, last = market.window(start, end)
-    tape = build_tape(market, terms.fill)
+    tape = build_tape(market, fill)
     if fast:
         weights, due = equal_weights(market, tape, first)
         rows = np.arange(first, last) - tape.lag

@@ -23,12 +23,10 @@ Decide = Callable[[int, int, Account], Tensor | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """On what terms accounts trade."""
+    """The costs, the cash and the rules of accounts; the fill is that of the tape they trade on."""
 
     costs: Costs = field(default_factory=Costs)
     """What each side of a trade costs."""
-    fill: str | None = None
-    """'open', 'close', or None for open where the data have opens."""
     cash: float = 1_000_000.0
     """V_0, in currency."""
     whole_shares: bool = False

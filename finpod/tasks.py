@@ -25,7 +25,7 @@ from finpod.market.tape import Account, Tape, build_tape
 from finpod.measures import Array, metrics, simple_returns
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
 from finpod.rl.task import Score, Space, Table, Task
-from finpod.simulation import Terms, equal_weight_path, simulate
+from finpod.simulation import equal_weight_path, simulate
 
 if TYPE_CHECKING:
     from finpod.envs.trading import NumpyTradingEnv, TradingEnv
@@ -153,7 +153,7 @@ class StockTask(Task):
             state, equity = account_state(seen, mark), float(value(*seen, mark))
             return greedy_weights(policy, trading, panel.features[row], among, state, price, equity)
 
-        path = simulate(tape, *self.validation, decide, self.terms)
+        path = simulate(tape, *self.validation, decide, self.trading)
         return self.score_of(path.equity.cpu().numpy())
 
     def score_of(self, equity: Array) -> Score:
@@ -164,20 +164,10 @@ class StockTask(Task):
     def baseline(self) -> Array:
         """Return [n] validation returns of equal weight, at the task's costs."""
         tape = build_tape(self.market, self.fill)
-        equity = equal_weight_path(self.market, tape, *self.validation, replace(self.terms, whole_shares=False)).equity
+        equity = equal_weight_path(
+            self.market, tape, *self.validation, replace(self.trading, whole_shares=False)
+        ).equity
         return simple_returns(equity.numpy())
-
-    @property
-    def terms(self) -> Terms:
-        """The terms on which agents are judged."""
-        trading = self.trading
-        return Terms(
-            costs=trading.costs,
-            fill=self.fill,
-            cash=trading.cash,
-            whole_shares=trading.whole_shares,
-            delisting_return=trading.delisting_return,
-        )
 
     def spec(self) -> dict[str, Any]:
         """Return the task as an ensemble needs it: features and their scaling, terms, windows, and the hash of the data."""

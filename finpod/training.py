@@ -256,7 +256,7 @@ def validation_scores(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) 
     """Return Sharpe ratios on the validation window: of the ensemble, of its best member, of the best of the first round."""
     first, last = task.validation
     window = Window(market=task.market, tape=build_tape(task.market, task.fill), first=first, last=last)
-    path = simulate(window.tape, first, last, decisions_of(ensemble, ensemble.name, window), task.terms)
+    path = simulate(window.tape, first, last, decisions_of(ensemble, ensemble.name, window), task.trading)
     begun = [entry.score for one in runs for entry in one.board.log if entry.generation == 0]
     return {
         "ensemble": task.score_of(path.equity.numpy()).metrics[task.measure],

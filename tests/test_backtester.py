@@ -376,7 +376,7 @@ def test_the_equal_weight_column_is_the_strategy_of_that_name():
     for fill in ("open", "close"):
         result = backtest(EqualWeight(), market, start=market.dates[1], fill=fill)
         assert result.equal_weight_equity.tolist() == result.equity.tolist()
-    alone = equal_weight_equity(market, market.dates[1], market.dates[-1], Terms(fill="close"))
+    alone = equal_weight_equity(market, market.dates[1], market.dates[-1], Terms(), "close")
     assert alone.tolist() == result.equity.tolist()
 
 

@@ -293,7 +293,7 @@ def test_equal_weight_is_the_same_to_rounding_within_the_day_too(fill, first):
     market = finpod.MarketData(
         dates=days.to_numpy(), close=close, open=close * 1.001, tickers=("A", "B", "C"), benchmark_close=close[:, 0]
     )
-    given = (market, market.dates[first], market.dates[-1], Terms(fill=fill))
+    given = (market, market.dates[first], market.dates[-1], Terms(), fill)
     slow, quick = equal_weight_equity(*given), equal_weight_equity(*given, fast=True)
     np.testing.assert_allclose(quick, slow, rtol=1e-12)
     assert quick.index.equals(slow.index)

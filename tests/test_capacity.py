@@ -227,7 +227,7 @@ def test_environment_and_simulation_charge_the_same_impact_to_the_last_bit(fill,
         def decide(step, row, _seen, e=e):
             return None if step % 2 else target_weights(actions[e, step // 2], env.among(torch.tensor(row)), "tilt")
 
-        terms = Terms(costs=costs, fill=fill, cash=1e5)
+        terms = Terms(costs=costs, cash=1e5)
         path = simulate(tape, first, first + 20, decide, terms)
         assert torch.equal(torch.stack(equity)[:, e], path.equity[2::2])
         free = simulate(tape, first, first + 20, decide, replace(terms, costs=Costs()))

@@ -11,7 +11,7 @@ from finpod import Costs, InputError, MarketData, load_market, simulate_market
 from finpod.envs.market import Account, MarketEnv, TradingConfig, account_state, target_weights
 from finpod.errors import CheckpointError
 from finpod.market.tape import build_tape
-from finpod.simulation import Terms, simulate
+from finpod.simulation import simulate
 
 FREE = Costs(fee_bps=0)
 DAYS, NAMES = 90, 7
@@ -74,14 +74,7 @@ def account_path(env: MarketEnv, start: int, actions: torch.Tensor):
         sights.append(account_state(seen, tape.mark[row]))
         return target_weights(actions[step // config.hold], env.among(torch.tensor(row)), config.action, config.tilt)
 
-    terms = Terms(
-        costs=config.costs,
-        fill=tape.fill,
-        cash=config.cash,
-        whole_shares=config.whole_shares,
-        delisting_return=config.delisting_return,
-    )
-    return simulate(tape, start, start + config.hold * len(actions), decide, terms), torch.stack(sights)
+    return simulate(tape, start, start + config.hold * len(actions), decide, config), torch.stack(sights)
 
 
 def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:

@@ -52,7 +52,7 @@ def window_of(market, fill=None, first=0, last=None):
 
 def run(strategy, market, fill=None, terms=None, **options):
     """Path, window and fan of a strategy over a whole market."""
-    window, terms = window_of(market, fill), terms or Terms(fill=fill)
+    window, terms = window_of(market, fill), terms or Terms()
     path = simulate(window.tape, window.first, window.last, decisions_of(strategy, "one", window), terms)
     return path, window, fan(path, window, terms, **options)
 
@@ -129,7 +129,7 @@ def test_buy_and_hold_is_met_by_portfolios_that_buy_once(market):
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_only_members_are_bought_on_ragged_data_and_all_stays_finite(fill):
     ragged = random_market(60, 8, gaps=0.1)
-    window, terms = window_of(ragged, fill), Terms(fill=fill)
+    window, terms = window_of(ragged, fill), Terms()
     path = simulate(window.tape, 0, 59, decisions_of(Wandering(), "one", window), terms)
     portfolios = fans._Portfolios(
         habits_of(path, window), fans._spread_table(6, 0), window, 7, np.random.default_rng(0)

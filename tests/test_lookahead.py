@@ -367,7 +367,7 @@ def test_the_decisions_of_a_run_are_read_off_its_account(market, fill):
     tape = build_tape(market, fill)
     window = Window(market=market, tape=tape, first=20, last=120)
     strategy = Notes()
-    path = simulate(tape, 20, 120, decisions_of(strategy, "notes", window), Terms(fill=fill))
+    path = simulate(tape, 20, 120, decisions_of(strategy, "notes", window), Terms())
     run = played(path, window, strategy.every)
     rows, steps, equity, cash, held = map(np.array, zip(*asked, strict=True))
     np.testing.assert_array_equal(run.rows, rows)

@@ -27,7 +27,7 @@ REFUSED = [-1, -3, 2**64, 2**70, 7.0, "7", True, None, np.int64(-1)]
 
 def draw_fan(seed):
     window = Window(market=MARKET, tape=build_tape(MARKET, "close"), first=1, last=20)
-    terms = Terms(fill="close")
+    terms = Terms()
     path = simulate(window.tape, 1, 20, decisions_of(EqualWeight(), "equal-weight", window), terms)
     return fan(path, window, terms, count=2, seed=seed).equity
 

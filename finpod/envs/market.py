@@ -9,7 +9,7 @@ kept as [G, M, ...] so that a table row is read once per group; the public metho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from finpod.envs.step import Observation, Step
 from finpod.errors import CheckpointError, InputError
-from finpod.market.ledger import Costs
 from finpod.market.tape import Account, Tape
 from finpod.seeds import require_seed, torch_seed
+from finpod.simulation import Terms
 
 ACTIONS = ("tilt", "softmax", "shares")
 REWARDS = ("log", "value")
@@ -28,8 +28,8 @@ RUIN = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class TradingConfig:
-    """The trading task; every field travels with a trained agent."""
+class TradingConfig(Terms):
+    """The trading task: the terms on which accounts trade, and what agents do; every field travels with a trained agent."""
 
     num_envs: int = 1024
     """E, accounts stepped in parallel."""
@@ -51,16 +51,9 @@ class TradingConfig:
     """'log': ln of equity net of costs over the step; 'value': change of account value."""
     reward_scale: float = 1.0
     """Factor on the reward; the published set-up scales the change of value by 2^-11 or so."""
-    cash: float = 1_000_000.0
-    """V_0 of every episode, in currency."""
-    costs: Costs = field(default_factory=Costs)
-    """What each side of a trade costs."""
-    whole_shares: bool = False
-    """Deal in whole shares as traded only."""
-    delisting_return: float = 0.0
-    """What a position earns, once, when its name leaves the exchange."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, otherwise in (
             ("num_envs", ""),
             ("hold", ""),
@@ -81,16 +74,11 @@ class TradingConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
-        for name, low, high in (("tilt", 0, 20), ("cash", 0, math.inf), ("reward_scale", 0, math.inf)):
+        for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
             if not low < getattr(self, name) < high:
                 raise InputError(
                     f"{name} is {getattr(self, name)}; it must lie above {low} and below {high}", argument=name
                 )
-        if not -1 <= self.delisting_return < math.inf:
-            raise InputError(
-                f"delisting_return is {self.delisting_return}; it must be -1 (all is lost) or more",
-                argument="delisting_return",
-            )
 
     @property
     def groups(self) -> int:

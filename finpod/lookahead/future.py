@@ -131,7 +131,7 @@ def _bought(market: MarketData, row: int, fill: str) -> Array:
     def decide(step: int, seen: int, account: Account) -> torch.Tensor | None:
         return weights if seen == row else None
 
-    terms = Terms(costs=Costs(fee_bps=0.0), fill=fill)
+    terms = Terms(costs=Costs(fee_bps=0.0))
     path = simulate(build_tape(market, fill), 0, len(market.dates) - 1, decide, terms)
     spent = torch.where(weights > 0, weights * terms.cash, 1.0)
     return (path.traded.clamp(min=0).sum(0) / spent).numpy()

@@ -92,7 +92,7 @@ def play(strategy: Strategy, market: MarketData, first: int, last: int) -> Playe
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a run that nobody asked for
-        path = simulate(tape, first, last, until_it_fails, Terms(fill=tape.fill))
+        path = simulate(tape, first, last, until_it_fails, Terms())
     return played(path, window, strategy.every)
 
 

@@ -153,8 +153,8 @@ def with_segments(result: BacktestResult, strategy: WalkForward, market: MarketD
     lines = [
         {**line, **_figures(result, part)} for line, part in zip(strategy.provenance["segments"], parts, strict=True)
     ]
-    terms = Terms(costs=result.costs, fill=result.fill, cash=float(result.equity.iloc[0]))
-    before = [equal_weight_equity(market, *one.validation, terms) for one in strategy.segments]
+    terms = Terms(costs=result.costs, cash=float(result.equity.iloc[0]))
+    before = [equal_weight_equity(market, *one.validation, terms, result.fill) for one in strategy.segments]
     after = [result.equal_weight_equity.iloc[part] for part in parts]
     equal = np.array([[_sharpe(result, curve) for curve in curves] for curves in (before, after)])
     scores = np.array([[line[f"{when}_score"] for line in lines] for when in ("validation", "out_of_sample")])
