@@ -631,7 +631,7 @@ def test_a_window_within_training_is_refused_or_marked(until, refused):
         with pytest.raises(
             InputError,
             match=f"starts on 2024-01-03, but does was trained or chosen on days up to {until}; "
-            "start later, or allow it with --allow-in-sample",
+            "start later, or pass allow_in_sample=True",
         ):
             backtest(trained, market, start="2024-01-03")
     result = backtest(trained, market, start="2024-01-03", allow_in_sample=True)
