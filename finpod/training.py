@@ -125,11 +125,11 @@ def train(
         device=here,
         threads=threads,
     )
+    setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # every seed is checked here
     target.require()
     remarks = _prepare(learning, progress, watch)
     watchers = Watchers(progress=progress or (lambda doing, share: None), watch=watch, remarks=remarks)
     finish: Any = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
-    setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]
     used = "cuda" if pods.gpus else here
     origin = {} if market is None else market.origin
     record = {**_by_name(features), "device": used, "market": origin, "asked": asked}
