@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -148,6 +149,11 @@ def plain(value: float) -> float:
 def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
     """One line to print beside yearly figures: how many returns they count a year."""
     return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
+
+
+def aside(frequency: Mapping[str, float]) -> str:
+    """' (252 sessions a year)' to follow a yearly figure; empty without `periods_per_year` and `sessions_per_year`."""
+    return f" ({describe(**frequency)})" if frequency else ""
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:

@@ -192,7 +192,7 @@ class StockTask(Task):
         spec, panel = self.spec(), self.panel
         names = ("features", "trading", "fill", "windows", "training_data_hash")
         return {
-            "task": {name: spec[name] for name in names},
+            "task": {name: spec[name] for name in names} | self.market.frequency,
             "undefined": {**panel.dropped, **panel.undefined},
             "data_title": spec["data_title"],
         }

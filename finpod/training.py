@@ -238,6 +238,7 @@ def _ensemble(
             **provenance(runs, device),
             "score": SCORE,
             **{name: spec[name] for name in TASK},
+            **task.market.frequency,
             "dropped": dict(panel.dropped),
             "undefined": dict(panel.undefined),
         },

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_agents import tiny_train
 from made_markets import make_market
 
 import finpod
@@ -30,6 +31,8 @@ from finpod.measures import metrics, relative, rolling_sharpe, rolling_volatilit
 from finpod.periods import PeriodsWarning, contradiction, describe, is_weekly_or_longer, measure
 from finpod.records import ResultWarning
 from finpod.report import render
+from finpod.report.training import render_training_report
+from finpod.tournament.history import read_history
 
 SESSIONS = exchange_calendars.get_calendar("XNYS", start="2010-01-01", end="2024-12-31").sessions
 
@@ -592,6 +595,45 @@ def test_g05_weekly_runs_are_compared_at_52():
         InputError, match=r"has 52 bars a year and .* 252 sessions a year; compare daily runs with daily"
     ):
         compare([runs[0], daily])
+
+
+def weekly_market():
+    close = prices(120, seed=6)
+    return MarketData(
+        dates=days("2017-01-01", 120, "7D"), tickers=("A", "B", "C"), close=close, benchmark_close=close.mean(axis=1)
+    )
+
+
+def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ensemble = tiny_train(weekly_market(), tmp_path / "strategies" / "weekly")
+    frequency = {"periods_per_year": 52, "sessions_per_year": 52}
+    assert {name: ensemble.provenance[name] for name in frequency} == frequency
+    history = read_history(tmp_path / "strategies" / "weekly")
+    assert history.frequency == frequency
+    for trial in history.trials:
+        assert trial.score == pytest.approx(metrics(returns=trial.returns, periods_per_year=52).sharpe)
+    assert "Sharpe ratio on the validation days, net of costs (52 bars a year)" in render_training_report(history)
+    for option in ("--json", "--top=3"):
+        with pytest.raises(SystemExit):
+            main(["leaderboard", "weekly", option])
+        printed = capsys.readouterr().out
+        if option == "--json":
+            assert frequency.items() <= json.loads(printed).items()
+        else:
+            assert "yearly figures: 52 bars a year" in printed.splitlines()
+
+
+def test_a_run_is_not_gone_on_with_at_another_number(tmp_path):
+    def watch(status):
+        if status.board.log:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tiny_train(weekly_market(), tmp_path / "weekly", watch=watch)
+    with pytest.raises(InputError, match=r"periods_per_year was 52 and is 252; .* its scores would not compare"):
+        tiny_train(weekly_market().with_periods(252), tmp_path / "weekly", resume=True)
+    assert tiny_train(weekly_market(), tmp_path / "weekly", resume=True).provenance["periods_per_year"] == 52
 
 
 def test_g05_an_export_says_how_many_returns_a_year_it_has(tmp_path):

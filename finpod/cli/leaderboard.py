@@ -78,6 +78,7 @@ def facts(history: History) -> dict[str, Any]:
         "name": history.name,
         "where": history.where,
         "finished": history.finished,
+        **history.frequency,
         "trials": len(trials),
         "agents": len({(trial.run, trial.agent) for trial in trials}),
         "board": [
@@ -106,6 +107,7 @@ def facts(history: History) -> dict[str, Any]:
 
 def _show(history: History, top: int, lineage: bool) -> None:
     """The tables a person reads."""
+    from finpod.periods import yearly_note
     from finpod.tournament.standing import luck, ranked, sentences, tree
 
     trials, order = history.trials, ranked(history.trials)
@@ -114,6 +116,8 @@ def _show(history: History, top: int, lineage: bool) -> None:
     console.show_table(rows(history, scored[:top], scored))
     if len(scored) > top:
         print(f"and {len(scored) - top} more; --top {len(scored)} shows all")
+    if history.frequency:
+        print(yearly_note(**history.frequency))
     if lineage:
         print("\nlineage: an agent, its level: score ..., and below it its copies")
         print("\n".join(tree(trials)))

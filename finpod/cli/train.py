@@ -201,6 +201,7 @@ def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
 
 def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
+    from finpod.periods import aside
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
 
@@ -215,7 +216,9 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     if "validation_scores" in made.provenance:
         print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
         scores = made.provenance["validation_scores"]
-        print(f"Sharpe on validation: {', '.join(f'{name} {value:.3f}' for name, value in scores.items())}")
+        frequency = {name: made.provenance[name] for name in ("periods_per_year", "sessions_per_year")}
+        figures = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        print(f"Sharpe on validation{aside(frequency)}: {figures}")
     else:
         best = made.provenance["members"][0]
         print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")

@@ -173,6 +173,11 @@ class MarketData:
         return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
 
     @property
+    def frequency(self) -> dict[str, float]:
+        """`periods_per_year` and `sessions_per_year` by name."""
+        return {"periods_per_year": self.periods_per_year, "sessions_per_year": self.sessions_per_year}
+
+    @property
     def is_intraday(self) -> bool:
         """Whether a session has several bars."""
         return self.periods_per_year > self.sessions_per_year

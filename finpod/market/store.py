@@ -56,7 +56,7 @@ def save_snapshot(
         "last_bar": [str(day) for day in market.last_bar],
         "benchmark": market.benchmark,
         **({SHARED: shared} if shared else {}),
-        **{name: getattr(market, name) for name in _PERIODS},
+        **market.frequency,
         "market": dict(market.manifest),
         "versions": package_versions(),
     }

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
 from finpod.market.features import MOST_UNDEFINED
+from finpod.periods import aside
 from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
 from finpod.tournament.history import History, Trial
@@ -291,9 +292,13 @@ def _words(name: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _score(history: History) -> str:
+    """The metric that agents are ranked by, and how many returns a year it counts."""
+    return SCORES.get(history.measure, history.measure) + aside(history.frequency)
+
+
 def _notes(training: Training) -> dict[str, Any] | None:
-    history = training.history
-    lines = [*history.notes, *(note for log in history.logs for note in log.notes)]
+    lines = [*training.history.notes, *(note for log in training.history.logs for note in log.notes)]
     return {"notes": lines} if lines else None
 
 
@@ -332,14 +337,10 @@ LEAD = (
     Section("summary", "Summary", lambda training: {"summary": _summary(training.history)}),
     Section("luck", "Luck", lambda training: {"luck": sentences(training.luck)}),
     Section("notes", "Notes", _notes),
-    Section(
-        "tiles",
-        "Key figures",
-        lambda training: {"tiles": tiles(training.history, training.clock, training.luck)},
-    ),
+    Section("tiles", "Key figures", lambda it: {"tiles": tiles(it.history, it.clock, it.luck)}),
 )
 SECTIONS = (
-    Section("scores", "Scores", lambda it: {"score": SCORES.get(it.history.measure, it.history.measure)}),
+    Section("scores", "Scores", lambda it: {"score": _score(it.history)}),
     Section("best", "Best trials", _best),
     Section("won", "Settings that won", _won),
     Section("lineage", "Lineage", _lineage),

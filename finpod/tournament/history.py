@@ -117,6 +117,12 @@ class History:
         return [trial for log in self.logs for trial in log.trials]
 
     @property
+    def frequency(self) -> dict[str, float]:
+        """Bars and sessions a year that the scores count, by name; empty for other tasks and logs of earlier versions."""
+        task = self.logs[-1].header.get("task", {})
+        return {name: task[name] for name in ("periods_per_year", "sessions_per_year") if name in task}
+
+    @property
     def measure(self) -> str:
         """The metric that agents are ranked by."""
         return str(self.logs[-1].header.get("measure", "sharpe"))

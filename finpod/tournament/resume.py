@@ -20,6 +20,8 @@ from finpod.tournament.setup import LEVELS, completed
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
         "undefined.")  # fmt: skip
 """Settings that may change from one driver to the next, for no agent depends on them."""
+FREQUENCY = ("task.periods_per_year", "task.sessions_per_year")
+"""In the header: bars and sessions a year that scores count. Logs of earlier versions lack them."""
 FIXED = ("task.", "format")
 """Settings that may never change, for the scores would not compare."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
@@ -64,7 +66,7 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
     A change of the data comes first, then changes that no fork may make.
     """
     for name, old, new in sorted(changed, key=lambda change: (change[0] != DATA, not change[0].startswith(FIXED))):
-        if name.startswith(FREE) or name == "data_title":
+        if name.startswith(FREE) or name == "data_title" or (name in FREQUENCY and old is None):
             continue
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in changed):
             raise InputError(
