@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
 from finpod.evidence.baselines import BASELINES
-from finpod.files import ENSEMBLE, WALK_FORWARD
+from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.strategy import BUILT_IN, Strategy
@@ -85,6 +85,10 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
         from finpod.walkforward import load_walkforward
 
         return load_walkforward(folder, features)
+    if (folder / TRAINED).is_file():
+        raise StrategyError(
+            f"{folder} holds agents of a task without a market, which are no strategy; give an ensemble"
+        )
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"

@@ -234,6 +234,15 @@ def test_what_an_environment_must_not_return_is_named(what):
     assert "\n" not in str(raised.value)
 
 
+def test_doubles_are_taken_as_floats():
+    def double(step):
+        obs, final = (Observation(one.state.double()) for one in (step.obs, step.final_obs))
+        return Step(obs, step.reward.double(), step.terminated, step.truncated, final)
+
+    rollout = collect(Replaced(0, double, num_envs=4), policy_of(), None, 5, noise())
+    assert rollout.state.dtype == rollout.reward.dtype == rollout.next_value.dtype == torch.float32
+
+
 def test_large_but_finite_rewards_are_taken():
     env = Replaced(0, lambda step: step._replace(reward=torch.full_like(step.reward, 3e38)), num_envs=4)
     assert collect(env, policy_of(), None, 5, noise()).reward.isfinite().all()

@@ -83,7 +83,7 @@ def same_weights(one, other):
 
 def test_the_task_of_the_readme_is_short_and_learns(task, tmp_path):
     lines = [line for line in TOY.splitlines() if line.strip()]
-    assert len(lines) <= 50
+    assert len(lines) <= 45
     run = finpod.train(task, out=tmp_path / "toy", agents=1, rounds=1, keep=1, steps=15_000, config=CONFIG)
     assert isinstance(run, TrainedRun)
     untrained = task.score(task.policy({"hidden": 64}, torch.Generator().manual_seed(0))).metrics["mean_return"]
@@ -456,6 +456,13 @@ def test_stocks_need_a_market_and_windows(tmp_path):
         options[argument] = None
         told = refused("stocks", tmp_path, **options)
         assert f"task 'stocks' needs {argument}" in told
+
+
+def test_a_run_is_no_strategy_and_no_walk_forward_is_made_of_it(run, task, tmp_path):
+    with pytest.raises(StrategyError, match="small holds agents of a task without a market, which are no strategy"):
+        finpod.load_strategy(run.folder)
+    with pytest.raises(InputError, match="a walk-forward retrains on a market, so it must be 'stocks'"):
+        finpod.walk_forward(task, market=random_market(130, 4), start="2024-03-01", out=tmp_path / "wf")
 
 
 def test_an_episode_that_never_ends_is_named(task, monkeypatch):

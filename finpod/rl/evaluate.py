@@ -19,7 +19,7 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
     """Return the policy's mean actions [E, A], never a sample. `groups` of environments share their rows of a table."""
     count = groups if groups is not None and table is not None else len(obs.state)
     code = encode_rows(policy, table, of_groups(obs.row, count))
-    mean, _ = policy(code, obs.state.unflatten(0, (count, -1)))
+    mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
     return mean.flatten(0, 1)
 
 

@@ -111,7 +111,9 @@ class PPO:
         return collect(env, self.policy, self.table, self.config.num_steps, self.generator, self.updates)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy on a rollout. `progress` in [0, 1] drives the schedules. Returns losses as unread tensors.
+        """Update the policy on a rollout; return its losses and its mean reward as tensors that are not read yet.
+
+        `progress` in [0, 1] drives the schedules.
 
         Minibatches are whole groups, each with all its steps, where groups share rows of a table; else single steps of
         single environments.
@@ -139,7 +141,8 @@ class PPO:
                 log.append(terms | {"moving": moving})
         self._observe(batch, before=False)
         self.updates += 1
-        return {name: torch.stack([terms[name].detach() for terms in log]).mean() for name in log[0]}
+        losses = {name: torch.stack([terms[name].detach() for terms in log]).mean() for name in log[0]}
+        return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
         """Return the arguments of `loss`, [H, G, M, ...]; [1, H * E, 1, ...] without a table, since nothing is shared then."""

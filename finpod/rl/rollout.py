@@ -61,7 +61,7 @@ def collect(
     shape, rows, parts = obs.state.shape, [], []
     for number in range(steps):
         _require_alike(obs, shape, number, table)
-        state = obs.state.clone()  # an environment may write its next state into the same memory
+        state = obs.state.clone().float()  # an environment may write its next state into the same memory
         code = encode_rows(policy, table, of_groups(obs.row, groups))
         mean, value = policy(code, state.unflatten(0, (groups, -1)))
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
@@ -79,8 +79,8 @@ def collect(
                 action.flatten(0, 1),
                 density.flatten(0, 1),
                 value.flatten(),
-                step.reward.clone(),
-                final.state.clone(),
+                step.reward.clone().float(),
+                final.state.clone().float(),
                 step.terminated.clone(),
                 step.truncated.clone(),
             )

@@ -1,4 +1,7 @@
-"""Protocols of a task: what learners and tournaments see of it, so that they need not know which one it is."""
+"""Protocols of a task: what learners and tournaments see of it, so that they need not know which one it is.
+
+A class of its own may subclass `Task` and `Environment` for their defaults, or have all their members.
+"""
 
 from __future__ import annotations
 
@@ -66,28 +69,34 @@ class Environment(Protocol):
 
     num_envs: int
     """E."""
-    groups: int
+    groups: int = 1
     """Groups of E / groups environments each that share their row. Read only if the task has a table."""
-    differentiable: bool
+    differentiable: bool = False
     """Whether `step(action, grad=True)` returns rewards with a gradient."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes. A seed makes these and all later episodes repeatable."""
+        raise NotImplementedError
 
     def observe(self) -> Observation:
         """Return the observations as they are now."""
+        raise NotImplementedError
 
     def step(self, action: Tensor) -> Step:
         """Apply actions [E, A]."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raise InputError that names the first bad action since the last check. Called once a rollout."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
+        raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of the same configuration."""
+        raise NotImplementedError
 
 
 class Task(Protocol):
@@ -96,7 +105,7 @@ class Task(Protocol):
     name: str
     """One word, by which logs and folders call it."""
     num_inputs: int
-    """S, numbers of an observation's state; read by the default `policy` alone."""
+    """S, numbers of an observation's state."""
     num_actions: int
     """A, numbers of an action."""
     num_envs: int = 64

@@ -89,12 +89,11 @@ class Pod:
         return self.setup.num_envs * int(self.settings.config.num_steps)
 
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Learn until `until` steps of the `total` that drive the schedules; yields each update's losses, unread."""
+        """Learn until `until` steps of the `total` that drive the schedules; yields what each update returns, unread."""
         while self.steps < until:
-            rollout = self.learner.collect(self.env)
-            losses = self.learner.update(rollout, min(self.steps / total, 1.0))
+            losses = self.learner.update(self.learner.collect(self.env), min(self.steps / total, 1.0))
             self.steps += self.steps_per_update
-            yield losses | {"reward": rollout.reward.mean()}
+            yield losses
 
     def checkpoint(self) -> Checkpoint:
         """Return the agent at this instant."""

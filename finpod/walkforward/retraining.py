@@ -67,6 +67,10 @@ def walk_forward(
     work to be resumed that is not there or had other settings.
     """
     out = Path(out)
+    if not isinstance(task, str):
+        raise InputError(
+            f"task is {task!r:.60}; a walk-forward retrains on a market, so it must be 'stocks'", argument="task"
+        )
     require_free_for(out, overwrite=overwrite, resume=resume)
     segments = schedule(
         market,
