@@ -185,7 +185,8 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
     if last == first:
         raise InputError(
             f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has one session and no return; choose "
-            "an end at least one session after the start"
+            "an end at least one session after the start",
+            argument="end",
         )
     return Window(market=traded, tape=build_tape(traded, fill), first=first, last=last)
 

@@ -73,11 +73,15 @@ class ReadyWeights:
         tickers = window.market.tickers
         if list(getattr(weights, "columns", tickers)) != list(tickers):
             raise InputError(
-                "the columns of the ready weights are not the market's tickers in the market's order; reindex them"
+                "the columns of the ready weights are not the market's tickers in the market's order; reindex them",
+                argument="strategy",
             )
         index = weights.index if hasattr(weights, "columns") else None
         if index is not None and not _of_the_market(index, window):
-            raise InputError("the index of the ready weights is not the market's dates; reindex them to market.dates")
+            raise InputError(
+                "the index of the ready weights is not the market's dates; reindex them to market.dates",
+                argument="strategy",
+            )
         table = _as_table(weights)
         self.many = table.ndim == 3
         """Whether they are those of S strategies, and not of one."""
@@ -86,10 +90,13 @@ class ReadyWeights:
         table = table[None] if table.ndim == 2 else table
         if table.ndim != 3 or table.shape[1:] != window.market.shape:
             raise InputError(
-                f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or [S, T, N]"
+                f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or [S, T, N]",
+                argument="strategy",
             )
         if not len(table):
-            raise InputError(f"ready weights have shape {table.shape}: there is no strategy among them")
+            raise InputError(
+                f"ready weights have shape {table.shape}: there is no strategy among them", argument="strategy"
+            )
         self._table, self._window = table, window
 
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
@@ -189,7 +196,8 @@ def _as_table(weights: Any) -> Array:
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{weights!r:.60} is neither a Strategy nor an array of weights; give an instance of one, or load_strategy(...)"
+            f"{weights!r:.60} is neither a Strategy nor an array of weights; give an instance of one, or load_strategy(...)",
+            argument="strategy",
         ) from error
 
 

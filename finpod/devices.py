@@ -21,10 +21,11 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index == "" or index.isdigit()):
-        raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda")
+        raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda", argument="device")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu"
+            f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu",
+            argument="device",
         )
     return torch.device(name)
 

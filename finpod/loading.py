@@ -46,7 +46,9 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     if isinstance(spec, Strategy):
         return spec
     if not isinstance(spec, (str, PathLike)):
-        raise InputError(f"{spec!r:.60} is not a strategy; give an instance of a Strategy, {_KINDS}")
+        raise InputError(
+            f"{spec!r:.60} is not a strategy; give an instance of a Strategy, {_KINDS}", argument="strategy"
+        )
     text = str(spec)
     if text in KNOWN:
         return KNOWN[text]()

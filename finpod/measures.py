@@ -211,7 +211,7 @@ def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
     """
     units = {"month": "datetime64[M]", "year": "datetime64[Y]"}
     if period not in units:
-        raise InputError(f"period {period!r} is unknown; choose 'month' or 'year'")
+        raise InputError(f"period {period!r} is unknown; choose 'month' or 'year'", argument="period")
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known = np.isfinite(curve)
     curve, periods = curve[known], days[known][1:].astype(units[period])
@@ -240,7 +240,7 @@ def _curve(equity: Any) -> Array:
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
-        raise InputError(f"an equity curve must start above zero; it starts at {start:g}")
+        raise InputError(f"an equity curve must start above zero; it starts at {start:g}", argument="equity")
     return _ruined(curve)
 
 
@@ -312,7 +312,7 @@ def _plain(figure: Array) -> Any:
 def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
     steps = _array(returns)
     if window < 2:
-        raise InputError(f"a rolling window of {window} returns has no deviation; use 2 or more")
+        raise InputError(f"a rolling window of {window} returns has no deviation; use 2 or more", argument="window")
     mean, deviation = np.full_like(steps, np.nan), np.full_like(steps, np.nan)
     if len(steps) >= window:
         views = sliding_window_view(steps, window, axis=0)
@@ -331,7 +331,10 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         _, rows, benchmark_rows = np.intersect1d(keys[0], keys[1], return_indices=True)
         return own[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(own) != len(other):
-        raise InputError(f"the benchmark has shape {other.shape}, the curve {own.shape}; give one of the same length")
+        raise InputError(
+            f"the benchmark has shape {other.shape}, the curve {own.shape}; give one of the same length",
+            argument="benchmark",
+        )
     return own, other, benchmark_dates if dates is None else dates
 
 

@@ -55,9 +55,11 @@ def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> 
 def plain_word(name: str) -> str:
     """The name unchanged. Raises InputError if it could not be the name of one file or folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
-        raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash")
+        raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash", argument="name")
     if len(name.encode()) > LONGEST:
-        raise InputError(f"{name[:20]!r}... cannot be a name, for it has {len(name)} letters; give a shorter one")
+        raise InputError(
+            f"{name[:20]!r}... cannot be a name, for it has {len(name)} letters; give a shorter one", argument="name"
+        )
     return name
 
 

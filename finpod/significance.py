@@ -258,7 +258,9 @@ def overfitting(returns: Array, *, splits: int = 16, periods_per_year: float = 2
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
-        raise InputError(f"returns have shape {table.shape}; give [T, M], one column a trial, without NaN")
+        raise InputError(
+            f"returns have shape {table.shape}; give [T, M], one column a trial, without NaN", argument="returns"
+        )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(
             f"splits is {splits}; give an even number from 2 to {MOST_SPLITS}, such as 16", argument="splits"

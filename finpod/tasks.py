@@ -251,13 +251,15 @@ def make_stock_task(
     if validation_rows[0] <= train_rows[1]:
         raise InputError(
             f"validation starts on {market.dates[validation_rows[0]]!s:.10}, before training ends on "
-            f"{market.dates[train_rows[1]]!s:.10}; let it start later"
+            f"{market.dates[train_rows[1]]!s:.10}; let it start later",
+            argument="validation",
         )
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:
             raise InputError(
                 f"the {name} window has {last - first} sessions to trade, fewer than hold = {trading.hold}; take a longer "
-                "window or a shorter hold"
+                "window or a shorter hold",
+                argument=name,
             )
     known = market.rows(0, validation_rows[1] + 1)
     # which names leave the exchange later, and when, is not known yet, and must not change even the hash of the data
@@ -303,7 +305,7 @@ def make_env(
     a device that is not there.
     """
     if task not in TASKS:
-        raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}")
+        raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}", argument="task")
     trading = {"num_envs": num_envs, "costs": costs or Costs(), **settings}
     options = {"start": start, "end": end, "features": features, "fill": fill, "seed": seed}
     env = TASKS[task](market, trading, device=pick_device(device), **options)
@@ -319,7 +321,8 @@ def _trading_env(market: MarketData | None, trading: Mapping[str, Any], **option
 
     if market is None:
         raise InputError(
-            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another"
+            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another",
+            argument="market",
         )
     _require_known(trading)
     return TradingEnv(market, config=TradingConfig(**trading), **options)
@@ -329,7 +332,7 @@ def _require_known(settings: Iterable[str]) -> None:
     known = [field.name for field in fields(TradingConfig)]
     for name in settings:
         if name not in known:
-            raise InputError(f"task 'stocks' has no setting {name!r}; {_suggestion(name, known)}")
+            raise InputError(f"task 'stocks' has no setting {name!r}; {_suggestion(name, known)}", argument=name)
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:

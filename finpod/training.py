@@ -158,7 +158,8 @@ def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: 
     for what in ("market", "train", "validation"):
         if given[what] is None:
             raise InputError(
-                f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)"
+                f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)",
+                argument=what,
             )
     costs = given.pop("costs") or Costs()
     trading = trading_of(hold=given.pop("hold"), action=given.pop("action"), costs=costs, **settings)

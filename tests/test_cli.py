@@ -779,6 +779,20 @@ def test_errors_name_options(text, argument, line, shown):
         assert explain(kind(text, argument=argument), line.split()) == (shown, 2)
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("--start 2010-13-01", "--start: '2010-13-01' is not a date"),
+        ("--start 2010-06-01 --end 1990-01-01", "the window ends on 1990-01-01, before it starts on 2010-06-01"),
+        ("--end 2090-01-01", "--end: 2090-01-01 lies outside the data"),
+        ("--fee-bps -1", "--fee-bps is -1"),
+        ("--fee-bps 9000 --slippage-bps 2000", "--fee-bps 9000.0 and --slippage-bps 2000.0 make 110%"),
+    ],
+)
+def test_errors_of_a_backtest_name_its_options(work, run, line, shown):
+    assert_one_line(run("backtest equal-weight --market sim", line), shown)
+
+
 def test_an_error_keeps_its_argument_on_its_way_from_another_process():
     error = pickle.loads(pickle.dumps(InputError("cash is 0", argument="cash")))
     assert (str(error), error.argument) == ("cash is 0", "cash")

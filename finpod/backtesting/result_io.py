@@ -149,16 +149,18 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
     except (OSError, ValueError, KeyError, TypeError) as error:
         runs = [path.parent.name for path in sorted(BACKTESTS.glob(f"*/{RESULT}")) if path.parent != source]
         fix = did_you_mean(source.name, runs, f"give a run: its folder, or its name under {BACKTESTS}/")
-        raise InputError(f"{source} holds no backtest result ({_reason(error)}); {fix}") from error
+        raise InputError(f"{source} holds no backtest result ({_reason(error)}); {fix}", argument="run") from error
     if found != FORMAT:
-        raise InputError(f"{source} has result format {found}, this finpod reads {FORMAT}; run it again")
+        raise InputError(
+            f"{source} has result format {found}, this finpod reads {FORMAT}; run it again", argument="run"
+        )
     try:
         result = _assembled(source, content)
         wrong = next(chain(_differences(result, content), _changes(source)), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        raise InputError(f"{source} is damaged ({_reason(error)}); run the backtest again") from error
+        raise InputError(f"{source} is damaged ({_reason(error)}); run the backtest again", argument="run") from error
     if wrong is not None:
-        raise InputError(f"{source} is damaged: {wrong}; run the backtest again")
+        raise InputError(f"{source} is damaged: {wrong}; run the backtest again", argument="run")
     return result
 
 

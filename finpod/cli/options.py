@@ -130,9 +130,9 @@ def check_dates(start: str | None, end: str | None) -> None:
     """Raise InputError for what is no date, or an end before the start: known before any data are read."""
     from finpod.market.data import as_date
 
-    first, last = (None if text is None else as_date(text) for text in (start, end))
+    first, last = (None if text is None else as_date(text, name) for text, name in ((start, "start"), (end, "end")))
     if first is not None and last is not None and last < first:
-        raise InputError(f"the window ends on {end}, before it starts on {start}; swap them")
+        raise InputError(f"the window ends on {end}, before it starts on {start}; swap them", argument="end")
 
 
 def check_account(cash: float, start: str | None, end: str | None, risk_free: float = 0.0) -> None:

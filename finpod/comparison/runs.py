@@ -71,11 +71,13 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
     given = list(results)
     strangers = [one for one in given if not isinstance(one, BacktestResult)]
     if strangers:
-        raise InputError(f"{strangers[0]!r:.60} is no result; give what backtest() or load_result() returned")
+        raise InputError(
+            f"{strangers[0]!r:.60} is no result; give what backtest() or load_result() returned", argument="results"
+        )
     if len(given) < 2:
-        raise InputError(f"{'one run' if given else 'no run'} cannot be compared; give two or more")
+        raise InputError(f"{'one run' if given else 'no run'} cannot be compared; give two or more", argument="results")
     if names is not None and len(names) != len(given):
-        raise InputError(f"there are {len(names)} names for {len(given)} runs; give one for each")
+        raise InputError(f"there are {len(names)} names for {len(given)} runs; give one for each", argument="names")
     labels = _told_apart([run.strategy for run in given], names or [])
     labels = _told_apart(labels, [f"{label} ({place})" for place, label in enumerate(labels, start=1)])
     if len(set(labels)) < len(labels):

@@ -55,10 +55,8 @@ def build_market(
     """
     tickers = tuple(bars["ticker"].cat.categories)
     if benchmark is not None and benchmark not in tickers:
-        raise InputError(
-            f"{name} has no rows for the benchmark {benchmark}; choose one of its {len(tickers)} names "
-            f"with benchmark=, such as {', '.join(tickers[:3])}, or None to go without"
-        )
+        way_out = f"choose one of its {len(tickers)} names with benchmark=, such as {', '.join(tickers[:3])}, or None"
+        raise InputError(f"{name} has no rows for the benchmark {benchmark}; {way_out}", argument="benchmark")
     if membership is not None:
         membership = membership.spelled_as(tickers)
         _check_members(membership, bars, benchmark, name, allow_missing)
@@ -165,11 +163,13 @@ def _check_members(
     if benchmark in wanted:
         raise InputError(
             f"{benchmark} cannot be the benchmark and a member as well; choose another benchmark, or leave it "
-            "out of the members"
+            "out of the members",
+            argument="benchmark",
         )
     missing = [t for t in wanted if t not in bars["ticker"].cat.categories]
     if missing and not allow_missing:
         raise InputError(
             f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(wanted)} names); leave "
-            "them out, or allow missing names"
+            "them out, or pass allow_missing=True",
+            argument="allow_missing",
         )

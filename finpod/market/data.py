@@ -226,11 +226,10 @@ class MarketData:
             raise self._outside(day)
         return row
 
-    def _outside(self, day: np.datetime64) -> InputError:
+    def _outside(self, day: np.datetime64, argument: str = "date") -> InputError:
         first, last = self.dates[0], self.dates[-1]
-        return InputError(
-            f"{day!s:.10} lies outside the data, which run from {first!s:.10} to {last!s:.10}; choose within"
-        )
+        outside = f"{day!s:.10} lies outside the data, which run from {first!s:.10} to {last!s:.10}"
+        return InputError(f"{outside}; choose within", argument=argument)
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """First and last row (both included) of the sessions within [start, end]; None means the data's own end.
@@ -238,17 +237,16 @@ class MarketData:
         Raises InputError if the window holds no session, ends before it starts, or reaches beyond the data by more than
         holidays, or the length of a weekly or longer bar, can explain.
         """
-        if start is not None and end is not None and as_date(end) < as_date(start):
-            raise InputError(f"the window ends on {as_date(end)!s:.10}, before it starts on {as_date(start)!s:.10}")
+        begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
+        if begin is not None and stop is not None and stop < begin:
+            raise InputError(f"the window ends on {stop!s:.10}, before it starts on {begin!s:.10}", argument="end")
         slack = max(HOLIDAYS, np.timedelta64(round(366 / self.sessions_per_year), "D"))
-        for day, outside in (
-            (start, start is not None and as_date(start) < self.dates[0] - slack),
-            (end, end is not None and as_date(end) > self.dates[-1] + slack),
-        ):
-            if outside:
-                raise self._outside(as_date(day))
-        first = 0 if start is None else self.row_of(start)
-        last = len(self.dates) - 1 if end is None else self.row_of(end, side="right")
+        if begin is not None and begin < self.dates[0] - slack:
+            raise self._outside(begin, "start")
+        if stop is not None and stop > self.dates[-1] + slack:
+            raise self._outside(stop, "end")
+        first = 0 if begin is None else self.row_of(begin)
+        last = len(self.dates) - 1 if stop is None else self.row_of(stop, side="right")
         if last < first:
             raise InputError(
                 f"there is no session between {as_date(start)!s:.10} and {as_date(end)!s:.10}; take a longer window"
@@ -272,7 +270,8 @@ class MarketData:
         if unknown:
             raise InputError(
                 f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)} names, such as "
-                f"{', '.join(self.tickers[:3])}"
+                f"{', '.join(self.tickers[:3])}",
+                argument="tickers",
             )
         columns = [self.tickers.index(t) for t in tickers]
         cut: dict[str, Any] = {
@@ -303,13 +302,13 @@ class MarketData:
         )
 
 
-def as_date(value: DateLike) -> np.datetime64:
+def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
     """Midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
 
-    Raises InputError for anything else: numpy would take 20200102 for a year.
+    Raises InputError, about `argument`, for anything else: numpy would take 20200102 for a year.
     """
     given: Any = getattr(value, "to_datetime64", lambda: value)()
-    wrong = InputError(f"{value!r} is not a date; write it as YYYY-MM-DD")
+    wrong = InputError(f"{value!r} is not a date; write it as YYYY-MM-DD", argument=argument)
     if not isinstance(given, (date, np.datetime64)) and not (isinstance(given, str) and _ISO.fullmatch(given.strip())):
         raise wrong
     try:

@@ -92,7 +92,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
     for feature in _expand(features):
         name = name_of(feature)
         if name in kept and kept[name] != feature:
-            raise InputError(f"two features are called {name}; rename one")
+            raise InputError(f"two features are called {name}; rename one", argument="features")
         if (own := column_of(feature)) is not None:
             market.extra.is_shared(own)  # raises for a column that the market does not have
         definition = FEATURES.get(name) if isinstance(feature, str) else None
@@ -104,7 +104,8 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         raise InputError(
             f"no feature is left: these data lack the tables for {', '.join(left_out)}"
             if left_out
-            else "no feature is asked for; leave features out for the default set"
+            else "no feature is asked for; leave features out for the default set",
+            argument="features",
         )
     return tuple(kept.values()), tuple(dict.fromkeys(left_out))
 
@@ -205,7 +206,8 @@ def _expand(features: Features) -> list[Feature]:
         if callable(feature):
             if name_of(feature) in FEATURES or name_of(feature) in SETS or name_of(feature) == "<lambda>":
                 raise InputError(
-                    f"a feature of your own cannot be called {name_of(feature)}; define it under another name"
+                    f"a feature of your own cannot be called {name_of(feature)}; define it under another name",
+                    argument="features",
                 )
             single.append(feature)
         elif feature in SETS:
@@ -216,7 +218,8 @@ def _expand(features: Features) -> list[Feature]:
             close = difflib.get_close_matches(str(feature), [*FEATURES, *SETS], n=1)
             raise InputError(
                 f"unknown feature {feature!r}; "
-                + (f"did you mean {close[0]}?" if close else f"choose from {', '.join([*SETS, *FEATURES])}")
+                + (f"did you mean {close[0]}?" if close else f"choose from {', '.join([*SETS, *FEATURES])}"),
+                argument="features",
             )
     return single
 
@@ -233,12 +236,15 @@ def _own(market: MarketData, feature: Callable[[MarketData], Array | Tensor], de
     try:
         values = feature(market)
     except Exception as error:
-        raise InputError(f"feature {name_of(feature)} failed: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"feature {name_of(feature)} failed: {type(error).__name__}: {error}", argument="features"
+        ) from error
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
         raise InputError(
-            f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and names"
+            f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and names",
+            argument="features",
         )
     return values.to(device, torch.float64)
 

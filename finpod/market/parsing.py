@@ -116,7 +116,7 @@ def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], decimal: s
     """
     if decimal is not None:
         if decimal not in (".", ","):
-            raise InputError(f"decimal is {decimal!r}; choose '.' or ','")
+            raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
         return decimal
     unsure = None
     for column, integers in zip(columns, whole, strict=True):

@@ -54,10 +54,13 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
         found = exchange_calendars.get_calendar(calendar, start=f"{first}-01-01", end=f"{last}-12-31")
     except exchange_calendars.errors.InvalidCalendarName as error:
         raise InputError(
-            f"unknown calendar {calendar!r}; give a name of exchange_calendars such as XNYS, XTKS or XLON, or None"
+            f"unknown calendar {calendar!r}; give a name of exchange_calendars such as XNYS, XTKS or XLON, or None",
+            argument="calendar",
         ) from error
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
-        raise InputError(f"the calendar {calendar} does not cover {first} to {last} ({first_line(error)})") from error
+        raise InputError(
+            f"the calendar {calendar} does not cover {first} to {last} ({first_line(error)})", argument="calendar"
+        ) from error
     closes = found.closes
     local = pd.DatetimeIndex(closes).tz_convert(found.tz)
     distances = np.unique(local.tz_localize(None).to_numpy() - pd.DatetimeIndex(closes).tz_localize(None).to_numpy())

@@ -171,10 +171,14 @@ def read_bars(
         files = files_of(source)
         if not files:
             raise InputError(
-                f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
+                f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one",
+                argument="path",
             )
         if ticker is not None:
-            raise InputError(f"ticker={ticker} names one file; the files of the folder {source} are named for theirs")
+            raise InputError(
+                f"ticker={ticker} names one file; the files of the folder {source} are named for theirs",
+                argument="ticker",
+            )
         parts = [_read(file, None, ticker_column, day_first, decimal) for file in files]
         return join_bars(parts, source.name, [file.name for file in files])
     if not source.is_file():
@@ -237,5 +241,7 @@ def _whole(
     market = sample_market() if path == SAMPLE else load_snapshot(path)
     benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
     if market.benchmark not in (benchmark, normal_ticker(benchmark)):
-        raise InputError(f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out")
+        raise InputError(
+            f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out", argument="benchmark"
+        )
     return market if periods_per_year is None else market.with_periods(periods_per_year)

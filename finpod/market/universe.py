@@ -119,7 +119,10 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     Raises InputError for an empty list.
     """
     if len(tickers) == 0:
-        raise InputError("the list of tickers is empty; name at least one, or leave members out to take every name")
+        raise InputError(
+            "the list of tickers is empty; name at least one, or leave members out to take every name",
+            argument="members",
+        )
     spelled = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
     check_tickers(spelled, "the list of tickers")
     names = np.array(spelled, dtype=object)

@@ -82,7 +82,7 @@ def fetch_market(
     membership, index = _membership(universe)
     benchmark, exchange = settled(benchmark, calendar, index)
     if exchange is None:
-        raise InputError("calendar is None; a fetch needs the sessions of an exchange, such as XNYS or XSHG")
+        raise InputError("calendar is None; name the exchange to fetch from, such as XNYS or XSHG", argument="calendar")
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     names = _symbols([*against, *membership.during(span.first, span.last)])
@@ -143,9 +143,9 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
-    first, until = as_date(start), today if end is None else min(as_date(end), today)
+    first, until = as_date(start, "start"), today if end is None else min(as_date(end, "end"), today)
     if until < first:
-        raise InputError(f"the range ends on {until!s:.10}, before it starts on {first!s:.10}")
+        raise InputError(f"the range ends on {until!s:.10}, before it starts on {first!s:.10}", argument="end")
     sessions = sessions_of(calendar, until - LONGEST_PAUSE, until)
     over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
@@ -189,7 +189,9 @@ def _check_connection(url: str, seconds: float) -> None:
     """Raise DataError at once where there is no way to the server (or to the proxy that leads there)."""
     asked = urlsplit(url)
     if asked.scheme not in ("http", "https") or not asked.hostname:
-        raise InputError(f"{url!r} is not the address of a server; write it as http://127.0.0.1:8000")
+        raise InputError(
+            f"{url!r} is not the address of a server; write it as http://127.0.0.1:8000", argument="base_url"
+        )
     host, port = asked.hostname, asked.port or (443 if asked.scheme == "https" else 80)
     proxy = urlsplit(urllib.request.getproxies().get(asked.scheme, ""))
     if proxy.hostname and not urllib.request.proxy_bypass(host):
@@ -213,7 +215,7 @@ def _check_answers(failed: Mapping[str, Reason], asked: int, allow_missing: bool
         reasons = ", ".join(sorted({str(reason) for reason in passing.values()}))
         raise InputError(
             f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {asked} names; "
-            f"{reasons}); {again}, or allow missing names"
+            f"{reasons}); {again}, or pass allow_missing=True"
         )
     if len(failed) == asked:
         raise DataError(f"Yahoo gave no bar for any of {asked} names; check the symbols and the dates")

@@ -168,13 +168,20 @@ class Task(Protocol):
 def require_task(task: Any) -> Any:
     """Return a task. Raises InputError that names what it lacks."""
     if isinstance(task, type):
-        raise InputError(f"{task.__name__} is a class; give an instance of it, such as {task.__name__}()")
+        raise InputError(
+            f"{task.__name__} is a class; give an instance of it, such as {task.__name__}()", argument="task"
+        )
     kind = type(task).__name__
     for name in NEEDED:
         if not hasattr(task, name) or getattr(type(task), name, None) is getattr(Task, name, object()):
-            raise InputError(f"{kind} is no task that can be trained: it lacks {name}; see finpod.rl.task.Task")
+            raise InputError(
+                f"{kind} is no task that can be trained: it lacks {name}; see finpod.rl.task.Task", argument="task"
+            )
     if missing := [name for name in vars(Task) if not (name.startswith("_") or hasattr(task, name))]:
-        raise InputError(f"{kind} is no task that can be trained: it lacks {missing[0]}; subclass finpod.rl.task.Task")
+        raise InputError(
+            f"{kind} is no task that can be trained: it lacks {missing[0]}; subclass finpod.rl.task.Task",
+            argument="task",
+        )
     return task
 
 

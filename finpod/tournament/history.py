@@ -139,7 +139,7 @@ class History:
         chosen = tuple(log for log in self.logs if log.seed == seed)
         if not chosen:
             known = ", ".join(str(log.seed) for log in self.logs)
-            raise InputError(f"{self.where} has no tournament of seed {seed}; it has {known}")
+            raise InputError(f"{self.where} has no tournament of seed {seed}; it has {known}", argument="seed")
         return replace(self, logs=chosen)
 
 
@@ -175,7 +175,7 @@ def _find(run: str) -> tuple[Store, dict[str, int]]:
         if logs := _logs(place):
             return place, logs
     lacks = "holds no log of a tournament" if Path(run).exists() else "does not exist"
-    raise InputError(f"{run} {lacks}; give a folder that finpod train wrote, or is writing")
+    raise InputError(f"{run} {lacks}; give a folder that finpod train wrote, or is writing", argument="run")
 
 
 def _logs(place: Store) -> dict[str, int]:

@@ -58,7 +58,9 @@ class TrainedRun:
     def checkpoint(self, n: int = 0) -> Checkpoint:
         """Return the n-th best agent as it was stored. Raises InputError for one that was not kept."""
         if not 0 <= n < len(self):
-            raise InputError(f"agent {n} was not kept; {self.name} has {len(self)}, numbered from 0, the best first")
+            raise InputError(
+                f"agent {n} was not kept; {self.name} has {len(self)}, numbered from 0, the best first", argument="n"
+            )
         return Checkpoint.load(self.folder / Path(self.files[n]).name)
 
     def load(self, n: int = 0) -> Policy:

@@ -110,7 +110,8 @@ class RayEngine:
         except Exception as error:  # Ray raises many kinds
             self._ray.shutdown()  # what it had started
             raise InputError(
-                f"cannot reach Ray at {address or 'this machine'}: {with_kind(error)}; start it, or train without it"
+                f"cannot reach Ray at {address or 'this machine'}: {with_kind(error)}; start it, or train without it",
+                argument="pods.address",
             ) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has put its own in the place of the program's
