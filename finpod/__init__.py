@@ -50,32 +50,7 @@ _HOME = {
     "walk_forward": "walkforward.retraining",
 }
 
-__all__ = [
-    "BacktestResult",
-    "CheckpointError",
-    "Costs",
-    "DataError",
-    "FinpodError",
-    "InputError",
-    "MarketData",
-    "MarketView",
-    "Strategy",
-    "StrategyError",
-    "audit",
-    "backtest",
-    "compare",
-    "fetch_market",
-    "load_market",
-    "load_result",
-    "load_strategy",
-    "make_env",
-    "metrics",
-    "sample_market",
-    "simulate_market",
-    "top_k",
-    "train",
-    "walk_forward",
-]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
