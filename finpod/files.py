@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent, and strict JSON."""
+"""Files and folders that are either complete or absent, locks, strict JSON, and the files that mark an output of finpod."""
 
 import json
 import math
@@ -41,7 +41,7 @@ BACKTESTS = Path("backtests")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+    """Write a file by a temporary name and a rename: a reader sees the old content or the new, never a part of it.
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
@@ -66,16 +66,16 @@ def write_text(path: Path, content: str) -> None:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Raise InputError if an output is already there and may not be replaced."""
+    """Raise InputError if the path exists and `overwrite` is false."""
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
 
 
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
-    """Raise InputError unless the folder `path` may be made; to be asked before anything long is computed.
+    """Raise InputError unless the folder `path` may be written. Call it before a long computation.
 
-    With `overwrite` it may replace a folder that is empty or holds nothing but one output of finpod, of the kind that
-    `marker` names (see `KINDS`; any kind if None). It may never be the current folder or one above it.
+    With `overwrite` an existing folder may be replaced if it is empty or holds one output of finpod and nothing else, of the
+    kind that `marker` names (see `KINDS`; of any kind if None). The current folder and those above it are never replaced.
     """
     try:
         here = Path.cwd()
@@ -90,7 +90,7 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
 
 
 def require_free_file(path: Path, overwrite: bool) -> None:
-    """Raise InputError unless the file `path` may be written: it is absent, or a file and `overwrite` is true."""
+    """Raise InputError unless the file `path` may be written: it does not exist, or is a file and `overwrite` is true."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a file; move it away or choose another name")
@@ -102,10 +102,10 @@ def require_free_file(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty sibling folder that takes the name `path` when the block ends well, and vanishes when it does not.
+    """Yield an empty temporary folder, renamed to `path` at the end of the block and removed if the block raises an error.
 
-    What `overwrite` may replace is what `require_free` says, and it must be of the kind that was made. Raises InputError
-    if it is not, if `path` exists and `overwrite` is false, or if it cannot be written.
+    With `overwrite` an existing folder is replaced under the rules of `require_free`, if it is of the kind that was written.
+    Raises InputError if it may not be replaced or cannot be written.
     """
     require_free(path, overwrite)
     with parents_of(path):
@@ -123,14 +123,14 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
         except OSError as error:
-            if error.errno is None:  # not the system's
+            if error.errno is None:  # raised by the block, not by the operating system
                 raise
             raise _unwritable(path, error) from error
 
 
 @contextmanager
 def parents_of(path: Path) -> Iterator[None]:
-    """Make the folders above `path`; if the block fails, those that were made and are empty are gone again.
+    """Make the folders above `path`; if the block raises an error, remove those that were made and are still empty.
 
     Raises InputError if they cannot be made.
     """
@@ -187,25 +187,25 @@ def _require_own(path: Path, marker: str | None) -> None:
         raise InputError(
             f"{path} is not a folder, so overwrite=True does not replace it; move it away or choose another name"
         )
-    held = sorted(entry.name for entry in path.iterdir())
-    found = next((name for name in KINDS if name in held and marker in (None, name)), None)
-    if held and found is None:
+    entries = sorted(entry.name for entry in path.iterdir())
+    if not entries:
+        return
+    mark = next((name for name in KINDS if name in entries and marker in (None, name)), None)
+    if mark is None:
         kind = "an output of finpod" if marker is None else KINDS[marker][0]
         raise InputError(
-            f"{path} is not {kind} (it holds {held[0]!r}), so overwrite=True does not replace it; choose another name"
+            f"{path} is not {kind} (it holds {entries[0]!r}), so overwrite=True does not replace it; choose another name"
         )
-    if found is None:
-        return
-    kind, others = KINDS[found]
-    for name in held:
-        if (name != found and not others.fullmatch(name)) or (path / name).is_dir():
+    kind, others = KINDS[mark]
+    for name in entries:
+        if (name != mark and not others.fullmatch(name)) or (path / name).is_dir():
             raise InputError(
                 f"{path} holds {name!r}, which is no part of {kind}, so overwrite=True does not replace it; move it away"
             )
 
 
 def _require_writable(path: Path) -> None:
-    """Raise InputError if `path` and its missing parents could not be made; tried, for permissions do not tell all."""
+    """Raise InputError if `path` and its missing parents cannot be made, which is tried: permissions do not tell all."""
     try:
         parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
         if not parent.is_dir():
@@ -217,7 +217,7 @@ def _require_writable(path: Path) -> None:
 
 
 def _swap(path: Path, fresh: Path) -> None:
-    """Put `fresh` in the place of `path`; if that fails, what was there is back."""
+    """Replace the folder `path` by `fresh`; put the old folder back if that fails."""
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
     try:
         path.replace(aside / "old")
@@ -237,7 +237,7 @@ def _unwritable(path: Path, error: OSError) -> InputError:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Version of each package by its name, of Python under 'python'; 'not installed' for a package that is not there."""
+    """Version of each package by its name, that of Python under 'python'; 'not installed' for a missing package."""
     return {name: platform.python_version() if name == "python" else _version(name) for name in packages}
 
 
@@ -251,12 +251,15 @@ def _version(package: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Mappings, sequences, numpy scalars and plain values as text that ends in a newline. Raises TypeError for others."""
+    """Mappings, sequences, numpy scalars, dates, paths and plain values as JSON, keys sorted, with a newline at the end.
+
+    NaN and infinities become null. Raises TypeError for other values. Equal values give equal text.
+    """
     return json.dumps(_plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def to_json_line(value: Any) -> str:
-    """The same on a single line, without the newline."""
+    """`to_json` on a single line, without the newline."""
     return json.dumps(_plain(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 

@@ -22,7 +22,10 @@ SETTLE = 0.2
 
 @contextmanager
 def lock(place: Store) -> Iterator[None]:
-    """Keep a second driver out: by a lock of the file system, which dies with the process, or by a mark at a URL."""
+    """Keep other drivers out while the block runs: by a file lock, which ends with the process, or by a mark at a URL.
+
+    Raises InputError if another process drives the run.
+    """
     if place.folder is None:
         with _lease(place):
             yield
@@ -50,7 +53,10 @@ def lock(place: Store) -> Iterator[None]:
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """A mark with a time at a URL, renewed while the block runs; the mark of a process here that is dead does not count."""
+    """Leave a mark with the time at a URL and renew it while the block runs.
+
+    The mark of a dead process of this machine does not count. Raises InputError for a recent mark of another process.
+    """
     mine, over = uuid4().hex, threading.Event()
 
     def mark() -> None:
