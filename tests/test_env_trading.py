@@ -427,7 +427,7 @@ def test_make_env_passes_everything_on(market):
         ("zzz", {}, "choose from stocks"),
         ("stocks", {"market": None}, "pass market="),
         ("stocks", {"hodl": 5}, "no setting 'hodl'; did you mean hold"),
-        ("stocks", {"zzz": 5}, "choose from num_envs, start_groups"),
+        ("stocks", {"zzz": 5}, "choose from costs, cash"),
         ("stocks", {"device": "gpu"}, "unknown device 'gpu'"),
         ("stocks", {"hold": 0}, "hold is 0"),
         ("stocks", {"fill": "noon"}, "fill is 'noon'"),
@@ -441,9 +441,9 @@ def test_what_make_env_refuses(market, task, settings, told):
 
 
 def test_the_market_environment_needs_no_gymnasium():
-    code = "import sys; sys.modules['gymnasium'] = None; import finpod.envs.market, finpod.envs.tasks, finpod.devices"
+    code = "import sys; sys.modules['gymnasium'] = None; import finpod.envs.market, finpod.tasks, finpod.devices"
     subprocess.run([sys.executable, "-c", code], check=True)
-    code = "import sys, finpod.devices, finpod.envs.tasks; sys.exit('torch' in sys.modules)"
+    code = "import sys, finpod.devices; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
