@@ -766,6 +766,7 @@ def test_messages_name_options_as_typed(work, run):
         ("b goes with a; leave it out=", "out", "train", "b goes with a; leave it --out"),
         ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
         ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
+        ("x is free; leave overwrite=False", None, "backtest", "x is free; leave overwrite=False"),
         ("stop.trials is 0", "stop.trials", "train", "--stop-trials is 0"),
         ("stop.patience is 0", "stop.patience", "train", "--patience is 0"),
         ("pods.gpus is -1; pass ray=True", "pods.gpus", "train", "--pod-gpus is -1; pass --ray"),

@@ -202,5 +202,9 @@ def test_an_object_is_refused():
 
 
 def test_versions_of_packages_and_of_python():
-    found = versions("numpy", "python", "no-such-package")
-    assert found == {"numpy": np.__version__, "python": platform.python_version(), "no-such-package": "not installed"}
+    installed = versions("numpy", "python", "no-such-package")
+    assert installed == {
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "no-such-package": "not installed",
+    }

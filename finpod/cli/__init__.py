@@ -183,9 +183,8 @@ def _with_options(error: FinpodError, words: list[str]) -> str:
         """The option of an argument or of a field of a setting: that of `stop.trials` is --stop-trials."""
         names = ALIASES.get(argument), argument.replace(".", "_"), argument.rpartition(".")[2]
         parameter = next((parameters[name] for name in names if name in parameters), None)
-        if parameter is None:
-            return None
-        return (parameter.secondary_opts if value == "False" else parameter.opts)[0]
+        spellings = [] if parameter is None else parameter.secondary_opts if value == "False" else parameter.opts
+        return spellings[0] if spellings else None
 
     def as_option(match: re.Match[str]) -> str:
         argument, value = match[1], match[2]
