@@ -248,8 +248,6 @@ def _compounded(returns: Any) -> tuple[Array, Array]:
     """The curve of `returns` from V_0 = 1, and the returns with ruin applied; NaN at their start keeps the curve at 1."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
-    if (lowest := np.nanmin(steps)) < -1 - DUST:
-        raise InputError(f"the series of returns holds {lowest:g}, a loss of more than 100 %; give fractions")
     waiting = np.isnan(steps)
     growth = np.concatenate([np.ones_like(steps[:1]), np.where(waiting, 0.0, steps) + 1])
     curve = _ruined(np.cumprod(growth, axis=0))

@@ -702,7 +702,7 @@ def test_a_ticker_given_twice_is_named():
 def test_wrong_kinds_of_arguments_are_named():
     with pytest.raises(InputError, match="costs is 10; give finpod"):
         backtest(EqualWeight(), random_market(), costs=10)
-    with pytest.raises(InputError, match="market is 'sample'; give what load_market"):
+    with pytest.raises(InputError, match="market is a str; give what load_market"):
         backtest(EqualWeight(), "sample")
     with pytest.raises(InputError, match="delisting_return is 'x'"):
         backtest(EqualWeight(), random_market(), delisting_return="x")

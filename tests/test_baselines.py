@@ -28,6 +28,7 @@ from finpod.evidence.baselines import (
 )
 from finpod.lookahead.audit import audit
 from finpod.market.data import MarketData
+from finpod.records import ResultWarning
 from finpod.strategy import MarketView
 
 DAILY = np.tile([1.0, -1.0], YEAR // 2)
@@ -239,9 +240,8 @@ def test_d22_without_the_package_one_line_says_so(noise, monkeypatch):
     assert available() == ("inverse-volatility", "momentum-12-1")
     kept, why = baselines_for(noise)
     assert [strategy.name for strategy in kept] == list(available())
-    assert why == [
-        "minimum-variance, hierarchical-risk-parity are left out: they need the package skfolio, which is not installed"
-    ]
+    missing = {"rules": ["minimum-variance", "hierarchical-risk-parity"], "package": "skfolio"}
+    assert why == [ResultWarning("rules_missing", missing)]
 
 
 def test_all_are_available_for_daily_data(noise):
@@ -254,7 +254,8 @@ def test_none_for_intraday_data():
     market = intraday()
     kept, why = baselines_for(market)
     assert kept == []
-    assert "momentum-12-1 are left out: they are rules for daily bars" in why[0]
+    assert why[0].code == "rules_daily_only"
+    assert "momentum-12-1" in why[0].data["rules"]
     with pytest.raises(StrategyError, match="inverse-volatility is a rule for daily bars, and these are intraday"):
         backtest(InverseVolatility(), market)
 

@@ -358,11 +358,6 @@ def test_g07_labels_that_may_be_dates_and_cannot_be_read_are_refused(labels):
         metrics(returns=pd.Series([0.01, 0.02, -0.01], index=labels))
 
 
-def test_a_loss_of_more_than_all_is_refused():
-    with pytest.raises(InputError, match="-2"):
-        metrics(returns=[1.5, -2.0, 0.3])
-
-
 def test_g07_an_hour_that_comes_twice_on_the_clock_is_not_repeated():
     hours = pd.date_range("2024-10-01", "2024-11-30", freq="h", tz="America/New_York")
     assert metrics(returns=pd.Series(np.linspace(-0.01, 0.011, len(hours)), hours)).days == len(hours)
