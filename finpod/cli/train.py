@@ -216,7 +216,8 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     if "validation_scores" in made.provenance:
         print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
         scores = made.provenance["validation_scores"]
-        frequency = {name: made.provenance[name] for name in ("periods_per_year", "sessions_per_year")}
+        known = ("periods_per_year", "sessions_per_year")
+        frequency = {name: made.provenance[name] for name in known if name in made.provenance}
         figures = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         print(f"Sharpe on validation{aside(frequency)}: {figures}")
     else:

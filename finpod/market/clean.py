@@ -55,7 +55,8 @@ def build_market(
     """
     tickers = tuple(bars["ticker"].cat.categories)
     if benchmark is not None and benchmark not in tickers:
-        way_out = f"choose one of its {len(tickers)} names with benchmark=, such as {', '.join(tickers[:3])}, or None"
+        shown = ", ".join(tickers[:3])
+        way_out = f"choose one of its {len(tickers)} names with benchmark=, such as {shown}, or None to go without"
         raise InputError(f"{name} has no rows for the benchmark {benchmark}; {way_out}", argument="benchmark")
     if membership is not None:
         membership = membership.spelled_as(tickers)
