@@ -176,8 +176,7 @@ def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path):
     assert said["failed"] == dict.fromkeys(GONE, "unknown symbol: HTTP 404")
     assert said["limited"] == sorted(LIMITED)
     assert said["missing"] == sorted(GONE)
-    # Nine of ten sessions are left out here, and no price moves.
-    assert set(said["suspicions"]) == {"sessions without a bar", "closes that stay the same to the end"}
+    assert set(said["suspicions"]) == {"closes that stay the same to the end"}  # no price moves here
     assert f"{len(members) - 1} of {len(members) + 1} names; missing BRCM, YHOO" in err
     assert not partial.exists()
     market = finpod.load_market(tmp_path / "data" / "n100")
