@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finpod.api import audit, backtest, compare, train
     from finpod.backtesting.result_io import load_result
+    from finpod.environments import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
     from finpod.market.data import MarketData
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from finpod.result import BacktestResult
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
-    from finpod.tasks import make_env
     from finpod.walkforward.retraining import walk_forward
 
 __version__ = "0.1.0"
@@ -41,7 +41,7 @@ _HOME = {
     "load_market": "market.sources",
     "load_result": "backtesting.result_io",
     "load_strategy": "loading",
-    "make_env": "tasks",
+    "make_env": "environments",
     "metrics": "measures",
     "sample_market": "market.sources",
     "simulate_market": "simulator",

@@ -1,34 +1,30 @@
-"""What can be trained on: `StockTask`, and `TASKS` and `make_env`, which make the environment of a task by its name."""
+"""`StockTask`: trade a market, train on one window and be judged on a later one."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.devices import pick_device
 from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import MarketEnv, TradingConfig, account_state
 from finpod.errors import InputError, did_you_mean
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, build_panel
-from finpod.market.ledger import Costs, value
+from finpod.market.ledger import value
 from finpod.market.tape import Account, Tape, build_tape
 from finpod.measures import Array, metrics, simple_returns
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
 from finpod.rl.task import Score, Space, Table, Task
 from finpod.simulation import equal_weight_path, simulate
-
-if TYPE_CHECKING:
-    from finpod.envs.trading import NumpyTradingEnv, TradingEnv
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""
@@ -115,7 +111,7 @@ class StockTask(Task):
         spec = PolicySpec(features=features, hidden=hidden, action=self.trading.action, tilt=self.trading.tilt)
         return MarketPolicy(spec, generator)
 
-    def variant(self, settings: Mapping[str, Any]) -> StockTask:
+    def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
         """Return the task with the features, the reward and the part of the costs that an agent trains with."""
         features, trading = settings.get("features"), self.trading
         reward, scale = settings.get("reward") or trading.reward, trading.reward_scale
@@ -223,7 +219,7 @@ class StockTask(Task):
 
 def trading_of(**settings: Any) -> TradingConfig:
     """Return the trading terms with the defaults of training. Raises InputError for an unknown setting."""
-    _require_known(settings)
+    require_known(settings)
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     defaults: dict[str, Any] = {
@@ -279,65 +275,10 @@ def make_stock_task(
     )
 
 
-def make_env(
-    task: str,
-    *,
-    market: MarketData | None = None,
-    num_envs: int = 1024,
-    device: str = "cpu",
-    start: DateLike | None = None,
-    end: DateLike | None = None,
-    features: Features = None,
-    costs: Costs | None = None,
-    fill: str | None = None,
-    seed: int = 0,
-    numpy: bool = False,
-    **settings: Any,
-) -> TradingEnv | NumpyTradingEnv:
-    """Return the environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment.
-
-    Observations and rewards are tensors on `device`. With `numpy` they are arrays, and observations are one row of numbers
-    for each account; the vector wrappers of gymnasium work on such an environment.
-
-    "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64. `features`, `costs` and `fill` are those of training and backtest. `seed` is a
-    whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, another seed, and
-    a device that is not there.
-    """
-    if task not in TASKS:
-        raise InputError(f"unknown task {task!r}; {_suggestion(task, TASKS)}", argument="task")
-    trading = {"num_envs": num_envs, "costs": costs or Costs(), **settings}
-    options = {"start": start, "end": end, "features": features, "fill": fill, "seed": seed}
-    env = TASKS[task](market, trading, device=pick_device(device), **options)
-    if not numpy:
-        return env
-    from finpod.envs.trading import NumpyTradingEnv
-
-    return NumpyTradingEnv(env)
-
-
-def _trading_env(market: MarketData | None, trading: Mapping[str, Any], **options: Any) -> TradingEnv:
-    from finpod.envs.trading import TradingEnv
-
-    if market is None:
-        raise InputError(
-            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another",
-            argument="market",
-        )
-    _require_known(trading)
-    return TradingEnv(market, config=TradingConfig(**trading), **options)
-
-
-def _require_known(settings: Iterable[str]) -> None:
+def require_known(settings: Iterable[str]) -> None:
+    """Raise InputError for a name that is no field of `TradingConfig`."""
     known = [field.name for field in fields(TradingConfig)]
     for name in settings:
         if name not in known:
-            raise InputError(f"task 'stocks' has no setting {name!r}; {_suggestion(name, known)}", argument=name)
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    return did_you_mean(str(name), list(known), f"choose from {', '.join(known)}")
-
-
-TASKS: dict[str, Callable[..., TradingEnv]] = {"stocks": _trading_env}
-"""Task name -> maker of its gymnasium environment."""
+            hint = did_you_mean(str(name), known, f"choose from {', '.join(known)}")
+            raise InputError(f"task 'stocks' has no setting {name!r}; {hint}", argument=name)

@@ -9,13 +9,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
+from finpod.environments import STOCKS, require_task_name
 from finpod.errors import InputError, did_you_mean
 from finpod.files import ENSEMBLE, TRAINED, require_free
+from finpod.locomotion import LocomotionTask
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, name_of
 from finpod.market.ledger import Costs
@@ -23,11 +25,11 @@ from finpod.market.tape import build_tape
 from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
 from finpod.simulation import Window, simulate
-from finpod.tasks import TASKS, StockTask, make_stock_task, trading_of
+from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.driver import Watch
 from finpod.tournament.provenance import Run, provenance
 from finpod.tournament.search import Search
-from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup, require_count
+from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import TrainedRun, save_run
 from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
 
@@ -43,9 +45,9 @@ TASK = ("features", "left_out", "trading", "fill", "training_data_hash")
 
 
 @overload
-def train(task: str = "stocks", *, out: str | Path, **options: Any) -> Ensemble: ...
+def train(task: Literal["stocks"] = "stocks", *, out: str | Path, **options: Any) -> Ensemble: ...
 @overload
-def train(task: Task, *, out: str | Path, **options: Any) -> TrainedRun: ...
+def train(task: Task | str, *, out: str | Path, **options: Any) -> Ensemble | TrainedRun: ...
 def train(
     task: str | Task = "stocks",
     *,
@@ -86,13 +88,15 @@ def train(
     the fields of `TradingConfig`, say how. Returns the `Ensemble` of the chosen, a Strategy. Features that are undefined on
     more than half of the training rows are dropped, and named in a warning or to `progress` and `watch`.
 
-    Any other task is an object with the members of `finpod.rl.task.Task`. It has no market: of these arguments it takes
-    `num_envs` alone. Returns a `TrainedRun`.
+    "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
+    `variant` "standard", "full" or "fast"; see `finpod.locomotion`. Any other task is an object with the members of
+    `finpod.rl.task.Task`. Such tasks have no market: of the arguments above they take `num_envs` alone. Returns a
+    `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent's. `steps` are environment steps
-    an agent; they are rounded to whole rollouts, at least one a round. With `seeds` > 1 the whole tournament is run that
-    many times, from seed, seed + 1, ..., and the chosen of all are kept. A `plan` gives what else there is to say of the
-    tournament (its mode, how it searches, when it stops), and `pods` where it runs.
+    an agent, by default those of the task; they are rounded to whole rollouts, at least one a round. With `seeds` > 1 the
+    whole tournament is run that many times, from seed, seed + 1, ..., and the chosen of all are kept. A `plan` gives what
+    else there is to say of the tournament (its mode, how it searches, when it stops), and `pods` where it runs.
 
     While it runs, its log and checkpoints lie in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there
     under the same settings, and `fork` from a copy of another unfinished run under changed ones. The log records all
@@ -105,9 +109,12 @@ def train(
     """
     require_count("seeds", seeds)
     require_count("threads", threads)
-    steps, pods = STEPS if steps is None else steps, pods or Pods()
-    plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, steps=steps, seed=seed)
+    pods, length = pods or Pods(), Plan.steps if steps is None else steps
+    plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=length)
     kind = require_learner(learner)
+    if isinstance(task, str) and task != STOCKS:
+        require_task_name(task, ", or give a task of your own")
+        task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
     target = Destination(out=Path(out), storage=storage, resume=resume, fork=fork, overwrite=overwrite)
     require_free(target.out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
     here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
@@ -116,6 +123,8 @@ def train(
     learning = (
         _stock_task(task, here, of_market, settings) if isinstance(task, str) else _task(task, of_market, settings)
     )
+    if steps is None:
+        plan = replace(plan, steps=learning.steps)
     setup = TournamentSetup(
         task=learning,
         num_envs=settings.get("num_envs", learning.num_envs),
@@ -151,9 +160,6 @@ def _choices(names: Iterable[str]) -> str:
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
     """The stock task of the arguments of `train`."""
-    if name not in TASKS:
-        hint = did_you_mean(name, TASKS.keys(), f"{_choices(TASKS)}, or give a task of your own")
-        raise InputError(f"unknown task {name!r}; {hint}", argument="task")
     given = dict(of_market)
     for what in ("market", "train", "validation"):
         if given[what] is None:

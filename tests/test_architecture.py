@@ -28,7 +28,7 @@ WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | 
 """Expressions that are made of the texts in them."""
 
 LAYERS = """
-errors figures measures periods significance risk_figures files storage | seeds pickling
+errors figures measures periods significance risk_figures files storage | seeds pickling devices
 market
 features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
 trading | market.ledger market.tape simulation
@@ -36,7 +36,7 @@ strategy weights rules synthetic result | records decisions evidence.baselines s
 lookahead
 envs
 rl
-tasks | devices envs.trading
+tasks | envs.trading locomotion environments
 workers
 evidence
 backtesting | backtester outcome relaxation batch export comparison
@@ -72,7 +72,10 @@ OF_STOCKS = (
     "strategy",
     "envs.market",
     "envs.trading",
+    "envs.locomotion",
     "tasks",
+    "locomotion",
+    "environments",
 )
 
 

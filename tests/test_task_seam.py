@@ -253,7 +253,7 @@ def test_options_of_a_market_are_errors(cli, toy, option, tmp_path, capsys):
 
 @pytest.mark.parametrize(("spec", "told"), [
     ("nothing.py:Toy", "there is no task 'nothing.py:Toy'"),
-    ("hopper9", "unknown task 'hopper9'; give stocks, or FILE.py:CLASS"),
+    ("hopper9", "unknown task 'hopper9'; did you mean hopper?"),
     ("stoks", "unknown task 'stoks'; did you mean stocks?"),
     ("{toy}:Tou", "defines no class Tou; did you mean Toy?"),
     ("{toy}:Numbers", "Numbers is no task that can be trained: it lacks env"),
@@ -365,7 +365,7 @@ def test_a_member_that_a_task_lacks_is_named(task, tmp_path, name):
 def test_an_object_that_is_no_subclass_must_have_all_members(task, tmp_path):
     rest = {key: value for key, value in vars(type(task)).items() if not key.startswith("_")}
     duck = type("Duck", (), rest)()
-    assert "Duck is no task that can be trained: it lacks table; subclass finpod.rl.task.Task" in refused(
+    assert "Duck is no task that can be trained: it lacks steps; subclass finpod.rl.task.Task" in refused(
         duck, tmp_path
     )
     others = {key: value for key, value in vars(Task).items() if not key.startswith("_")}
@@ -559,7 +559,7 @@ def test_stocks_are_a_task_like_any_other(tmp_path):
     ensemble = tiny_train(market, tmp_path / "tiny", agents=1, keep=1)
     assert require_task(stock_task(market)).name == "stocks"
     assert isinstance(ensemble, finpod.Strategy)
-    own = stock_task(market).variant({"features": ["return_5"], "reward": "value", "cost_factor": 0.5})
+    own = stock_task(market).for_agent({"features": ["return_5"], "reward": "value", "cost_factor": 0.5})
     assert own.table(torch.device("cpu")).values.shape[-1] == 1
     assert own.practice.costs.fee_bps == 0.5 * own.trading.costs.fee_bps
     assert own.spec()["trading"]["costs"]["fee_bps"] == own.trading.costs.fee_bps, "agents are judged at the true costs"

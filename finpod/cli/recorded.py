@@ -37,6 +37,7 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
     values = {
         **_of_task(recorded),
         "learner": recorded.learner,
+        "envs": recorded.num_envs,
         **{name: getattr(plan, name) for name in OF_PLAN},
         "seeds": recorded.seeds,
         "fresh": plan.search.fresh,
@@ -54,6 +55,8 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
     """Options of the task. Raises InputError for a task that was an object in memory."""
     task, features = recorded.task, recorded.features
+    if "variant" in task:
+        return {name: task[name] for name in ("task", "variant")}
     if "trading" not in task:
         if "task" not in recorded.asked:
             raise InputError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,9 @@ from finpod import runs
 from finpod.cli import console, options
 from finpod.cli.leaderboard import TOP
 from finpod.cli.recorded import OF_COSTS, OF_PLAN, recorded_options
-from finpod.errors import InputError, did_you_mean
+from finpod.environments import STOCKS, TASKS, require_task_name
+from finpod.envs.locomotion import NAMES
+from finpod.errors import InputError
 from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.market.ledger import Costs
 from finpod.runs import plain_word
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from finpod.tournament.setup import Plan
     from finpod.tournament.trained_run import TrainedRun
 
-STOCKS = "stocks"
-"""The task that has a market."""
 NEEDED = ("train", "validation", "out")
 """Options that a new run on stocks must be given; one on another task needs the last alone."""
 SIZE = ("agents", "rounds", "keep", "steps", "seed")
@@ -42,7 +41,7 @@ OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 
 def train(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help="What to learn: stocks, or FILE.py:CLASS, a task of your own.")] = STOCKS,
+    task: Annotated[str, typer.Argument(help=f"What to learn: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
     train: Annotated[str | None, typer.Option(help="Training days, FIRST:LAST.")] = None,
     validation: Annotated[str | None, typer.Option(help="Days on which agents are chosen, FIRST:LAST.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the best agents, such as strategies/first.")] = None,
@@ -64,8 +63,18 @@ def train(
     rounds: Annotated[int, typer.Option(help="Rounds, after each of which the weaker follow the stronger.")] = 2,
     keep: Annotated[int, typer.Option(help="Agents kept in the ensemble.")] = 3,
     steps: Annotated[
-        int | None, typer.Option(help="Environment steps an agent over all rounds; 600,000 if left out.")
+        int | None,
+        typer.Option(
+            help="Environment steps an agent over all rounds; if left out those of the task, 600,000 of stocks."
+        ),
     ] = None,
+    envs: Annotated[
+        int | None, typer.Option(help="Environments of each agent; if left out those of the task, 512 of stocks.")
+    ] = None,
+    variant: Annotated[
+        Literal["standard", "full", "fast"],
+        typer.Option(help="Of a locomotion task: with contact forces (full), or a cheaper integrator (fast)."),
+    ] = "standard",
     hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
     action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
     seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
@@ -133,7 +142,7 @@ def train(
     if resume and fork:
         raise InputError("--resume goes on with a run and --fork with a copy of one; give one of them")
     check_task(task)
-    _refuse_stocks(task, typed)
+    _refuse_others(task, typed)
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
         where, recorded = recorded_of(str(resume or fork), storage if again else None)
@@ -143,7 +152,7 @@ def train(
             raise InputError(f"{where} ended before anything was logged; give {_listed(given)} too")
         if resume and not storage:
             given |= driven(resume, recorded.storage if recorded else None, out)
-    _refuse_stocks(given["task"], typed)
+    _refuse_others(given["task"], typed)
     for name in needed(given):
         if given[name] is None:
             raise InputError(f"--{name} is missing; a new run needs {_listed(given)}")
@@ -167,8 +176,11 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
         _say_device(given["device"])
-    of_task = _of_stocks(given, costs) if is_stocks else {}
-    signal.signal(signal.SIGTERM, _interrupt)  # as a cluster ends a driver
+    of_task: dict[str, Any] = {} if given["envs"] is None else {"num_envs": given["envs"]}
+    if is_stocks:
+        of_task |= _of_stocks(given, costs)
+    elif given["task"] in NAMES:
+        of_task["variant"] = given["variant"]
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         made: Ensemble | TrainedRun = finpod.train(
             given["task"],
@@ -223,6 +235,7 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     else:
         best = made.provenance["members"][0]
         print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")
+        print(made.provenance.get("title", made.provenance["task"]))
         print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}")
     if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
@@ -240,8 +253,6 @@ def _beyond(recorded: Recorded | None) -> dict[str, Any]:
         for name, value in recorded.task.get("trading", {}).items()
         if name not in ("costs", "hold", "action")
     }
-    if recorded.num_envs is not None:
-        rest["num_envs"] = recorded.num_envs
     return {**rest, "config": recorded.config, "threads": recorded.threads}
 
 
@@ -308,14 +319,15 @@ def _listed(given: Mapping[str, Any]) -> str:
 
 
 def check_task(task: str) -> None:
-    """Raise InputError for what is neither stocks nor a file."""
-    if task != STOCKS and ".py" not in task:
-        hint = did_you_mean(task, [STOCKS], f"give {STOCKS}, or FILE.py:CLASS")
-        raise InputError(f"unknown task {task!r}; {hint}", argument="task")
+    """Raise InputError for what is neither the name of a task nor a file."""
+    if ".py" not in task:
+        require_task_name(task, ", or give FILE.py:CLASS")
 
 
-def _refuse_stocks(task: str, typed: Collection[str]) -> None:
-    """Raise InputError for an option of stocks with another task."""
+def _refuse_others(task: str, typed: Collection[str]) -> None:
+    """Raise InputError for an option of stocks with another task, and for a variant of what has none."""
+    if "variant" in typed and task not in NAMES:
+        raise InputError(f"--variant is for locomotion, and the task {task} has none; leave it out")
     if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
         raise InputError(
             f"--{idle[0].replace('_', '-')} is for stocks, and the task {task} has no market; leave it out"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -23,19 +25,35 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
     return mean.flatten(0, 1)
 
 
-def episode_returns(env: Environment, policy: Policy, table: Table | None = None) -> Tensor:
-    """Return the sum of rewards [E] float64 of one whole episode of each environment, under the mean action.
+class Episodes(NamedTuple):
+    """One whole episode of each of E environments."""
 
-    Begins where the environment stands. Raises InputError for an action that is not finite and for episodes that never end.
+    returns: Tensor
+    """[E] float64, sums of rewards."""
+    lengths: Tensor
+    """[E] int64, steps."""
+
+
+def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
+    """Return one whole episode of each environment under the mean action, from where the environment stands.
+
+    Raises InputError for an action that is not finite and for episodes that never end.
     """
-    obs, running = env.observe(), torch.ones(env.num_envs, dtype=torch.bool, device=env.observe().state.device)
-    total = torch.zeros_like(running, dtype=torch.float64)
+    obs = env.observe()
+    running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.state.device)
+    total, length = torch.zeros_like(running, dtype=torch.float64), torch.zeros_like(running, dtype=torch.int64)
     for _ in range(LONGEST):
         step = env.step(mean_action(policy, obs, table, env.groups if table is not None else None))
         total += torch.where(running, step.reward.double(), 0.0)
+        length += running
         running = running & ~(step.terminated | step.truncated)
         if not running.any():
             env.check()
-            return total
+            return Episodes(total, length)
         obs = step.obs
     raise InputError(f"an episode has not ended after {LONGEST:,} steps; let the environment truncate it")
+
+
+def episode_returns(env: Environment, policy: Policy, table: Table | None = None) -> Tensor:
+    """Return the sum of rewards [E] float64 of one whole episode of each environment; see `episodes`."""
+    return episodes(env, policy, table).returns

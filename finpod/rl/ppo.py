@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, InputError
-from finpod.rl.policy import Policy, entropy, log_prob
+from finpod.rl.policy import Policy, RunningStats, entropy, log_prob
 from finpod.rl.returns import gae
 from finpod.rl.rollout import Rollout, collect, encode_rows, of_groups
 from finpod.rl.task import Environment, Table
@@ -51,6 +51,9 @@ class PPOConfig:
     factored: bool = True
     """Clip the ratio of each name on its own, not that of the whole action: the gradient at the old policy is the same, and
     the trust region does not shrink with the number of names."""
+    scale_reward: bool = False
+    """Divide rewards by the standard deviation of the discounted return so far (Engstrom et al. 2020), clipped at 10. For
+    tasks whose rewards grow with skill."""
     center_days: bool = True
     """Subtract from each advantage the mean over the accounts of its day: what the market did to all of them alike is not
     their doing. Up to a constant factor, the baseline of an account is the mean of the others, which its action does not
@@ -95,6 +98,8 @@ class PPO:
         self.generator = generator
         self.updates = 0
         self.device = policy.log_std.device
+        self.return_stats = RunningStats(1).to(self.device)
+        self._return = torch.zeros((), device=self.device)
         # a tensor, so that schedules and the KL brake need no look at the device
         rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimizer = torch.optim.AdamW(
@@ -102,7 +107,7 @@ class PPO:
             lr=rate,
             eps=1e-5,
             weight_decay=config.weight_decay,
-            foreach=False,
+            fused=True,
             capturable=self.device.type == "cuda",
         )
 
@@ -147,7 +152,7 @@ class PPO:
     def batch(self, rollout: Rollout) -> dict[str, Any]:
         """Return the arguments of `loss`, [H, G, M, ...]; [1, H * E, 1, ...] without a table, since nothing is shared then."""
         advantage = gae(
-            rollout.reward,
+            self._scaled(rollout) if self.config.scale_reward else rollout.reward,
             rollout.value,
             rollout.next_value,
             rollout.terminated,
@@ -175,6 +180,17 @@ class PPO:
         """Update the policy's statistics of observations before or after the steps, whichever the policy asks for."""
         if before != self.policy.acts_on_statistics:
             self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
+
+    def _scaled(self, rollout: Rollout) -> Tensor:
+        """Rewards [H, E] in units of the spread of the discounted return, whose statistics take in the rollout first."""
+        total, totals = self._return.expand(rollout.reward.shape[1:]), []
+        for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
+            total = self.config.gamma * total + reward
+            totals.append(total)
+            total = total * ~ended
+        self._return = total
+        self.return_stats.update(torch.stack(totals).unsqueeze(-1))
+        return (rollout.reward / (self.return_stats.var.float() + 1e-8).sqrt()).clamp(-10, 10)
 
     def standardise(self, advantage: Tensor) -> Tensor:
         """Return advantages [H, G, M] with mean 0 and standard deviation 1.

@@ -58,10 +58,13 @@ class Space:
     """Sets of names, of which some are drawn; None stands for all."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values of which one is drawn."""
+    learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Bounds of settings of the learner that take the place of the learner's own."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values from which `Space(**values)` is made again."""
-        return {name: {key: _plain(value) for key, value in part.items()} for name, part in vars(self).items()}
+        parts = {name: part for name, part in vars(self).items() if part or name != "learner"}
+        return {name: {key: _plain(value) for key, value in part.items()} for name, part in parts.items()}
 
 
 class Environment(Protocol):
@@ -110,6 +113,8 @@ class Task(Protocol):
     """A, numbers of an action."""
     num_envs: int = 64
     """Environments that an agent trains in, if not told otherwise."""
+    steps: int = 600_000
+    """Environment steps that an agent trains for, if not told otherwise."""
     measure: str = "score"
     """Metric of a `Score` that agents are ranked by; more is better."""
 
@@ -130,7 +135,7 @@ class Task(Protocol):
         sizes = {name: settings[name] for name in ("hidden", "log_std_init") if name in settings}
         return DensePolicy(DenseSpec(inputs=self.num_inputs, actions=self.num_actions, **sizes), generator)
 
-    def variant(self, settings: Mapping[str, Any]) -> Task:
+    def for_agent(self, settings: Mapping[str, Any]) -> Task:
         """Return the task as an agent of these settings sees it in training. It is judged alike for all."""
         return self
 

@@ -63,7 +63,7 @@ class Pod:
 
     def __init__(self, setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None = None) -> None:
         self.setup, self.settings = setup, settings
-        self.task = setup.task.variant(settings.task)
+        self.task = setup.task.for_agent(settings.task)
         weights, episodes, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
         device = torch.device(setup.device)
         generator = torch.Generator(device=device).manual_seed(noise)
@@ -161,7 +161,7 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
 
 def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:
     """Return the score of an agent. Raises InputError for one without the figure that agents are ranked by."""
-    task = setup.task.variant(settings.task)
+    task = setup.task.for_agent(settings.task)
     policy = checkpoint.restore(task.policy(settings.task, torch.Generator()).to(setup.device))
     score = task.score(policy)
     if task.measure not in getattr(score, "metrics", {}):

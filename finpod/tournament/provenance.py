@@ -30,6 +30,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
     setup = runs[0].setup
     return {
         "task": setup.task.name,
+        **({"title": title} if (title := setup.task.spec().get("title")) else {}),
         "learner": setup.learner,
         "device": device,
         "threads": setup.threads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -91,7 +92,7 @@ class _Replay:
         if record["seen"] != len(self.board.log):
             self.refuse(f"was drawn after {record['seen']} trials had ended, and {len(self.board.log)} had")
         for job, found in zip(self._derived(len(record["jobs"])), record["jobs"], strict=True):
-            if differs := _difference(json.loads(to_json_line(job.to_dict())), found):
+            if differs := _difference(json.loads(to_json_line(job.to_dict())), _completed(job, found)):
                 self.refuse(f"does not follow from those before it: trial {job.trial} has {differs}")
 
     def _derived(self, count: int) -> list[Job]:
@@ -148,6 +149,13 @@ class _Replay:
 
 def _absent() -> Checkpoint:
     raise FinpodError("a log holds no agents, only what was drawn and how it did")
+
+
+def _completed(job: Job, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The job of a log with the settings of the learner that are newer than the log."""
+    settings = found["settings"]
+    newer = asdict(LEARNERS[job.settings.learner].Config())
+    return {**found, "settings": {**settings, "config": {**newer, **settings["config"]}}}
 
 
 def _difference(derived: Mapping[str, Any], found: Mapping[str, Any], name: str = "") -> str:

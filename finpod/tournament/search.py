@@ -122,6 +122,11 @@ class Drawn(Sequence[Job]):
         return iter(self._jobs)
 
 
+def bounds_of(learner: str, space: Space) -> dict[str, tuple[float, float]]:
+    """Return how far the settings of a learner may move on a task."""
+    return {name: space.learner.get(name, bounds) for name, bounds in LEARNERS[learner].bounds.items()}
+
+
 def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.random.Generator) -> Any:
     """Return the settings of a learner with those in `bounds` moved by one of the factors and kept within them.
 
@@ -142,7 +147,7 @@ def varied(parent: Settings, space: Space, agent_id: str, seed: int, random: np.
         name: float(np.clip(parent.task.get(name, space.start[name]) * random.choice(PERTURB), *bounds))
         for name, bounds in space.ranges.items()
     }
-    config = vary(parent.config, LEARNERS[parent.learner].bounds, random)
+    config = vary(parent.config, bounds_of(parent.learner, space), random)
     return replace(parent, agent_id=agent_id, seed=seed, config=config, task={**parent.task, **moved})
 
 
@@ -159,7 +164,7 @@ def fresh(
 
     Settings of the learner without bounds are those of `like`.
     """
-    drawn = {name: _between(name, *bounds, random) for name, bounds in LEARNERS[learner].bounds.items()}
+    drawn = {name: _between(name, *bounds, random) for name, bounds in bounds_of(learner, space).items()}
     task = dict(space.start)
     task |= {name: float(np.exp(random.uniform(*np.log(bounds)))) for name, bounds in space.ranges.items()}
     if search.structure:
@@ -203,7 +208,8 @@ class Generator:
         agent_id, seed = self._identity(made)
         if made and random.random() < self.search.fresh:
             return self.fresh(made, random)
-        config = vary(self.config, LEARNERS[self.learner].bounds, random) if made else self.config
+        bounds = bounds_of(self.learner, self.space)
+        config = vary(self.config, bounds, random) if made else self.config
         return Settings(agent_id=agent_id, seed=seed, config=config, learner=self.learner, task=dict(self.space.start))
 
     def fresh(self, made: int, random: np.random.Generator) -> Settings:

@@ -13,6 +13,7 @@ import torch
 
 from finpod.errors import InputError
 from finpod.pickling import dumps_by_value
+from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import versions
 from finpod.rl.task import Space, Task
 from finpod.seeds import require_seed
@@ -240,9 +241,11 @@ LACKING: dict[str, Any] = {
 
 
 def completed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header of a log with the entries that it lacks."""
+    """Return the header of a log with the entries that it lacks, and with settings of the learner that are newer than it."""
     space = {**LACKING["space"], "subsets": {"features": header.get("task", {}).get("features", [])}}
-    return {**LACKING, "space": space, **header}
+    whole = {**LACKING, "space": space, **header}
+    kind = LEARNERS[whole["learner"]].Config
+    return whole | {"config": asdict(kind(**whole["config"]))}
 
 
 def space_of(header: Mapping[str, Any]) -> Space:

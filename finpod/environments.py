@@ -1,0 +1,108 @@
+"""`make_env`: the environment of a task, by its name, as a gymnasium vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from finpod.devices import pick_device
+from finpod.envs.locomotion import NAMES
+from finpod.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+    from gymnasium.vector import VectorEnv
+
+    from finpod.market.data import DateLike, MarketData
+    from finpod.market.features import Features
+    from finpod.market.ledger import Costs
+
+STOCKS = "stocks"
+"""The task that has a market."""
+TASKS = (STOCKS, *NAMES)
+"""Names of tasks."""
+OF_LOCOMOTION = ("variant", "threads", "max_failures")
+"""Settings of the environments of locomotion."""
+
+
+def require_task_name(name: str, more: str = "") -> None:
+    """Raise InputError for an unknown task; `more` names what else may be given."""
+    if name not in TASKS:
+        hint = did_you_mean(str(name), list(TASKS), f"choose from {', '.join(TASKS)}{more}")
+        raise InputError(f"unknown task {name!r}; {hint}", argument="task")
+
+
+def make_env(
+    task: str,
+    *,
+    market: MarketData | None = None,
+    num_envs: int = 1024,
+    device: str = "cpu",
+    start: DateLike | None = None,
+    end: DateLike | None = None,
+    features: Features = None,
+    costs: Costs | None = None,
+    fill: str | None = None,
+    seed: int = 0,
+    numpy: bool = False,
+    **settings: Any,
+) -> VectorEnv[Any, Any, Any]:
+    """Return the environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment.
+
+    Observations and rewards are tensors on `device`. With `numpy` they are arrays, and observations are one row of numbers
+    for each environment; the vector wrappers of gymnasium work on such an environment.
+
+    "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
+    action="softmax" or start_groups=64. `features`, `costs` and `fill` are those of training and backtest.
+
+    "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
+    `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` of the physics and
+    `max_failures`.
+
+    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market,
+    arguments of a market for a task without one, another seed, and a device that is not there.
+    """
+    require_task_name(task)
+    place = pick_device(device)
+    of_market = {"market": market, "start": start, "end": end, "features": features, "costs": costs, "fill": fill}
+    if task != STOCKS:
+        for name, value in of_market.items():
+            if value is not None:
+                raise InputError(
+                    f"task {task!r} has no market, so {name} means nothing to it; leave it out", argument=name
+                )
+        return _locomotion(task, num_envs, place, seed, numpy, settings)
+    trading = {"num_envs": num_envs, **({} if costs is None else {"costs": costs}), **settings}
+    options = {"start": start, "end": end, "features": features, "fill": fill, "device": place, "seed": seed}
+    return _stocks(market, trading, numpy, options)
+
+
+def _stocks(
+    market: MarketData | None, trading: Mapping[str, Any], numpy: bool, options: Mapping[str, Any]
+) -> VectorEnv[Any, Any, Any]:
+    from finpod.envs.market import TradingConfig
+    from finpod.envs.trading import NumpyTradingEnv, TradingEnv
+    from finpod.tasks import require_known
+
+    if market is None:
+        raise InputError(
+            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another",
+            argument="market",
+        )
+    require_known(trading)
+    env = TradingEnv(market, config=TradingConfig(**trading), **options)
+    return NumpyTradingEnv(env) if numpy else env
+
+
+def _locomotion(
+    task: str, num_envs: int, device: torch.device, seed: int, numpy: bool, settings: Mapping[str, Any]
+) -> VectorEnv[Any, Any, Any]:
+    from finpod.envs.dense import DenseVectorEnv
+    from finpod.envs.locomotion.environment import make_locomotion
+
+    for name in settings:
+        if name not in OF_LOCOMOTION:
+            hint = did_you_mean(name, OF_LOCOMOTION, f"choose from {', '.join(OF_LOCOMOTION)}")
+            raise InputError(f"task {task!r} has no setting {name!r}; {hint}", argument=name)
+    env = make_locomotion(task, num_envs, seed=seed, device=device, **settings)
+    return DenseVectorEnv(env, env.spec.num_inputs, env.spec.num_actions, env.spec.action_limit, numpy=numpy)

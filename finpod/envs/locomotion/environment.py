@@ -1,0 +1,187 @@
+"""`LocomotionEnv`: worlds of one locomotion task stepped together, whichever engine computes their physics."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from finpod.envs.locomotion.specs import TIME_LIMIT, Spec, spec_of
+from finpod.envs.step import Observation, Step
+from finpod.errors import CheckpointError, FinpodError, InputError
+from finpod.seeds import require_seed, torch_seed
+
+MAX_FAILURES = 100
+"""Worlds that may fail before a run is stopped, if not told otherwise."""
+
+
+class Physics(Protocol):
+    """W simulations of one model."""
+
+    state: dict[str, Tensor]
+    """Live tensors by MuJoCo's names, see `Spec`."""
+    initial_qpos: Tensor
+    """[nq] positions of the model at rest."""
+    dt: float
+    """Seconds of a step."""
+    device: torch.device
+
+    def step(self) -> Tensor:
+        """Step all worlds with the controls `state["ctrl"]`; return those [W] bool whose simulation failed."""
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        """Begin the worlds of `mask` [W] at their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
+
+    def save(self) -> dict[str, Tensor]:
+        """Return what `load` continues from."""
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue exactly."""
+
+
+class LocomotionEnv:
+    """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, begins again and is counted.
+
+    More than `max_failures` such worlds end the run. An action that is not finite counts as 0 and is remembered until
+    `check`.
+    """
+
+    groups = 1
+    differentiable = False
+
+    def __init__(self, spec: Spec, physics: Physics, seed: int = 0, max_failures: int = MAX_FAILURES) -> None:
+        self.spec, self.physics, self.max_failures = spec, physics, max_failures
+        self.device, self.num_envs = physics.device, len(physics.state["qpos"])
+        self.num_actions = spec.num_actions
+        self._generator = torch.Generator(device=self.device).manual_seed(torch_seed(require_seed(seed)))
+        self._bad = torch.full((2,), -1, dtype=torch.int64, device=self.device)
+        self.failures = torch.zeros((), dtype=torch.int64, device=self.device)
+        """Worlds that have failed so far."""
+        self._clock = 0
+        self.reset()
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Begin all episodes."""
+        if seed is not None:
+            self._generator.manual_seed(torch_seed(require_seed(seed)))
+        everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        self._time = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+        self._begin(everywhere)
+        self._place, self._obs = self.spec.position(self.physics.state).clone(), self._seen()
+        return self.observe()
+
+    def observe(self) -> Observation:
+        """Return the observations [W, S] float32 as they are now."""
+        return Observation(self._obs)
+
+    @torch.no_grad()
+    def step(self, action: Tensor) -> Step:
+        """Apply actions [W, A] to the motors for `frame_skip` physics steps."""
+        spec, state = self.spec, self.physics.state
+        good = action.isfinite().all(-1)
+        self._remember(good)
+        action = action.double().where(good.unsqueeze(-1), 0.0)
+        state["ctrl"].copy_(action)
+        failed = self.physics.step()
+        place, healthy = spec.position(state), spec.healthy(state)
+        reward = spec.reward(state, action, (place - self._place) / self.physics.dt, healthy)
+        reward = reward.where(~failed, 0.0).float()
+        final = self._seen().where(~failed.unsqueeze(-1), self._obs)  # the last state that was sound
+        self._time += 1
+        terminated, truncated = failed | ~healthy, self._time >= TIME_LIMIT
+        ended = terminated | truncated
+        self.failures += failed.sum()
+        self._begin(ended)
+        self._time.masked_fill_(ended, 0)
+        self._place = spec.position(state).clone()
+        self._obs = self._seen().where(ended.unsqueeze(-1), final)
+        self._clock += 1
+        return Step(Observation(self._obs), reward, terminated, truncated, Observation(final))
+
+    def check(self) -> None:
+        """Raise InputError for an action that was not finite, and FinpodError if too many worlds have failed."""
+        (env, step), failures = self._bad.tolist(), int(self.failures)
+        self._bad.fill_(-1)
+        if env >= 0:
+            raise InputError(f"the action of environment {env} at step {step} is not a number; it counted as 0")
+        if failures > self.max_failures:
+            raise FinpodError(
+                f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed, and {self.max_failures} "
+                "may; act less violently, or raise max_failures"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that `load_state_dict` needs to continue exactly."""
+        own = {"time": self._time, "place": self._place, "obs": self._obs, "failures": self.failures}
+        return {
+            **{name: value.clone() for name, value in own.items()},
+            "physics": self.physics.save(),
+            "clock": self._clock,
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state. Raises CheckpointError for one of another task, variant or number of worlds."""
+        if state["obs"].shape != self._obs.shape:
+            raise CheckpointError(
+                f"the stored worlds have observations {tuple(state['obs'].shape)}, {self.spec.gym_id} has "
+                f"{tuple(self._obs.shape)}"
+            )
+        self.physics.load(state["physics"])
+        self._time, self._place, self._obs, self.failures = (
+            state[name].to(self.device, copy=True) for name in ("time", "place", "obs", "failures")
+        )
+        self._clock = int(state["clock"])
+        self._generator.set_state(state["generator"].cpu())
+
+    def _seen(self) -> Tensor:
+        return self.spec.observe(self.physics.state).float()
+
+    def _begin(self, mask: Tensor) -> None:
+        """Begin new episodes with noise on positions and velocities; drawn for all worlds, used in those of `mask`."""
+        spec, state = self.spec, self.physics.state
+
+        def uniform(like: Tensor, bound: float) -> Tensor:
+            return torch.empty_like(like).uniform_(-bound, bound, generator=self._generator)
+
+        qpos = self.physics.initial_qpos + uniform(state["qpos"], spec.qpos_noise)
+        if spec.qvel_normal:
+            qvel = spec.qvel_noise * torch.empty_like(state["qvel"]).normal_(generator=self._generator)
+        else:
+            qvel = uniform(state["qvel"], spec.qvel_noise)
+        self.physics.reset(mask, qpos, qvel)
+
+    def _remember(self, good: Tensor) -> None:
+        """Keep environment and step of the first action that was not finite, without a look at the device."""
+        found = torch.stack([(~good).to(torch.uint8).argmax(), torch.full_like(self._bad[1], self._clock)])
+        self._bad = torch.where((self._bad[0] < 0) & ~good.all(), found, self._bad)
+
+
+def make_locomotion(
+    name: str,
+    num_envs: int,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    variant: str = "standard",
+    threads: int | None = None,
+    max_failures: int = MAX_FAILURES,
+) -> LocomotionEnv:
+    """Return the environments of a task: on MuJoCo's thread pool, or on a GPU with MuJoCo Warp.
+
+    Raises InputError for an unknown task or variant, a number that is not positive, and an engine that is not installed.
+    """
+    spec = spec_of(name, variant)
+    for what, count in {"num_envs": num_envs, "threads": threads or 1, "max_failures": max_failures + 1}.items():
+        if not (isinstance(count, Integral) and count >= 1):
+            raise InputError(f"{what} is {count!r}; it must be a whole number from 1 on", argument=what)
+    place = torch.device(device)
+    if place.type == "cpu":
+        from finpod.envs.locomotion.mujoco import BatchPhysics
+
+        return LocomotionEnv(spec, BatchPhysics(spec, num_envs, threads), seed, max_failures)
+    from finpod.envs.locomotion.warp import WarpPhysics
+
+    return LocomotionEnv(spec, WarpPhysics(spec, num_envs, place), seed, max_failures)

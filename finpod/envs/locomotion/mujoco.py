@@ -1,0 +1,134 @@
+"""Physics on the CPU: MuJoCo's `Batch`, a thread pool whose arrays are shared with torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finpod.devices import usable_cores
+from finpod.envs.locomotion.specs import Spec
+from finpod.errors import InputError
+
+STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
+"""Fields from which a simulation continues exactly."""
+CONSTANTS = ("body_mass",)
+"""Fields of the model that a task may read."""
+
+
+def load_model(spec: Spec) -> Any:
+    """Return MuJoCo's model of a task. Raises InputError where mujoco is not installed."""
+    try:
+        import mujoco
+    except ImportError as error:
+        raise InputError(
+            f"{spec.gym_id} needs MuJoCo, and it is not installed; pip install 'finpod[locomotion]'", argument="task"
+        ) from error
+    import gymnasium
+
+    assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+    text = (assets / spec.model).read_text()
+    total = re.search(
+        r'\bsettotalmass="([^"]*)"', text
+    )  # deprecated: MuJoCo would print a warning and write a log file
+    model = mujoco.MjModel.from_xml_string(text.replace(total.group(), "") if total else text)
+    if total:
+        mujoco.mj_setTotalmass(model, float(total.group(1)))
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+    if spec.variant == "fast":
+        model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    return model
+
+
+def describe(spec: Spec) -> dict[str, str]:
+    """Return the engine, its version, and the integrator and the solver that the model asks it for."""
+    import mujoco
+
+    option = load_model(spec).opt
+    return {
+        "engine": f"MuJoCo {mujoco.__version__}",
+        "integrator": mujoco.mjtIntegrator(option.integrator).name.removeprefix("mjINT_"),
+        "solver": mujoco.mjtSolver(option.solver).name.removeprefix("mjSOL_"),
+    }
+
+
+def threads_of(asked: int | None) -> int:
+    """Return the threads of the physics: as asked for, or OMP_NUM_THREADS, which Ray sets, or all usable cores."""
+    return asked or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
+
+
+class BatchPhysics:
+    """W worlds of one task. `state` are live tensors: what is written to ctrl acts in the next step."""
+
+    def __init__(self, spec: Spec, num_envs: int, threads: int | None = None) -> None:
+        self.spec, self.model = spec, load_model(spec)
+        from mujoco.batch import Batch
+
+        self.device = torch.device("cpu")
+        self.dt = spec.frame_skip * self.model.opt.timestep
+        self._forces = "cfrc_ext" in spec.reads
+        self.batch = Batch(self.model, num_envs, nthread=threads_of(threads), persistent=self._forces)
+        self.initial_qpos = torch.from_numpy(self.model.qpos0.copy())
+        names = [*STATE, *(name for name in spec.reads if name not in (*CONSTANTS, "cfrc_ext"))]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # derived fields are read-only, and nothing writes to them
+            self.state = {name: torch.from_numpy(self.batch.bind(name)) for name in names}
+        for name in CONSTANTS:
+            if name in spec.reads:
+                self.state[name] = torch.from_numpy(getattr(self.model, name).copy())
+        if self._forces:
+            self.state["cfrc_ext"] = torch.zeros(num_envs, self.model.nbody, 6, dtype=torch.float64)
+
+    def step(self) -> Tensor:
+        """Step all worlds; return those [W] bool whose simulation failed: it became NaN, was reset or overflowed."""
+        from mujoco.batch import SimulationError
+
+        before, failed = self.state["time"].clone(), torch.zeros(self.batch.nsim, dtype=torch.bool)
+        try:
+            self.batch.step(nstep=self.spec.frame_skip)
+        except SimulationError as error:
+            failed[torch.as_tensor(np.asarray(error.ids), dtype=torch.int64)] = True
+        if self._forces:
+            self._contact_forces()
+        state = self.state
+        late = (state["time"] - before).flatten() < self.dt - self.model.opt.timestep / 2  # MuJoCo resets NaN worlds
+        broken = ~(state["qpos"].sum(-1) + state["qvel"].sum(-1)).isfinite()
+        return failed | late | broken
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        """Begin the worlds of `mask` [W] at their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
+        import mujoco
+
+        ids = mask.nonzero().flatten()
+        if not len(ids):
+            return
+        chosen = ids.numpy().astype(np.int32)
+        self.batch.reset(chosen, stage=mujoco.mjtStage.mjSTAGE_NONE)
+        self.state["qpos"][ids], self.state["qvel"][ids] = qpos[ids], qvel[ids]
+        self.batch.forward(chosen)
+        if self._forces:
+            self.state["cfrc_ext"][ids] = 0.0
+
+    def _contact_forces(self) -> None:
+        """External forces after the last substep, which a step leaves out: one world after the other."""
+        import mujoco
+
+        for world in range(self.batch.nsim):
+            self._data = self.batch.get_data(world, getattr(self, "_data", None))
+            mujoco.mj_rnePostConstraint(self.model, self._data)
+            self.state["cfrc_ext"][world] = torch.from_numpy(self._data.cfrc_ext)
+
+    def save(self) -> dict[str, Tensor]:
+        """Return what `load` continues from."""
+        return {name: self.state[name].clone() for name in STATE}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue exactly."""
+        for name in STATE:
+            self.state[name].copy_(state[name])

@@ -1,0 +1,228 @@
+"""The six tasks as Gymnasium v5 defines them: pure functions of the state of the physics, and the numbers beside them.
+
+A state holds tensors [W, ...] of W worlds by MuJoCo's names: qpos, qvel, ctrl and what the task `reads`. As in Gymnasium,
+derived fields such as xpos are one substep older than qpos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finpod.errors import InputError, did_you_mean
+
+State = Mapping[str, Tensor]
+TIME_LIMIT = 1000
+"""Steps after which an episode is truncated."""
+VARIANTS = ("standard", "full", "fast")
+
+
+def forward(state: State) -> Tensor:
+    """Return the forward coordinate [W] of the first joint."""
+    return state["qpos"][:, 0]
+
+
+def torso(state: State) -> Tensor:
+    """Return the forward coordinate [W] of the first body."""
+    return state["xpos"][:, 1, 0]
+
+
+def mass_centre(state: State) -> Tensor:
+    """Return the forward coordinate [W] of the centre of mass of all bodies."""
+    mass = state["body_mass"]
+    return (state["xipos"][..., 0] * mass).sum(-1) / mass.sum()
+
+
+def joints(skip: int, limit: float | None = None) -> Callable[[State], Tensor]:
+    """Return the observation of all positions but the first `skip`, and of all velocities, clipped to `limit`."""
+
+    def observe(state: State) -> Tensor:
+        velocity = state["qvel"] if limit is None else state["qvel"].clamp(-limit, limit)
+        return torch.cat([state["qpos"][:, skip:], velocity], -1)
+
+    return observe
+
+
+def forces(state: State) -> Tensor:
+    """Return the external forces and torques [W, 6 * bodies] on all bodies but the world."""
+    return state["cfrc_ext"][:, 1:].flatten(1)
+
+
+def ant_full(state: State) -> Tensor:
+    """Return positions and velocities of the joints, and external forces clipped to 1."""
+    return torch.cat([joints(2)(state), forces(state).clamp(-1, 1)], -1)
+
+
+def humanoid(state: State) -> Tensor:
+    """Return positions and velocities of joints, inertia and velocity of bodies, and the forces of the motors."""
+    bodies = [state[name][:, 1:].flatten(1) for name in ("cinert", "cvel")]
+    return torch.cat([joints(2)(state), *bodies, state["qfrc_actuator"][:, 6:]], -1)
+
+
+def humanoid_full(state: State) -> Tensor:
+    """Return `humanoid` and external forces."""
+    return torch.cat([humanoid(state), forces(state)], -1)
+
+
+def always(state: State) -> Tensor:
+    """Return True [W]."""
+    return torch.ones_like(state["qpos"][:, 0], dtype=torch.bool)
+
+
+def ant_healthy(state: State) -> Tensor:
+    """Return whether the torso is between 0.2 m and 1 m high [W]."""
+    height = state["qpos"][:, 2]
+    return (height >= 0.2) & (height <= 1.0)
+
+
+def humanoid_healthy(state: State) -> Tensor:
+    """Return whether the torso is between 1 m and 2 m high [W]."""
+    height = state["qpos"][:, 2]
+    return (height > 1.0) & (height < 2.0)
+
+
+def hopper_healthy(state: State) -> Tensor:
+    """Return whether the torso is above 0.7 m and within 0.2 rad of upright, and no coordinate is beyond 100 [W]."""
+    height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
+    bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
+    return (height > 0.7) & (angle.abs() < 0.2) & bounded
+
+
+def walker_healthy(state: State) -> Tensor:
+    """Return whether the torso is between 0.8 m and 2 m high and within 1 rad of upright [W]."""
+    height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
+    return (height > 0.8) & (height < 2.0) & (angle.abs() < 1.0)
+
+
+def ant_contact(state: State) -> Tensor:
+    """Return the cost [W] of external forces of the Ant."""
+    return 5e-4 * state["cfrc_ext"].clamp(-1, 1).square().sum((-2, -1))
+
+
+def humanoid_contact(state: State) -> Tensor:
+    """Return the cost [W] of external forces of the Humanoid, at most 10."""
+    return (5e-7 * state["cfrc_ext"].square().sum((-2, -1))).clamp(max=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One task: how it is observed, rewarded, begun and ended.
+
+    reward = forward_weight * speed - control_weight * |action|^2 + healthy_reward if healthy - contact cost
+    """
+
+    gym_id: str
+    """Gymnasium's environment of this definition."""
+    gym_options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `gymnasium.make` with which it has this definition."""
+    variant: str = "standard"
+    """'standard'; 'full', with external contact forces; or 'fast', with an integrator of a quarter of the time."""
+    model: str
+    """File of the model among Gymnasium's assets."""
+    frame_skip: int
+    """Physics steps of one step."""
+    num_inputs: int
+    """S, numbers of an observation."""
+    num_actions: int
+    """A, motors."""
+    action_limit: float = 1.0
+    """Bound of the action space. Controls beyond it move no more, but cost more."""
+    reads: tuple[str, ...] = ()
+    """Derived fields, and constants of the model, that the functions read."""
+    observe: Callable[[State], Tensor]
+    """State -> observation [W, S]."""
+    position: Callable[[State], Tensor] = forward
+    """State -> coordinate [W] in metres whose change by time is the speed."""
+    healthy: Callable[[State], Tensor] = always
+    """State -> bool [W]; an episode in an unhealthy state terminates."""
+    contact_cost: Callable[[State], Tensor] | None = None
+    """State -> cost [W] of external forces."""
+    forward_weight: float = 1.0
+    control_weight: float
+    healthy_reward: float = 0.0
+    qpos_noise: float
+    """Bound of the uniform noise on the positions of a new episode."""
+    qvel_noise: float
+    """Bound of the uniform noise on its velocities; their standard deviation with `qvel_normal`."""
+    qvel_normal: bool = False
+    steps: int = 1_000_000
+    """Environment steps that an agent trains for, if not told otherwise."""
+    ppo: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of PPO that differ from those of all locomotion tasks."""
+    contacts: tuple[int, int]
+    """Contacts and constraints of a world that random actions have reached."""
+
+    def reward(self, state: State, action: Tensor, speed: Tensor, healthy: Tensor) -> Tensor:
+        """Return rewards [W] of actions [W, A], as they were asked for, and of forward speeds [W] in m/s."""
+        reward = self.forward_weight * speed - self.control_weight * action.square().sum(-1)
+        reward = reward + self.healthy_reward * healthy
+        return reward if self.contact_cost is None else reward - self.contact_cost(state)
+
+    @property
+    def title(self) -> str:
+        """What scores depend on, such as "Ant-v5, standard variant: 27 inputs, 8 actions"."""
+        return f"{self.gym_id}, {self.variant} variant: {self.num_inputs} inputs, {self.num_actions} actions"
+
+
+NO_FORCES = {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0}
+SPECS: dict[str, Spec] = {
+    "hopper": Spec(
+        gym_id="Hopper-v5", model="hopper.xml", frame_skip=4, num_inputs=11, num_actions=3,
+        observe=joints(1, 10), healthy=hopper_healthy, control_weight=1e-3, healthy_reward=1.0,
+        qpos_noise=5e-3, qvel_noise=5e-3, contacts=(5, 18),
+    ),
+    "halfcheetah": Spec(
+        gym_id="HalfCheetah-v5", model="half_cheetah.xml", frame_skip=5, num_inputs=17, num_actions=6,
+        observe=joints(1), control_weight=0.1, qpos_noise=0.1, qvel_noise=0.1, qvel_normal=True, contacts=(4, 17),
+    ),
+    "walker2d": Spec(
+        gym_id="Walker2d-v5", model="walker2d_v5.xml", frame_skip=4, num_inputs=17, num_actions=6,
+        observe=joints(1, 10), healthy=walker_healthy, control_weight=1e-3, healthy_reward=1.0,
+        qpos_noise=5e-3, qvel_noise=5e-3, contacts=(6, 26),
+    ),
+    "swimmer": Spec(
+        gym_id="Swimmer-v5", model="swimmer.xml", frame_skip=4, num_inputs=8, num_actions=2,
+        observe=joints(2), control_weight=1e-4, qpos_noise=0.1, qvel_noise=0.1, contacts=(0, 2),
+        ppo={"gamma": 0.999},
+    ),
+    "ant": Spec(
+        gym_id="Ant-v5", gym_options=NO_FORCES, model="ant.xml", frame_skip=5, num_inputs=27, num_actions=8,
+        reads=("xpos",), observe=joints(2), position=torso, healthy=ant_healthy,
+        control_weight=0.5, healthy_reward=1.0, qpos_noise=0.1, qvel_noise=0.1, qvel_normal=True,
+        steps=3_000_000, ppo={"learning_rate": 3e-4}, contacts=(5, 23),
+    ),
+    "humanoid": Spec(
+        gym_id="Humanoid-v5", gym_options=NO_FORCES, model="humanoid.xml", frame_skip=5,
+        num_inputs=270, num_actions=17, action_limit=0.4,
+        reads=("cinert", "cvel", "qfrc_actuator", "xipos", "body_mass"),
+        observe=humanoid, position=mass_centre, healthy=humanoid_healthy,
+        forward_weight=1.25, control_weight=0.1, healthy_reward=5.0, qpos_noise=0.01, qvel_noise=0.01,
+        steps=3_000_000, ppo={"learning_rate": 5e-4, "gamma": 0.97}, contacts=(9, 33),
+    ),
+}  # fmt: skip
+"""Name -> task in its standard variant."""
+
+FULL: dict[str, dict[str, Any]] = {
+    "ant": {"num_inputs": 105, "observe": ant_full, "contact_cost": ant_contact},
+    "humanoid": {"num_inputs": 348, "observe": humanoid_full, "contact_cost": humanoid_contact},
+}
+"""What the full variant changes."""
+EULER = ("halfcheetah",)
+"""Tasks whose model asks for a fast integrator already."""
+
+
+def spec_of(name: str, variant: str = "standard") -> Spec:
+    """Return a variant of a task. Raises InputError for an unknown name, and for a variant that the task has not."""
+    if name not in SPECS:
+        raise InputError(f"unknown task {name!r}; {did_you_mean(name, SPECS, ', '.join(SPECS))}", argument="task")
+    spec = SPECS[name]
+    offered = [v for v in VARIANTS if not (v == "full" and name not in FULL) and not (v == "fast" and name in EULER)]
+    if variant not in offered:
+        raise InputError(f"{name} has no variant {variant!r}; choose one of {', '.join(offered)}", argument="variant")
+    if variant == "full":
+        return replace(spec, variant=variant, gym_options={}, reads=(*spec.reads, "cfrc_ext"), **FULL[name])
+    return replace(spec, variant=variant)
