@@ -1,5 +1,7 @@
 """PPO and rollouts of a task without a shared table: no encoder, minibatches of single steps, statistics after the update."""
 
+import copy
+import dataclasses
 import math
 
 import numpy as np
@@ -262,3 +264,36 @@ def test_a_row_is_required_where_there_is_a_table():
     pod.env.step = without_row
     with pytest.raises(InputError, match="step 1 names no row"):
         pod.learner.collect(pod.env)
+
+
+def test_rewards_are_scaled_by_the_spread_of_the_discounted_return():
+    """Against loops, over two rollouts whose episodes end in different steps."""
+    learner = learner_of(dataclasses.replace(CONFIG, scale_reward=True))
+    seen, totals = [], np.zeros(3)
+    for seed in range(2):
+        env = Reach(3)
+        env.reset(seed=seed)
+        rollout = collect(env, learner.policy, None, 11, noise(seed))
+        rollout = rollout._replace(reward=1 + 100 * rollout.reward)
+        for t in range(11):
+            for e in range(3):
+                totals[e] = 0.9 * totals[e] + float(rollout.reward[t, e])
+                seen.append(totals[e])
+                if rollout.terminated[t, e] or rollout.truncated[t, e]:
+                    totals[e] = 0.0
+        expected = (rollout.reward.numpy() / np.sqrt(np.var(seen) + 1e-8)).clip(-10, 10)
+        np.testing.assert_allclose(learner._scaled(rollout).numpy(), expected, rtol=1e-5)
+
+
+def test_the_scale_of_the_rewards_is_part_of_a_checkpoint():
+    config = dataclasses.replace(CONFIG, scale_reward=True)
+    env, learner = Reach(4), learner_of(config)
+    learner.update(learner.collect(env))
+    rollout = learner.collect(env)
+    twin = learner_of(config, policy_of(seed=3))
+    twin.policy.load_state_dict(learner.policy.state_dict())
+    twin.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for one in (learner, twin):
+        one.update(rollout)
+    for name, tensor in learner.policy.state_dict().items():
+        assert torch.equal(tensor, twin.policy.state_dict()[name]), name

@@ -239,11 +239,13 @@ class PPO:
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus, "kl": kl.detach()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser and randomness, for a checkpoint."""
+        """Optimiser, randomness and scale of the rewards, for a checkpoint."""
+        scaled = self.config.scale_reward
         return {
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "updates": self.updates,
+            **({"returns": {**self.return_stats.state_dict(), "running": self._return}} if scaled else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -261,3 +263,7 @@ class PPO:
                 f"the checkpoint was made on another kind of device than {self.generator.device}; go on where it was made"
             ) from error
         self.updates = int(state["updates"])
+        if self.config.scale_reward:
+            returns = dict(state["returns"])
+            self._return = returns.pop("running").to(self.device)
+            self.return_stats.load_state_dict(returns)

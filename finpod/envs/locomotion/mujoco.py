@@ -21,6 +21,9 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 
+START = 1.0
+"""Seconds on the clock of a new episode. MuJoCo sets the clock of a world that became NaN to 0, which is seen thereby."""
+
 
 def load_model(spec: Spec) -> Any:
     """Return MuJoCo's model of a task. Raises InputError where mujoco is not installed."""
@@ -48,9 +51,9 @@ def load_model(spec: Spec) -> Any:
 
 def describe(spec: Spec) -> dict[str, str]:
     """Return the engine, its version, and the integrator and the solver that the model asks it for."""
+    option = load_model(spec).opt
     import mujoco
 
-    option = load_model(spec).opt
     return {
         "engine": f"MuJoCo {mujoco.__version__}",
         "integrator": mujoco.mjtIntegrator(option.integrator).name.removeprefix("mjINT_"),
@@ -97,9 +100,9 @@ class BatchPhysics:
         if self._forces:
             self._contact_forces()
         state = self.state
-        late = (state["time"] - before).flatten() < self.dt - self.model.opt.timestep / 2  # MuJoCo resets NaN worlds
+        reset = (state["time"] < before).flatten()
         broken = ~(state["qpos"].sum(-1) + state["qvel"].sum(-1)).isfinite()
-        return failed | late | broken
+        return failed | reset | broken
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         """Begin the worlds of `mask` [W] at their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
@@ -110,6 +113,7 @@ class BatchPhysics:
             return
         chosen = ids.numpy().astype(np.int32)
         self.batch.reset(chosen, stage=mujoco.mjtStage.mjSTAGE_NONE)
+        self.state["time"][ids] = START
         self.state["qpos"][ids], self.state["qvel"][ids] = qpos[ids], qvel[ids]
         self.batch.forward(chosen)
         if self._forces:

@@ -1,0 +1,251 @@
+"""Locomotion: the same tasks as Gymnasium's, one contract for all of them, and worlds that fail alone."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from finpod.envs.locomotion import NAMES
+from finpod.envs.locomotion.environment import make_locomotion
+from finpod.envs.locomotion.mujoco import threads_of
+from finpod.envs.locomotion.specs import FULL, SPECS, spec_of
+from finpod.errors import CheckpointError, FinpodError, InputError
+from finpod.locomotion import LocomotionTask, task_of
+
+pytest.importorskip("mujoco")
+
+FORCES = [(name, "full") for name in FULL]
+ALL = [(name, "standard") for name in NAMES] + FORCES
+WORLDS = 3
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    """MuJoCo writes MUJOCO_LOG.TXT into the current folder when it warns."""
+    monkeypatch.chdir(tmp_path)
+
+
+def make(name, variant="standard", num_envs=WORLDS, **options):
+    return make_locomotion(name, num_envs, variant=variant, **{"threads": 1, **options})
+
+
+def actions(env, steps, seed=0):
+    drawn = torch.rand(steps, env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(seed))
+    return (2 * drawn - 1) * env.spec.action_limit
+
+
+def played(env, steps=20, seed=0):
+    """All that comes out of some steps."""
+    return [torch.cat([x.flatten().double() for x in (s.obs.state, s.reward, s.terminated, s.final_obs.state)])
+            for s in (env.step(action) for action in actions(env, steps, seed))]  # fmt: skip
+
+
+def equal(one, other):
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# --- parity with Gymnasium ------------------------------------------------------------------------------------------------
+
+
+def peer(spec):
+    import gymnasium
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gymnasium.make(spec.gym_id, disable_env_checker=True, **spec.gym_options)
+
+
+def begin_alike(other, env, world):
+    """Put Gymnasium's environment into the state of one of our worlds; return its observation."""
+    import mujoco
+
+    inner = other.unwrapped
+    other.reset()
+    mujoco.mj_resetData(inner.model, inner.data)
+    inner.set_state(env.physics.state["qpos"][world].numpy(), env.physics.state["qvel"][world].numpy())
+    return inner._get_obs()
+
+
+def close(ours, theirs):
+    return np.abs(ours - theirs) <= 1e-6 * np.maximum(1, np.abs(theirs))
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_states_and_actions_give_the_observations_and_rewards_of_gymnasium(name, variant):
+    env = make(name, variant, seed=3)
+    others, ends = [peer(env.spec) for _ in range(WORLDS)], 0
+    seen = [begin_alike(other, env, world) for world, other in enumerate(others)]
+    assert close(env.observe().state.double().numpy(), np.array(seen)).all()
+    for action in actions(env, 200):
+        step = env.step(action)
+        for world, other in enumerate(others):
+            obs, reward, terminated, truncated, _ = other.step(action[world].double().numpy())
+            assert close(step.final_obs.state[world].double().numpy(), obs).all()
+            assert close(step.reward[world].item(), reward)
+            assert (terminated, False) == (step.terminated[world].item(), truncated)
+            if terminated:
+                ends += 1
+                assert close(step.obs.state[world].double().numpy(), begin_alike(other, env, world)).all()
+    assert ends > 0 or name in ("halfcheetah", "swimmer")
+
+
+def test_f01_the_bonus_of_a_step_is_not_paid_for_the_fall():
+    spec = spec_of("hopper")
+    action = torch.tensor([[10.0**0.5, 0, 0]] * 2)  # a control cost of 0.01
+    reward = spec.reward({}, action, torch.tensor([0.8, 0.8]), torch.tensor([True, False]))
+    torch.testing.assert_close(reward, torch.tensor([1.79, 0.79]))
+
+
+def test_f02_the_title_names_variant_and_sizes():
+    assert spec_of("ant").title == "Ant-v5, standard variant: 27 inputs, 8 actions"
+    assert spec_of("ant", "full").title == "Ant-v5, full variant: 105 inputs, 8 actions"
+    assert spec_of("humanoid", "full").title == "Humanoid-v5, full variant: 348 inputs, 17 actions"
+    spec = LocomotionTask(name="humanoid").spec()
+    assert (spec["integrator"], spec["solver"]) == ("RK4", "PGS")
+    assert LocomotionTask(name="hopper", variant="fast").spec()["integrator"] == "IMPLICITFAST"
+    assert task_of(spec).definition == spec_of("humanoid")
+
+
+def test_the_names_are_those_of_the_specs():
+    assert tuple(SPECS) == NAMES
+
+
+# --- one contract ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "variant"), [*ALL, *((name, "fast") for name in NAMES if name != "halfcheetah")])
+def test_a_task_keeps_the_contract(name, variant):
+    env, spec = make(name, variant, seed=1), spec_of(name, variant)
+    obs = env.observe().state
+    assert (obs.shape, obs.dtype) == ((WORLDS, spec.num_inputs), torch.float32)
+    assert len(torch.unique(obs, dim=0)) == WORLDS  # C14: each world begins elsewhere
+    step = env.step(actions(env, 1)[0])
+    assert [x.dtype for x in (step.reward, step.terminated, step.truncated)] == [torch.float32, torch.bool, torch.bool]
+    assert step.reward.shape == step.terminated.shape == step.truncated.shape == (WORLDS,)
+    assert torch.isfinite(step.obs.state).all()
+    first = played(make(name, variant, seed=1))
+    assert equal(first, played(make(name, variant, seed=1, threads=2)))  # D01, whatever the number of threads
+    assert not equal(first, played(make(name, variant, seed=2)))
+    again = make(name, variant, seed=5)
+    played(again)
+    again.reset(seed=1)
+    assert equal(first, played(again))
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_a_saved_state_continues_exactly(name, variant):
+    env = make(name, variant, seed=4)
+    played(env, 30)
+    state, expected = env.state_dict(), played(env, 30, seed=1)
+    other = make(name, variant, seed=9)
+    other.load_state_dict(state)
+    assert torch.equal(other.observe().state, state["obs"])
+    assert equal(played(other, 30, seed=1), expected)
+    with pytest.raises(CheckpointError, match=rf"\({WORLDS}, {env.spec.num_inputs}\)"):
+        make(name, variant, num_envs=2).load_state_dict(state)
+
+
+def test_an_episode_is_truncated_after_a_thousand_steps():
+    env = make("swimmer")
+    state = env.state_dict()
+    state["time"] = torch.tensor([998, 999, 0])
+    env.load_state_dict(state)
+    step = env.step(actions(env, 1)[0])
+    assert step.truncated.tolist() == [False, True, False]
+    assert not step.terminated.any()
+    assert [torch.equal(a, b) for a, b in zip(step.obs.state, step.final_obs.state, strict=True)] == [True, False, True]
+    assert env.step(actions(env, 1)[0]).truncated.tolist() == [True, False, False]
+
+
+def test_c11_a_fall_begins_anew_in_the_same_step():
+    env = make("hopper", num_envs=8, seed=1)
+    step = next(step for step in map(env.step, actions(env, 300)) if step.terminated.any())
+    fallen = step.terminated
+    assert not fallen.all()
+    assert torch.equal(step.obs.state[~fallen], step.final_obs.state[~fallen])
+    assert (step.obs.state[fallen] - step.final_obs.state[fallen]).abs().amax(-1).min() > 0.01
+    assert (step.obs.state[fallen][:, 0] > 1.2).all()  # upright again
+
+
+@pytest.mark.parametrize("count", [1, 4096])
+def test_one_world_and_thousands_step(count):
+    env = make("hopper", num_envs=count)
+    assert env.step(torch.zeros(count, 3)).obs.state.shape == (count, 11)
+
+
+# --- worlds that fail -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e12])
+@pytest.mark.parametrize(("name", "variant"), [("hopper", "standard"), ("ant", "full"), ("humanoid", "standard")])
+def test_f04_a_world_that_fails_is_begun_anew_and_counted_and_the_others_are_unchanged(name, variant, value):
+    count = 64 if variant == "standard" else 12
+    env, twin = (make(name, variant, num_envs=count, seed=2, threads=2) for _ in range(2))
+    before = env.observe().state.clone()
+    env.physics.state["qvel"][5, 0] = value
+    others = torch.arange(count) != 5
+    for number, action in enumerate(actions(env, 5)):
+        step, alone = env.step(action), twin.step(action)
+        for one, other in zip(step[1:4], alone[1:4], strict=True):
+            assert torch.equal(one[others], other[others])
+        assert torch.equal(step.obs.state[others], alone.obs.state[others])
+        assert torch.isfinite(step.obs.state).all()
+        assert torch.isfinite(step.reward.mean())
+        if number == 0:
+            assert step.terminated[5]
+            assert step.reward[5] == 0
+            assert torch.equal(step.final_obs.state[5], before[5])  # the last that was sound
+    assert (int(env.failures), int(twin.failures)) == (1, 0)
+    env.check()
+
+
+def test_f04_a_limit_on_the_failures_stops_the_run_with_the_name_of_the_task():
+    env = make("ant", max_failures=2)
+    for world in (0, 1, 0):
+        env.check()
+        env.physics.state["qpos"][world, 2] = float("nan")
+        env.step(torch.zeros(WORLDS, 8))
+    with pytest.raises(FinpodError, match=r"Ant-v5: the physics of 3 worlds .* and 2 may"):
+        env.check()
+
+
+def test_c18_an_action_that_is_no_number_is_named_and_moves_nothing_else():
+    env, twin = (make("walker2d", seed=1) for _ in range(2))
+    action = actions(env, 1)[0]
+    bad = action.clone()
+    bad[1, 4] = float("nan")
+    step, alone = env.step(bad), twin.step(action)
+    assert torch.equal(step.obs.state[[0, 2]], alone.obs.state[[0, 2]])
+    assert torch.isfinite(step.obs.state).all()
+    with pytest.raises(InputError, match="action of environment 1 at step 0 is not a number"):
+        env.check()
+    env.check()  # told once
+    assert torch.isfinite(env.step(torch.full((WORLDS, 6), 1e9)).reward).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"name": "antt"}, "task"),
+        ({"variant": "full"}, "variant"),
+        ({"num_envs": 0}, "num_envs"),
+        ({"num_envs": 2.5}, "num_envs"),
+        ({"threads": -1}, "threads"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(options, argument):
+    with pytest.raises(InputError) as caught:
+        make_locomotion(**{"name": "hopper", "num_envs": 2, **options})
+    assert caught.value.argument == argument
+
+
+def test_half_cheetah_has_no_fast_variant_for_it_is_fast():
+    with pytest.raises(InputError, match="halfcheetah has no variant 'fast'"):
+        spec_of("halfcheetah", "fast")
+
+
+def test_threads_are_those_asked_for_or_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert (threads_of(None), threads_of(5)) == (3, 5)
