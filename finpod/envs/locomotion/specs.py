@@ -173,7 +173,7 @@ SPECS: dict[str, Spec] = {
     "hopper": Spec(
         gym_id="Hopper-v5", model="hopper.xml", frame_skip=4, num_inputs=11, num_actions=3,
         observe=joints(1, 10), healthy=hopper_healthy, control_weight=1e-3, healthy_reward=1.0,
-        qpos_noise=5e-3, qvel_noise=5e-3, contacts=(5, 18),
+        qpos_noise=5e-3, qvel_noise=5e-3, contacts=(5, 18), ppo={"num_steps": 64, "num_minibatches": 16},
     ),
     "halfcheetah": Spec(
         gym_id="HalfCheetah-v5", model="half_cheetah.xml", frame_skip=5, num_inputs=17, num_actions=6,
