@@ -150,8 +150,8 @@ def main() -> None:
     """Parse the arguments, train what is missing, print the table and draw the curves."""
     parser = argparse.ArgumentParser(prog="python -m finpod.bench.learning", description=__doc__)
     parser.add_argument("tasks", nargs="*", default=list(GOALS), help="tasks, all with a goal if left out")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("-s", dest="seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("-o", dest="folder", type=Path, default=FOLDER)
     given = parser.parse_args()
     rows = run(given.tasks, given.seeds, given.folder)
     print(table(rows))
