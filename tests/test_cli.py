@@ -510,10 +510,12 @@ def test_bench_prints_its_lines(run, monkeypatch):
 
     monkeypatch.setattr("finpod.bench.machine.run", measure)
     assert json.loads(run("bench --device cpu --json").out) == {"env steps/s": 819200.0, "hardware": "2 cores"}
-    assert (asked["device"], asked["envs"], asked["names"]) == ("cpu", 4096, 100)
+    assert asked == {"device": "cpu", "what": None}
     assert "819,200" in run("bench").out
-    assert "hardware" not in run("bench env").out
-    assert_one_line(run("bench gpu --device cpu"), "'gpu'", "env steps/s")
+    run("bench env --device cpu --envs 8 --names 3 --seconds 0.1")
+    assert asked == {"device": "cpu", "what": "env", "envs": 8, "names": 3, "seconds": 0.1}
+    monkeypatch.undo()
+    assert_one_line(run("bench gpu --device cpu"), "'gpu'", "env steps/s", "tournament", "halfcheetah")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finpod.bench.machine import _processor
+from finpod.bench.machine import processor
 from finpod.devices import usable_cores
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.mujoco import threads_of
@@ -90,7 +90,7 @@ def learn(name: str, seed: int, say: Callable[[str], None] = print) -> dict[str,
         "task": task.spec(), "seed": seed, "steps": pod.steps, "seconds": spent, "curve": curve, "returns": returns,
         "lengths": lengths, "config": vars(config), "settings": dict(task.space().start), "envs": task.num_envs,
         "threads": {"physics": threads_of(None), "torch": torch.get_num_threads()},
-        "hardware": f"{_processor()}, {usable_cores()} cores",
+        "hardware": f"{processor()}, {usable_cores()} cores",
         "versions": versions("finpod", "gymnasium", "mujoco", "numpy", "torch"),
     }  # fmt: skip
 

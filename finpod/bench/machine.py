@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod.devices import usable_cores
+from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def run(
     circumstances = _circumstances(config, place, names)
     known = [name for lines, _ in groups for name in lines] + list(circumstances)
     if not any(matches(what, name) for name in known):
-        raise InputError(f"no line has {what!r} in its name; there are {', '.join(known)}")
+        raise InputError(
+            f"no line has {what!r} in its name; there are {', '.join(known)}; with lines of their own: tournament, "
+            + ", ".join(NAMES)
+        )
     lines: dict[str, Any] = {}
     for these, measured in groups:
         if any(matches(what, name) for name in these):
@@ -114,6 +118,22 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device, wa
         calls += 1
     _synchronise(device)
     return Timing(calls, time.perf_counter() - start)
+
+
+def timed(
+    name: str, work: Work, envs: int, seconds: float, device: torch.device, of: str = "accounts"
+) -> dict[str, Any]:
+    """Measure for about `seconds`, see `lines_of`."""
+    return lines_of(name, work, measure(work.call, seconds, device), envs, of)
+
+
+def lines_of(name: str, work: Work, timing: Timing, envs: int, of: str) -> dict[str, Any]:
+    """The lines of this name: steps a second of `envs` environments, and how many of them stepped how often, for how long."""
+    steps = timing.calls * work.steps
+    return {
+        f"{name} steps/s": rate(steps * envs, timing.seconds),
+        f"{name} batch": f"{envs:,} {of} x {steps:,} steps in {timing.seconds:.3f} s",
+    }
 
 
 def stepping(env: MarketEnv) -> Work:
@@ -176,21 +196,12 @@ def _environment_lines(
     for name, make in makers.items():
         if any(matches(what, f"{name} {end}") for end in ENDS):
             try:
-                lines |= _lines(name, make(), envs, seconds, device)
+                lines |= timed(name, make(), envs, seconds, device)
             except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler
                 if name != "env compiled":
                     raise
                 lines[f"{name} steps/s"] = f"n/a: {first_line(error)}"
     return lines
-
-
-def _lines(name: str, work: Work, envs: int, seconds: float, device: torch.device) -> dict[str, Any]:
-    timing = measure(work.call, seconds, device)
-    steps = timing.calls * work.steps
-    return {
-        f"{name} steps/s": rate(steps * envs, timing.seconds),
-        f"{name} batch": f"{envs:,} accounts x {steps:,} steps in {timing.seconds:.3f} s",
-    }
 
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:
@@ -223,13 +234,13 @@ def _circumstances(config: TradingConfig, device: torch.device, names: int) -> d
         "task": f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}, "
         f"{config.groups} start groups",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "hardware": f"{_processor()}, {usable_cores()} cores",
+        "hardware": f"{processor()}, {usable_cores()} cores",
         "threads": str(torch.get_num_threads()),
         "versions": f"finpod {finpod.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the CPU, as the system knows it."""
     about = Path("/proc/cpuinfo")
     if about.exists():

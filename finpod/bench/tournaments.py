@@ -283,7 +283,7 @@ def _circumstances() -> dict[str, str]:
     import torch
 
     import finpod
-    from finpod.bench.machine import _processor
+    from finpod.bench.machine import processor
 
     try:
         import ray
@@ -292,7 +292,7 @@ def _circumstances() -> dict[str, str]:
     except ImportError:
         versions = ""
     return {
-        "hardware": f"{_processor()}, {usable_cores()} cores",
+        "hardware": f"{processor()}, {usable_cores()} cores",
         "versions": f"finpod {finpod.__version__}, torch {torch.__version__}{versions}, Python {platform.python_version()}",
     }
 

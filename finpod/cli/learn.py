@@ -3,44 +3,52 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import typer
 
 from finpod.cli import console, options
+from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError
 
 
 def bench(
     what: Annotated[
         str | None,
-        typer.Argument(help="Only the lines with this word, such as env, backtest or report; or tournament."),
+        typer.Argument(
+            help="Only the lines with this word, such as env, backtest or report; or tournament; or a locomotion task, such as ant."
+        ),
     ] = None,
     device: options.Device = "auto",
-    envs: Annotated[int, typer.Option(help="Parallel environments.")] = 4096,
-    names: Annotated[int, typer.Option(help="Stocks in the market.")] = 100,
+    envs: Annotated[int | None, typer.Option(help="Parallel environments; 4096, and 512 of a locomotion task.")] = None,
+    names: Annotated[int | None, typer.Option(help="Stocks in the market; 100.")] = None,
+    variant: Annotated[
+        Literal["standard", "full", "fast"] | None, typer.Option(help="Variant of a locomotion task; standard.")
+    ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="How long to measure each line; 3, and 10 a slice of a tournament.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how fast this machine trains, backtests and reports, beside peers that are installed, with versions."""
-    from finpod.bench import machine, tournaments
+    from finpod.bench import locomotion, machine, tournaments
 
+    given = {"envs": envs, "names": names, "variant": variant, "seconds": seconds}
+    sizes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if what == "tournament":
+        _refuse(sizes, "a tournament", "envs", "names", "variant")
         with console.progress("measuring", log=True) as report:
-            lines = tournaments.run(seconds=10.0 if seconds is None else seconds, progress=report)
-        console.show_json(lines) if as_json else console.show_facts(lines)
-        return
-    _say_device(device)
-    with console.progress("measuring"):
-        lines = machine.run(
-            device=device, envs=envs, names=names, seconds=3.0 if seconds is None else seconds, what=what
-        )
-    wanted = {name: line for name, line in lines.items() if what is None or what in name}
-    if not wanted:
-        raise InputError(f"no line has {what!r} in its name; there are {', '.join(lines)}")
-    console.show_json(wanted) if as_json else console.show_facts(wanted)
+            lines = tournaments.run(**sizes, progress=report)
+    else:
+        _refuse(sizes, f"task {what!r}", "names") if what in NAMES else _refuse(sizes, "stocks", "variant")
+        _say_device(device)
+        with console.progress("measuring"):
+            if what in NAMES:
+                lines = locomotion.run(what, device=device, **sizes)
+            else:
+                lines = machine.run(what=what, device=device, **sizes)
+    console.show_json(lines) if as_json else console.show_facts(lines)
 
 
 def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) -> None:
@@ -57,6 +65,13 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
         print(outcome.written.paths[-1].resolve())
     if outcome.written.failure is not None:
         raise outcome.written.failure
+
+
+def _refuse(given: Mapping[str, Any], what: str, *names: str) -> None:
+    """Raise InputError if an option of these names was given."""
+    for name in names:
+        if name in given:
+            raise InputError(f"{name} means nothing to {what}; leave it out", argument=name)
 
 
 def _say_device(asked: str) -> None:

@@ -137,7 +137,7 @@ def _trained(
     setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
 ) -> tuple[Checkpoint, dict[str, float]]:
     """The agent after the slice, and the losses of its last update."""
-    with _threads(setup.threads):
+    with torch_threads(setup.threads):
         pod, losses = Pod(setup, settings, checkpoint), {}
         for losses in pod.train(until, total):  # noqa: B007
             pass
@@ -154,7 +154,7 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
     content = checkpoint.to_bytes()
     if not piece.last:
         return Trained(content, checkpoint.steps, losses)
-    with _threads(setup.threads):
+    with torch_threads(setup.threads):
         score = judge(setup, piece.settings, checkpoint)
     return Trained(content, checkpoint.steps, losses, score.metrics[setup.task.measure], score.metrics, score.returns)
 
@@ -173,7 +173,8 @@ def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) ->
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute on so many threads while the block runs."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

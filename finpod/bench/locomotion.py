@@ -1,0 +1,276 @@
+"""`run`: how fast this machine steps a locomotion task, acts in it and trains on it, beside peers that are installed."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import platform
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, chdir, closing, contextmanager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from finpod.bench.machine import Timing, Work, lines_of, measure, processor, timed
+from finpod.devices import usable_cores
+from finpod.errors import InputError, first_line
+from finpod.measures import Array
+
+if TYPE_CHECKING:
+    import torch
+
+    from finpod.envs.locomotion.environment import LocomotionEnv
+    from finpod.envs.locomotion.specs import Spec
+    from finpod.locomotion import LocomotionTask
+
+ENVS = 512
+"""Worlds, if not told otherwise."""
+ACTIONS = 16
+"""Random actions of every world that are made beforehand and taken in turn."""
+FEW = 8
+"""Environments of a small SyncVectorEnv, whose models stay in the caches of the processor; the large one has all."""
+TURNS = 3
+"""Parts of the time of a line whose figure is set beside others: each has one before the next turn begins."""
+
+
+class Contender(NamedTuple):
+    """Environments that are measured beside others."""
+
+    name: str
+    """Name of the lines; of several contenders of one name the best counts."""
+    envs: int
+    """Environments."""
+    open: Callable[[], AbstractContextManager[Work]]
+    """Makes them, with something to measure, and closes them."""
+    of: str = "environments"
+    """What they are called."""
+
+
+def run(
+    task: str, *, device: str = "cpu", envs: int = ENVS, seconds: float = 3.0, variant: str = "standard"
+) -> dict[str, Any]:
+    """How fast this machine is on a locomotion task, a line for each figure, with what was measured, hardware and versions.
+
+    Steps a second, of all worlds together; a step is one decision, `frame_skip` steps of the physics. Each line is measured
+    for about `seconds`: the physics alone, with fixed controls and without new episodes; the environment with random
+    actions; the vector environments of Gymnasium, and EnvPool where it is installed, with random actions on the CPU; the
+    environment with an untrained policy; and PPO from end to end on the settings of the task.
+
+    Raises InputError for an unknown task or variant, sizes that cannot be, a device that is not there, and without MuJoCo.
+    """
+    from finpod.devices import pick_device
+    from finpod.envs.locomotion.environment import make_locomotion
+    from finpod.locomotion import LocomotionTask
+    from finpod.tournament.pod import torch_threads
+
+    if envs < 1 or not 0 < seconds < math.inf:
+        raise InputError(f"envs {envs}, seconds {seconds}: a measurement needs one world and some time")
+    task_of_name, place = LocomotionTask(name=task, variant=variant), pick_device(device)
+    spec = task_of_name.definition
+
+    def environment() -> LocomotionEnv:
+        return make_locomotion(task, envs, device=place, variant=variant)
+
+    def measured(name: str, work: Work) -> dict[str, Any]:
+        return timed(name, work, envs, seconds, place, "worlds")
+
+    with torch_threads(1):  # as agents train
+        own = Contender("env", envs, lambda: nullcontext(stepping(environment())), "worlds")
+        others = [] if variant == "fast" else peers(spec, envs)
+        lines = measured("physics", physics(environment()))
+        lines |= side_by_side([own, *others], seconds, place)
+        lines["env / gymnasium"] = _ratio(lines) if others else "n/a: Gymnasium has no fast variant"
+        lines |= measured("env with policy", acting(environment(), task_of_name))
+        lines |= measured("train PPO", training(environment(), task_of_name))
+        return lines | _circumstances(spec, place)
+
+
+def physics(env: LocomotionEnv) -> Work:
+    """The engine alone."""
+    import torch
+
+    env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(env.spec, env.num_envs)[0]))
+    return Work(env.physics.step, 1)
+
+
+def stepping(env: LocomotionEnv) -> Work:
+    """The environment with random actions: observation, reward and new episodes included."""
+    import torch
+
+    actions = cycle(torch.from_numpy(random_actions(env.spec, env.num_envs)).to(env.device))
+    return Work(lambda: env.step(next(actions)), 1)
+
+
+def acting(env: LocomotionEnv, task: LocomotionTask) -> Work:
+    """An untrained policy acting, as in a rollout."""
+    learner, steps = _learner(env, task)
+    return Work(lambda: learner.collect(env), steps)
+
+
+def training(env: LocomotionEnv, task: LocomotionTask) -> Work:
+    """Rollouts and the updates on them."""
+    learner, steps = _learner(env, task)
+    return Work(lambda: learner.update(learner.collect(env)), steps)
+
+
+def random_actions(spec: Spec, envs: int) -> Array:
+    """[ACTIONS, envs, A] float32, uniform in the action space."""
+    size = ACTIONS, envs, spec.num_actions
+    return np.random.default_rng(0).uniform(-spec.action_limit, spec.action_limit, size).astype(np.float32)
+
+
+def peers(spec: Spec, envs: int) -> list[Contender]:
+    """Gymnasium's vector environments, and EnvPool where it is installed, each with the numbers of environments to try.
+
+    AsyncVectorEnv has a process for each environment: as many as cores, or twice as many.
+    """
+    cores = usable_cores()
+    sync, threaded = ({min(count, envs) for count in counts} for counts in ((FEW, envs), (cores, 2 * cores)))
+    return [
+        *(Contender("gymnasium sync", count, partial(gymnasium_work, spec, count)) for count in sorted(sync)),
+        *(
+            Contender("gymnasium async", count, partial(gymnasium_work, spec, count, True))
+            for count in sorted(threaded)
+        ),
+        *([Contender("envpool", envs, partial(envpool_work, spec, envs))] if find_spec("envpool") else []),
+    ]
+
+
+def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.device) -> dict[str, Any]:
+    """The lines of all contenders, measured in turns, so that whatever else the machine does meets all of them alike.
+
+    The first is ours. Of a peer that fails a line says why. MuJoCo's log and the warnings of peers are dropped.
+    """
+    works: dict[Contender, Work] = {}
+    timings: dict[Contender, list[Timing]] = {contender: [] for contender in contenders}
+    failures: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        for contender in TURNS * list(contenders):
+            if contender.name in failures:
+                continue
+            try:
+                if contender not in works:
+                    works[contender] = stack.enter_context(contender.open())
+                timings[contender].append(measure(works[contender].call, seconds / TURNS, device))
+            except Exception as error:  # whatever a package that is not ours may raise
+                if contender is contenders[0]:
+                    raise
+                failures[contender.name] = first_line(error)
+    lines: dict[str, Any] = {}
+    for name in dict.fromkeys(contender.name for contender in contenders):
+        same = [contender for contender in contenders if contender.name == name]
+        lines |= {f"{name} steps/s": f"n/a: {failures[name]}"} if name in failures else _best(same, works, timings)
+    return lines
+
+
+def _best(
+    same: Sequence[Contender], works: Mapping[Contender, Work], timings: Mapping[Contender, Sequence[Timing]]
+) -> dict[str, Any]:
+    """The lines of the fastest of the contenders of one name."""
+    trials = []
+    for one in same:
+        calls, seconds = map(sum, zip(*timings[one], strict=True))
+        trials.append(lines_of(one.name, works[one], Timing(int(calls), seconds), one.envs, one.of))
+    best = max(trials, key=lambda lines: lines[f"{same[0].name} steps/s"])
+    if len(same) > 1:
+        best[f"{same[0].name} batch"] += f"; best of {' and '.join(f'{one.envs:,}' for one in same)}"
+    return best
+
+
+@contextmanager
+def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[Work]:
+    """`count` environments of Gymnasium, in this process or in processes of their own."""
+    import gymnasium
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+    makers = [partial(gymnasium.make, spec.gym_id, disable_env_checker=True, **spec.gym_options)] * count
+    options: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    with ExitStack() as stack:
+        with silent():  # processes are spawned, as this one has threads, and keep their stderr
+            env: Any = (
+                AsyncVectorEnv(makers, context="spawn", **options) if parallel else SyncVectorEnv(makers, **options)
+            )
+            stack.callback(env.close, terminate=True)
+            env.reset(seed=0)
+        actions = cycle(random_actions(spec, count))
+        yield Work(lambda: env.step(next(actions)), 1)
+
+
+@contextmanager
+def envpool_work(spec: Spec, count: int) -> Iterator[Work]:
+    """`count` environments of EnvPool on all cores, without contact forces where the task has none and EnvPool can."""
+    options = dict.fromkeys(("use_contact_force", "post_constraint"), False) if spec.gym_options else {}
+    with silent():
+        env = importlib.import_module("envpool").make_gymnasium(
+            spec.gym_id, num_envs=count, num_threads=usable_cores(), **options
+        )
+    with closing(env):
+        env.reset()
+        actions = cycle(random_actions(spec, count).astype(np.float64))
+        yield Work(lambda: env.step(next(actions)), 1)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Drop what the process and those it starts meanwhile write to stderr, C code included."""
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def _ratio(lines: dict[str, Any]) -> float | str:
+    """Steps a second of the environment over those of the best vector environment of Gymnasium."""
+    rates = [lines[f"gymnasium {kind} steps/s"] for kind in ("sync", "async")]
+    measured = [rate for rate in rates if isinstance(rate, float)]
+    return lines["env steps/s"] / max(measured) if measured else rates[0]
+
+
+def _learner(env: LocomotionEnv, task: LocomotionTask) -> tuple[Any, int]:
+    """A PPO learner on the settings of the task, and the steps of its rollouts."""
+    import torch
+
+    from finpod.rl.ppo import PPO, PPOConfig
+
+    config = PPOConfig(**task.defaults("ppo"))
+    policy = task.policy(task.space().start, torch.Generator().manual_seed(0)).to(env.device)
+    generator = torch.Generator(device=env.device).manual_seed(0)
+    return PPO(policy, None, env.num_envs, config, generator), config.num_steps
+
+
+def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
+    """What was measured, and on what."""
+    import gymnasium
+    import mujoco
+    import torch
+
+    import finpod
+    from finpod.envs.locomotion.mujoco import threads_of
+
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        from finpod.envs.locomotion.warp import describe
+    else:
+        from finpod.envs.locomotion.mujoco import describe
+    versions = {"finpod": finpod, "mujoco": mujoco, "gymnasium": gymnasium, "torch": torch}
+    return {
+        "task": spec.title,
+        **describe(spec),
+        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        "hardware": f"{processor()}, {usable_cores()} cores",
+        "threads": ("" if on_gpu else f"{threads_of(None)} of the physics, ") + f"{torch.get_num_threads()} of torch",
+        "versions": ", ".join(f"{name} {module.__version__}" for name, module in versions.items())
+        + f", Python {platform.python_version()}",
+    }
