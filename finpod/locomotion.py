@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from finpod.envs.locomotion import NAMES
-from finpod.envs.locomotion.environment import LocomotionEnv, make_locomotion
+from finpod.envs.locomotion.environment import LocomotionEnv, describe, make_locomotion
 from finpod.envs.locomotion.specs import Spec, spec_of
 from finpod.rl.evaluate import episodes
 from finpod.rl.policy import Policy
@@ -39,6 +39,8 @@ class LocomotionTask(Task):
     """'standard'; 'full', with external contact forces; or 'fast', with a cheaper integrator. Their scores do not compare."""
     threads: int | None = None
     """Threads of the physics, which change no result; None for all cores that the process may use."""
+    device: str = "cpu"
+    """Where agents train: 'cpu', with MuJoCo, or 'cuda', with MuJoCo Warp; `train` sets it."""
     measure: str = field(init=False, default="mean_return")
     num_envs: int = field(init=False, default=64)
     num_inputs: int = field(init=False)
@@ -89,10 +91,8 @@ class LocomotionTask(Task):
 
     def spec(self) -> dict[str, Any]:
         """Return all that scores depend on: variant, sizes, integrator, solver and version of the engine."""
-        from finpod.envs.locomotion.mujoco import describe
-
         spec = self.definition
-        return {"task": self.name, "variant": self.variant, "title": spec.title, **describe(spec)}
+        return {"task": self.name, "variant": self.variant, "title": spec.title, **describe(spec, self.device)}
 
 
 def is_locomotion(name: Any) -> bool:

@@ -123,6 +123,9 @@ def train(
     learning = (
         _stock_task(task, here, of_market, settings) if isinstance(task, str) else _task(task, of_market, settings)
     )
+    used = "cuda" if pods.gpus else here
+    if isinstance(learning, LocomotionTask):
+        learning = replace(learning, device=used)
     if steps is None:
         plan = replace(plan, steps=learning.steps)
     setup = TournamentSetup(
@@ -139,7 +142,6 @@ def train(
     remarks = _prepare(learning, progress, watch)
     watchers = Watchers(progress=progress or (lambda doing, share: None), watch=watch, remarks=remarks)
     finish: Any = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
-    used = "cuda" if pods.gpus else here
     origin = {} if market is None else market.origin
     record = {**_by_name(features), "device": used, "market": origin, "asked": asked}
     made: Ensemble | TrainedRun = run(setups, target, pods, watchers, record, partial(finish, target, used))

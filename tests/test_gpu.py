@@ -1,9 +1,19 @@
-"""The same code on CUDA: environment, decisions and a training slice. Run with `pytest -m gpu` where there is a GPU."""
+"""The same code on CUDA: environments, decisions and a training slice. Run with `pytest -m gpu` where there is a GPU.
+
+Nobody has run the tests of locomotion at the end yet: there was no GPU when they were written.
+"""
+
+import time
 
 import pytest
 import torch
+from made_physics import actions, both, require_close, step_both
 
+from finpod.envs.locomotion import NAMES
+from finpod.envs.locomotion.environment import make_locomotion
+from finpod.envs.locomotion.specs import FULL
 from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.locomotion import LocomotionTask
 from finpod.market.features import build_panel
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
@@ -85,3 +95,98 @@ def test_a_slice_trains_resumes_and_is_validated(market, tmp_path):
     score = judge(setup, settings, second)
     assert len(score.returns) == 58
     assert score.metrics["days"] == 58
+
+
+# --- locomotion on MuJoCo Warp ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def warp():
+    pytest.importorskip("mujoco")
+    return pytest.importorskip("mujoco_warp", reason="mujoco-warp, the extra gpu, is not installed")
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [(name, "standard") for name in NAMES] + [(name, "full") for name in FULL]
+)
+def test_physics_on_the_gpu_is_that_of_mujoco(warp, name, variant):
+    require_close(*step_both(*both(name, variant, 32, "cuda")))
+
+
+@pytest.mark.parametrize("name", ["halfcheetah", "ant"])
+def test_graphs_do_what_their_calls_do(warp, name):
+    env = make_locomotion(name, 64, device="cuda")
+    for action in actions(env, 20):
+        env.step(action)
+    physics, start = env.physics, env.physics.save()
+    physics.step()
+    after = physics.save()
+    physics.load(start)
+    with physics._on_device():
+        torch.cuda.synchronize()
+        physics._advance()
+        torch.cuda.synchronize()
+    torch.testing.assert_close(physics.state["qpos"], after["qpos"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(physics.state["time"], after["time"])
+
+
+def test_a_reset_on_the_gpu_leaves_the_other_worlds_as_they_are(warp):
+    env = make_locomotion("humanoid", 64, device="cuda")
+    for action in actions(env, 5):
+        env.step(action)
+    physics = env.physics
+    before = {name: value.clone() for name, value in physics.state.items() if name != "body_mass"}
+    mask = torch.arange(64, device="cuda") % 3 == 0
+    qpos, qvel = physics.initial_qpos.expand(64, -1) + 0.01, torch.full_like(physics.state["qvel"], 0.3)
+    physics.reset(mask, qpos, qvel)
+    assert all(torch.equal(physics.state[name][~mask], value[~mask]) for name, value in before.items())
+    assert torch.equal(physics.state["qpos"][mask], qpos[mask])
+    assert not physics.state["time"][mask].any()
+
+
+def test_worlds_on_the_gpu_fail_alone_and_no_step_waits_for_the_device(warp):
+    env = make_locomotion("ant", 64, device="cuda", seed=2)
+    twin = make_locomotion("ant", 64, device="cuda", seed=2)
+    drawn = actions(env, 4)
+    env.physics.state["qvel"][5, 0] = float("nan")
+    others = torch.arange(64, device="cuda") != 5
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        (step, alone), *_ = [(env.step(action), twin.step(action)) for action in drawn]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert step.terminated[5]
+    assert step.obs.state.isfinite().all()
+    torch.testing.assert_close(step.obs.state[others], alone.obs.state[others], rtol=1e-4, atol=1e-4)
+    assert (int(env.failures), int(twin.failures)) == (1, 0)
+
+
+def test_agents_of_locomotion_train_and_are_judged(warp, monkeypatch):
+    monkeypatch.setattr("finpod.envs.locomotion.environment.TIME_LIMIT", 20)
+    task, config = LocomotionTask(name="halfcheetah", device="cuda"), PPOConfig(num_steps=4)
+    settings = Settings(agent_id="a", seed=1, config=config, task=dict(task.space().start))
+    setup = TournamentSetup(task=task, num_envs=64, config=config, device="cuda")
+    half = train_slice(setup, settings, None, 512, 1024)
+    whole = train_slice(setup, settings, Checkpoint.from_bytes(half.to_bytes()), 1024, 1024)
+    assert whole.steps == 1024
+    assert whole.task_spec["engine"].startswith("MuJoCo Warp")
+    assert judge(setup, settings, whole).metrics["mean_length"] == 20
+
+
+@pytest.mark.parametrize("name", ["halfcheetah", "ant", "humanoid"])
+def test_thousands_of_worlds_step(warp, name, record_property, capsys):
+    """Prints how many steps of the environment a second takes; no speed is asked for."""
+    env = make_locomotion(name, 4096, device="cuda")
+    action = actions(env, 1)[0]
+    for steps in (5, 50):  # the first to warm up
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            env.step(action)
+        torch.cuda.synchronize()
+    rate = steps * env.num_envs / (time.perf_counter() - begun)
+    record_property("steps_per_second", rate)
+    with capsys.disabled():
+        print(f"\n{name}: {rate:,.0f} steps/s of 4,096 environments on {torch.cuda.get_device_name()}")
+    assert int(env.failures) == 0
+    assert env.observe().state.isfinite().all()

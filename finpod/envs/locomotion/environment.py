@@ -82,7 +82,7 @@ class LocomotionEnv:
         spec, state = self.spec, self.physics.state
         good = action.isfinite().all(-1)
         self._remember(good)
-        action = action.double().where(good.unsqueeze(-1), 0.0)
+        action = action.to(state["ctrl"].dtype).where(good.unsqueeze(-1), 0.0)
         state["ctrl"].copy_(action)
         failed = self.physics.step()
         place, healthy = spec.position(state), spec.healthy(state)
@@ -177,11 +177,20 @@ def make_locomotion(
     for what, count in {"num_envs": num_envs, "threads": threads or 1, "max_failures": max_failures + 1}.items():
         if not (isinstance(count, Integral) and count >= 1):
             raise InputError(f"{what} is {count!r}; it must be a whole number from 1 on", argument=what)
-    place = torch.device(device)
-    if place.type == "cpu":
+    if torch.device(device).type == "cpu":
         from finpod.envs.locomotion.mujoco import BatchPhysics
 
         return LocomotionEnv(spec, BatchPhysics(spec, num_envs, threads), seed, max_failures)
     from finpod.envs.locomotion.warp import WarpPhysics
 
-    return LocomotionEnv(spec, WarpPhysics(spec, num_envs, place), seed, max_failures)
+    return LocomotionEnv(spec, WarpPhysics(spec, num_envs, device), seed, max_failures)
+
+
+def describe(spec: Spec, device: torch.device | str) -> dict[str, str]:
+    """Return engine, integrator and solver of the environments of a task on a device.
+
+    Raises InputError for an engine that is not installed.
+    """
+    from finpod.envs.locomotion import mujoco, warp
+
+    return mujoco.describe(spec) if torch.device(device).type == "cpu" else warp.describe(spec)

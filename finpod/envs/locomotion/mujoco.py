@@ -49,9 +49,9 @@ def load_model(spec: Spec) -> Any:
     return model
 
 
-def describe(spec: Spec) -> dict[str, str]:
+def describe(spec: Spec, model: Any = None) -> dict[str, str]:
     """Return the engine, its version, and the integrator and the solver that the model asks it for."""
-    option = load_model(spec).opt
+    option = (model or load_model(spec)).opt
     import mujoco
 
     return {
@@ -69,8 +69,9 @@ def threads_of(asked: int | None) -> int:
 class BatchPhysics:
     """W worlds of one task. `state` are live tensors: what is written to ctrl acts in the next step."""
 
-    def __init__(self, spec: Spec, num_envs: int, threads: int | None = None) -> None:
-        self.spec, self.model = spec, load_model(spec)
+    def __init__(self, spec: Spec, num_envs: int, threads: int | None = None, *, model: Any = None) -> None:
+        """Make the worlds, of MuJoCo's `model` if one is given."""
+        self.spec, self.model = spec, model or load_model(spec)
         from mujoco.batch import Batch
 
         self.device = torch.device("cpu")
