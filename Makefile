@@ -4,14 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test lint nasdaq100 clean
+.PHONY: demo test check lint nasdaq100 clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## train and judge an agent on the bundled sample, write reports/demo.html
 	@$(BIN)/finpod demo
 
-test: $(READY)  ## every test but the slow ones and those that need a GPU
+test: $(READY)  ## every test but the slow ones, journeys and those that need a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
+check: $(READY)  ## whole ways through finpod: that a task is learnt
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m journey
 
 lint: $(READY)  ## style, format and types
 	@$(BIN)/ruff check .

@@ -70,10 +70,10 @@ def test_d06_two_slices_are_one(tmp_path):
     config = PPOConfig(**task.defaults("ppo"))
     setup = TournamentSetup(task=task, num_envs=16, config=config)
     settings = Settings(agent_id="0-0", seed=5, config=config, task=dict(task.space().start))
-    whole = train_slice(setup, settings, None, 1536, 4096)
+    whole = train_slice(setup, settings, None, 2048, 4096)
     half = train_slice(setup, settings, None, 1024, 4096)
-    on = train_slice(setup, settings, type(half).from_bytes(half.to_bytes()), 1536, 4096)
-    assert whole.steps == on.steps == 1536
+    on = train_slice(setup, settings, type(half).from_bytes(half.to_bytes()), 2048, 4096)
+    assert whole.steps == on.steps == 2048
     assert same(whole.weights, on.weights)
     assert whole.weights["log_std"].tolist() != [-0.5] * 3
 

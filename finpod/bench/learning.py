@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from finpod.bench.locomotion import silent
 from finpod.bench.machine import processor
 from finpod.devices import usable_cores
 from finpod.envs.locomotion import NAMES
@@ -52,7 +55,7 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
     """Return the returns and lengths of 20 episodes in Gymnasium's environment of a task, under the mean action."""
     import gymnasium
 
-    with warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), silent(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         envs = [gymnasium.make(spec.gym_id, **spec.gym_options) for _ in range(EPISODES)]
     seen = np.stack([env.reset(seed=seed + number)[0] for number, env in enumerate(envs)])
