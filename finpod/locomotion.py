@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.environment import LocomotionEnv, describe, make_locomotion
 from finpod.envs.locomotion.specs import Spec, spec_of
 from finpod.rl.evaluate import episodes
@@ -57,9 +56,10 @@ class LocomotionTask(Task):
         return spec_of(self.name, self.variant)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
-        """Return worlds to train in."""
+        """Return worlds to train in. An action of 1 is the bound of the action space, so that all tasks explore alike."""
+        options: dict[str, Any] = {"variant": self.variant, "threads": self.threads}
         return make_locomotion(
-            self.name, num_envs, seed=seed, device=device, variant=self.variant, threads=self.threads
+            self.name, num_envs, seed=seed, device=device, action_scale=self.definition.action_limit, **options
         )
 
     def score(self, policy: Policy) -> Score:
@@ -93,11 +93,6 @@ class LocomotionTask(Task):
         """Return all that scores depend on: variant, sizes, integrator, solver and version of the engine."""
         spec = self.definition
         return {"task": self.name, "variant": self.variant, "title": spec.title, **describe(spec, self.device)}
-
-
-def is_locomotion(name: Any) -> bool:
-    """Return whether it is the name of one of the six tasks."""
-    return isinstance(name, str) and name in NAMES
 
 
 def task_of(spec: Mapping[str, Any], threads: int | None = None) -> LocomotionTask:

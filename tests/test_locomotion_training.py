@@ -78,6 +78,15 @@ def test_d06_two_slices_are_one(tmp_path):
     assert whole.weights["log_std"].tolist() != [-0.5] * 3
 
 
+def test_agents_act_in_units_of_the_action_space():
+    task = LocomotionTask(name="humanoid", threads=1)
+    own, raw = task.env(2, 1, torch.device("cpu")), finpod.make_env("humanoid", num_envs=2, seed=1, threads=1)
+    action = torch.rand(2, 17)
+    step, obs = own.step(action), raw.step(task.definition.action_limit * action)[0]
+    torch.testing.assert_close(step.obs.state, obs)
+    assert task.definition.action_limit == 0.4
+
+
 def test_settings_of_a_task_suit_it():
     for name in ("hopper", "ant", "humanoid"):
         task = LocomotionTask(name=name)

@@ -63,7 +63,7 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
     running = list(range(EPISODES))
     while running:
         action = mean_action(policy, Observation(torch.as_tensor(seen[running], dtype=torch.float32))).double().numpy()
-        for number, own in zip(tuple(running), action, strict=True):
+        for number, own in zip(tuple(running), spec.action_limit * action, strict=True):
             seen[number], reward, terminated, truncated, _ = envs[number].step(own)
             returns[number] += reward
             lengths[number] += 1

@@ -44,15 +44,17 @@ class Physics(Protocol):
 class LocomotionEnv:
     """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, begins again and is counted.
 
-    More than `max_failures` such worlds end the run. An action that is not finite counts as 0 and is remembered until
-    `check`.
+    More than `max_failures` such worlds end the run. Actions are multiplied by `action_scale`; one that is not finite
+    counts as 0 and is remembered until `check`.
     """
 
     groups = 1
     differentiable = False
 
-    def __init__(self, spec: Spec, physics: Physics, seed: int = 0, max_failures: int = MAX_FAILURES) -> None:
-        self.spec, self.physics, self.max_failures = spec, physics, max_failures
+    def __init__(
+        self, spec: Spec, physics: Physics, seed: int = 0, max_failures: int = MAX_FAILURES, action_scale: float = 1.0
+    ) -> None:
+        self.spec, self.physics, self.max_failures, self.action_scale = spec, physics, max_failures, action_scale
         self.device, self.num_envs = physics.device, len(physics.state["qpos"])
         self.num_actions = spec.num_actions
         self._generator = torch.Generator(device=self.device).manual_seed(torch_seed(require_seed(seed)))
@@ -82,7 +84,7 @@ class LocomotionEnv:
         spec, state = self.spec, self.physics.state
         good = action.isfinite().all(-1)
         self._remember(good)
-        action = action.to(state["ctrl"].dtype).where(good.unsqueeze(-1), 0.0)
+        action = self.action_scale * action.to(state["ctrl"].dtype).where(good.unsqueeze(-1), 0.0)
         state["ctrl"].copy_(action)
         failed = self.physics.step()
         place, healthy = spec.position(state), spec.healthy(state)
@@ -168,6 +170,7 @@ def make_locomotion(
     variant: str = "standard",
     threads: int | None = None,
     max_failures: int = MAX_FAILURES,
+    action_scale: float = 1.0,
 ) -> LocomotionEnv:
     """Return the environments of a task: on MuJoCo's thread pool, or on a GPU with MuJoCo Warp.
 
@@ -180,10 +183,10 @@ def make_locomotion(
     if torch.device(device).type == "cpu":
         from finpod.envs.locomotion.mujoco import BatchPhysics
 
-        return LocomotionEnv(spec, BatchPhysics(spec, num_envs, threads), seed, max_failures)
+        return LocomotionEnv(spec, BatchPhysics(spec, num_envs, threads), seed, max_failures, action_scale)
     from finpod.envs.locomotion.warp import WarpPhysics
 
-    return LocomotionEnv(spec, WarpPhysics(spec, num_envs, device), seed, max_failures)
+    return LocomotionEnv(spec, WarpPhysics(spec, num_envs, device), seed, max_failures, action_scale)
 
 
 def describe(spec: Spec, device: torch.device | str) -> dict[str, str]:
