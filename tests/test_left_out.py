@@ -18,7 +18,7 @@ from finpod.cli import main
 from finpod.comparison.runs import compare
 from finpod.errors import ReportWarning
 from finpod.market.store import save_snapshot
-from finpod.report import charts, render, sections, training, training_charts
+from finpod.report import charts, clip, render, sections, training, training_charts
 from finpod.report import compare as compare_page
 from finpod.report.compare import render_comparison
 from finpod.report.drawing import Chart
@@ -62,7 +62,9 @@ def page_of(name, folder):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    return {name: page_of(name, tmp_path_factory.mktemp(name)) for name in PAGES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clip, "section", lambda training: {"lacking": "there is one of locomotion alone"})
+        yield {name: page_of(name, tmp_path_factory.mktemp(name)) for name in PAGES}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import compare, console, data, deploy, judge, leaderboard, learn, train, walkforward
+from finpod.cli import compare, console, data, deploy, judge, leaderboard, learn, render, train, walkforward
 from finpod.errors import FinpodError, ReportWarning
 
 INTERRUPTED = 130
@@ -51,6 +51,7 @@ for command in (
     compare.compare,
     compare.export,
     leaderboard.leaderboard,
+    render.render,
     learn.bench,
     learn.demo,
     walkforward.walkforward,

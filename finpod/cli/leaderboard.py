@@ -53,7 +53,7 @@ def leaderboard(
     if top < 1:
         raise InputError(f"top is {top}; it must be a whole number from 1 on", argument="top")
     with console.progress("reading") as told:
-        history = read_history(_place(run)).of(seed)
+        history = read_history(place_of(run)).of(seed)
         target = _target(history, out, overwrite) if report or out is not None else None
         written = runs.Written(())
         if target is not None:
@@ -199,7 +199,7 @@ def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
     }
 
 
-def _place(run: str) -> str:
+def place_of(run: str) -> str:
     """A run as it is looked for: a bare word means the one of that name in strategies/, if it is there."""
     path, kept = Path(run), STRATEGIES / run
     bare = "://" not in run and path.name == run and run not in ("", ".", "..")

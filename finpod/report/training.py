@@ -15,6 +15,7 @@ from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
 from finpod.market.features import MOST_UNDEFINED
 from finpod.periods import aside
+from finpod.report import clip
 from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
 from finpod.tournament.history import History, Trial
@@ -61,11 +62,8 @@ def render_training_report(history: History) -> str:
             lambda line: [Chart(TREE_TITLE, line, "", wide=True)],
         )
     charts = draft.charts(CHARTS, training)
-    shared = {
-        "charts": charts,
-        "legend": LEGEND,
-        "trees": [chart._replace(svg=Markup(chart.svg)) for chart in trees],
-    }
+    drawn = [chart._replace(svg=Markup(chart.svg)) for chart in trees]
+    shared = {"charts": charts, "legend": LEGEND, "trees": drawn}
     return draft.page(
         "training.html.j2",
         name=history.name,
@@ -341,6 +339,7 @@ LEAD = (
 )
 SECTIONS = (
     Section("scores", "Scores", lambda it: {"score": _score(it.history)}),
+    Section("clip", "The best agent", lambda training: clip.section(training)),
     Section("best", "Best trials", _best),
     Section("won", "Settings that won", _won),
     Section("lineage", "Lineage", _lineage),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from finpod.devices import usable_cores
 from finpod.envs.locomotion.specs import Spec
-from finpod.errors import InputError
+from finpod.errors import InputError, first_line
 
 STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 """Fields from which a simulation continues exactly."""
@@ -26,12 +26,17 @@ START = 1.0
 
 
 def load_model(spec: Spec) -> Any:
-    """Return MuJoCo's model of a task. Raises InputError where mujoco is not installed."""
+    """Return MuJoCo's model of a task. Raises InputError where mujoco is not installed or cannot be imported."""
     try:
         import mujoco
     except ImportError as error:
         raise InputError(
             f"{spec.gym_id} needs MuJoCo, and it is not installed; pip install 'finpod[locomotion]'", argument="task"
+        ) from error
+    except Exception as error:  # MUJOCO_GL names a way to draw that is not there, which nothing but drawing needs
+        raise InputError(
+            f"MuJoCo cannot be imported with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')} ({first_line(error)}); unset it",
+            argument="task",
         ) from error
     import gymnasium
 

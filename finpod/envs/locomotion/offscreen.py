@@ -1,0 +1,38 @@
+"""A program that draws a model at given positions without a screen: `python offscreen.py FOLDER WIDTH HEIGHT`.
+
+It is a process of its own because MuJoCo and PyOpenGL choose their way to OpenGL once a process, when they are imported. It
+imports nothing of finpod.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
+"""Files of the folder: MuJoCo's binary model, [T, nq] float64, and what is written, [T, H, W, 3] uint8."""
+CAMERA = "track"
+"""Camera of Gymnasium's models, which follows the centre of mass."""
+
+
+def draw(folder: Path, width: int, height: int) -> None:
+    """Draw the model at each row of positions. Shadows and reflections take most of the time without a GPU: none are drawn."""
+    import mujoco
+    import numpy as np
+
+    model = mujoco.MjModel.from_binary_path(str(folder / MODEL))
+    positions, data = np.load(folder / POSITIONS), mujoco.MjData(model)
+    frames = np.empty((len(positions), height, width, 3), dtype=np.uint8)
+    with mujoco.Renderer(model, height, width) as renderer:
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            renderer.scene.flags[flag] = False
+        for position, frame in zip(positions, frames, strict=True):
+            data.qpos[:] = position
+            mujoco.mj_forward(model, data)
+            renderer.update_scene(data, CAMERA)
+            renderer.render(out=frame)
+    np.save(folder / FRAMES, frames)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,187 @@
+"""A clip of one episode: `play` it, `draw` it without a screen, and `encode` it as GIF, MP4 or a still PNG."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finpod.envs.locomotion import offscreen
+from finpod.envs.locomotion.environment import LocomotionEnv
+from finpod.envs.locomotion.mujoco import load_model
+from finpod.envs.locomotion.specs import TIME_LIMIT, Spec
+from finpod.envs.step import Observation
+from finpod.errors import InputError
+
+WIDTH, HEIGHT = 320, 240
+"""Pixels of a clip; whole blocks of 16, as video wants them."""
+RATE = 25
+"""Frames that are drawn for a second of simulated time, about."""
+SECONDS = 10.0
+"""Simulated time that a clip shows at most, if not told otherwise."""
+KINDS = (".gif", ".mp4")
+"""Suffixes of clips."""
+COLOURS = 128
+"""Colours of a GIF, the same in all its frames."""
+INSTALL = "install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)"
+
+
+class Episode(NamedTuple):
+    """One whole episode of one world."""
+
+    positions: NDArray[np.float64]
+    """[T, nq] positions of the joints before each step."""
+    total: float
+    """Return: sum of the rewards."""
+    fell: bool
+    """Whether it ended before the time limit."""
+    step: float
+    """Simulated seconds of a step."""
+
+    @property
+    def steps(self) -> int:
+        """T, its length."""
+        return len(self.positions)
+
+    @property
+    def seconds(self) -> float:
+        """Its length in simulated seconds."""
+        return self.steps * self.step
+
+
+class Film(NamedTuple):
+    """Frames at equal intervals of simulated time."""
+
+    frames: NDArray[np.uint8]
+    """[T, H, W, 3]."""
+    interval: float
+    """Seconds from one frame to the next."""
+
+
+@torch.no_grad()
+def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
+    """Return the episode of one world that stands at its start, under the actions [1, A] of `act`.
+
+    Raises InputError for an action that is not finite.
+    """
+    obs, total, positions = env.observe(), 0.0, []
+    for _ in range(TIME_LIMIT):
+        positions.append(env.physics.state["qpos"][0].cpu().numpy().copy())
+        step = env.step(act(obs))
+        obs, total = step.obs, total + step.reward.item()
+        if step.terminated.item() or step.truncated.item():
+            break
+    env.check()
+    return Episode(np.stack(positions), total, bool(step.terminated.item()), env.physics.dt)
+
+
+def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float | None = None) -> Film:
+    """Return frames of the first `seconds` of an episode, the camera beside the body, drawn without a screen.
+
+    EGL and then OSMesa are tried, or the one that the environment variable MUJOCO_GL names. Raises InputError where neither
+    works, and if drawing takes longer than `patience` seconds.
+    """
+    stride = max(1, round(1 / (RATE * episode.step)))
+    shown = episode.positions[: math.ceil(seconds / episode.step) : stride]
+    reason = ""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        _save_model(spec, folder / offscreen.MODEL)
+        np.save(folder / offscreen.POSITIONS, shown)
+        for environment in _environments():
+            command = [sys.executable, "-P", offscreen.__file__, name, str(WIDTH), str(HEIGHT)]
+            try:
+                ended = subprocess.run(command, env=environment, cwd=name, capture_output=True, text=True,
+                                       errors="replace", timeout=patience, check=False)  # fmt: skip
+            except subprocess.TimeoutExpired as error:
+                raise InputError(f"drawing {len(shown)} frames took longer than {patience:g} s") from error
+            if ended.returncode == 0:
+                return Film(np.load(folder / offscreen.FRAMES), stride * episode.step)
+            said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+            reason = shorten(said[-1], 120, placeholder="...")
+    raise InputError(_no_graphics(reason))
+
+
+def encode(film: Film, kind: str) -> bytes:
+    """Return the content of a file of the kind ".gif" or ".mp4", or of the first frame as ".png".
+
+    Raises InputError where imageio with ffmpeg is not installed for an MP4, or Pillow for the others.
+    """
+    library, buffer = _library(kind), io.BytesIO()
+    if kind == ".mp4":
+        video: bytes = library.imwrite("<bytes>", film.frames, extension=".mp4", plugin="FFMPEG", fps=1 / film.interval)
+        return video
+    if kind == ".png":
+        library.fromarray(film.frames[0]).save(buffer, "PNG", optimize=True)
+        return buffer.getvalue()
+    some = np.concatenate(film.frames[:: math.ceil(len(film.frames) / 10)])
+    palette = library.fromarray(some).quantize(COLOURS, method=library.Quantize.FASTOCTREE)
+    first, *others = (
+        library.fromarray(frame).quantize(palette=palette, dither=library.Dither.NONE) for frame in film.frames
+    )
+    times = np.rint(100 * film.interval * np.arange(len(film.frames) + 1)).astype(int)  # a GIF counts in 1/100 s
+    durations = (10 * np.diff(times)).tolist()
+    first.save(buffer, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
+    return buffer.getvalue()
+
+
+def require_kind(path: Path) -> str:
+    """Return the suffix of a clip. Raises InputError for another, and where what writes it is not installed."""
+    kind = path.suffix.lower()
+    if kind not in KINDS:
+        raise InputError(f"{path} is neither a .gif nor a .mp4; give a file with one of these suffixes", argument="out")
+    _library(kind)
+    return kind
+
+
+def _library(kind: str) -> Any:
+    """What writes files of that kind: imageio.v3 for MP4, else PIL.Image. Raises InputError where it is not installed."""
+    try:
+        if kind == ".mp4":
+            import imageio.v3
+            import imageio_ffmpeg  # noqa: F401, what imageio writes MP4 with
+
+            return imageio.v3
+        import PIL.Image
+
+        return PIL.Image
+    except ImportError as error:
+        missing = (error.name or "a package").partition(".")[0]
+        package = "'imageio[ffmpeg]', or give a .gif" if kind == ".mp4" else "pillow"
+        raise InputError(
+            f"a {kind} needs {missing}, which is not installed; pip install {package}", argument="out"
+        ) from error
+
+
+def _save_model(spec: Spec, path: Path) -> None:
+    model = load_model(spec)
+    import mujoco
+
+    mujoco.mj_saveModel(model, str(path))
+
+
+def _environments() -> list[dict[str, str]]:
+    """The environments of the processes that are tried, one after the other."""
+    here = dict(os.environ)
+    if here.get("MUJOCO_GL") or sys.platform != "linux":
+        return [here]
+    here.pop("PYOPENGL_PLATFORM", None)
+    return [{**here, "MUJOCO_GL": name} for name in ("egl", "osmesa")]
+
+
+def _no_graphics(reason: str) -> str:
+    if asked := os.environ.get("MUJOCO_GL"):
+        return f"MuJoCo cannot draw with MUJOCO_GL={asked} ({reason}); unset MUJOCO_GL, or {INSTALL}"
+    return f"MuJoCo cannot draw here, for neither EGL nor OSMesa works ({reason}); {INSTALL}"

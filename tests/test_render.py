@@ -1,0 +1,312 @@
+"""Clips of locomotion agents: what is drawn, the command, the training report, and what ends in one line."""
+
+import base64
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_saved import SAVED
+from test_accessibility import Outline, axe
+
+import finpod
+from finpod.cli import main
+from finpod.envs.locomotion import render
+from finpod.envs.locomotion.environment import make_locomotion
+from finpod.envs.locomotion.specs import spec_of
+from finpod.errors import InputError
+from finpod.report.clip import record
+from finpod.report.training import render_training_report
+from finpod.tournament.history import read_history
+from finpod.tournament.trained_run import TrainedRun
+
+pytest.importorskip("mujoco")
+PROBE = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 16, 16).render()"
+
+
+@pytest.fixture(scope="session")
+def graphics():
+    """Skips where MuJoCo cannot draw without a screen."""
+    for name in ("egl", "osmesa"):
+        environment = {**os.environ, "MUJOCO_GL": name, "PYOPENGL_PLATFORM": name}
+        if not subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True).returncode:
+            return
+    pytest.skip("neither EGL nor OSMesa works here")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a Hopper that has hardly learnt anything, and falls after a few steps."""
+    out = tmp_path_factory.mktemp("runs") / "strategies" / "hop"
+    finpod.train("hopper", out=out, agents=1, rounds=1, keep=1, steps=2048, device="cpu")
+    return out
+
+
+@pytest.fixture
+def work(trained, tmp_path, monkeypatch):
+    """A folder to work in, with strategies/hop."""
+    shutil.copytree(trained, tmp_path / "strategies" / "hop")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def no_graphics(monkeypatch):
+    """As on a machine without EGL and OSMesa."""
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(render, "_environments", lambda: [{**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ""}])
+
+
+def failure(capsys, line):
+    """The last line on stderr of a command that ends with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def images(content):
+    """The frames of a file and their durations in ms."""
+    from PIL import Image, ImageSequence
+
+    image = Image.open(io.BytesIO(content))
+    return [
+        (np.asarray(one.convert("RGB")).astype(int), one.info.get("duration")) for one in ImageSequence.Iterator(image)
+    ]
+
+
+def made_film(count, interval):
+    """Frames in which a bright bar moves to the right."""
+    frames = np.zeros((count, 48, 64, 3), dtype=np.uint8)
+    for n in range(count):
+        frames[n, :, n : n + 4] = (200, 90, 20)
+    return render.Film(frames, interval)
+
+
+# --- episodes and films ---------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_is_that_of_the_environment():
+    env = make_locomotion("hopper", 1, seed=4, threads=1)
+    first, actions = env.physics.state["qpos"][0].numpy().copy(), []
+
+    def act(obs):
+        actions.append(torch.full((1, 3), 0.1))
+        return actions[-1]
+
+    episode = render.play(env, act)
+    assert 3 < episode.steps == len(actions) < 1000
+    assert episode.fell
+    assert episode.seconds == pytest.approx(0.008 * episode.steps)
+    np.testing.assert_array_equal(episode.positions[0], first)
+    other = make_locomotion("hopper", 1, seed=4, threads=1)
+    rewards = [other.step(torch.full((1, 3), 0.1)).reward.item() for _ in range(episode.steps)]
+    assert episode.total == sum(rewards)
+
+
+def test_an_episode_of_a_policy_that_is_nan_is_refused():
+    with pytest.raises(InputError, match="action of environment 0 at step 0 is not a number"):
+        render.play(make_locomotion("hopper", 1, threads=1), lambda obs: torch.full((1, 3), float("nan")))
+
+
+@pytest.mark.parametrize("interval", [0.04, 0.045, 0.05])
+def test_a_gif_lasts_as_long_as_what_it_shows(interval):
+    film = made_film(40, interval)
+    frames = images(render.encode(film, ".gif"))
+    assert len(frames) == 40
+    assert sum(duration for _, duration in frames) == pytest.approx(1000 * 40 * interval, abs=10)
+    for (frame, _), drawn in zip(frames, film.frames, strict=True):
+        assert np.abs(frame - drawn).max() < 32
+    ((still, _),) = images(render.encode(film, ".png"))
+    np.testing.assert_array_equal(still, film.frames[0])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio leaves pipes open
+def test_an_mp4_is_written_where_ffmpeg_is_installed():
+    pytest.importorskip("imageio_ffmpeg")
+    import imageio.v3
+
+    content = render.encode(made_film(40, 0.05), ".mp4")
+    assert imageio.v3.immeta(content, extension=".mp4", plugin="FFMPEG")["fps"] == 20
+    assert imageio.v3.imread(content, extension=".mp4", plugin="FFMPEG").shape[0] == 40
+
+
+@pytest.mark.parametrize("name", ["halfcheetah", "humanoid"])
+def test_the_camera_follows_the_body(graphics, name):
+    env = make_locomotion(name, 1, threads=1)
+    rest = env.physics.state["qpos"][0].numpy().copy()
+    far = rest.copy()
+    far[0] += 50.0
+    episode = render.Episode(np.stack([rest, far]), 0.0, False, 0.05)
+    film = render.draw(env.spec, episode)
+    assert film.frames.shape == (2, render.HEIGHT, render.WIDTH, 3)
+    body = [(frame[..., 0].astype(int) - frame[..., 2] > 40) for frame in film.frames]  # the bodies alone are orange
+    assert min(mask.sum() for mask in body) > 300
+    assert np.abs(body[0].argmax(1).mean() - body[1].argmax(1).mean()) < 2
+    assert all(0.3 < np.nonzero(mask)[1].mean() / render.WIDTH < 0.7 for mask in body)
+
+
+def test_long_episodes_are_cut_and_frames_left_out(graphics):
+    rest = make_locomotion("hopper", 1, threads=1).physics.initial_qpos.numpy()
+    episode = render.Episode(np.tile(rest, (400, 1)), 0.0, False, 0.008)
+    film = render.draw(spec_of("hopper"), episode, seconds=0.4)
+    assert (len(film.frames), film.interval) == (10, pytest.approx(0.04))
+
+
+def test_drawing_that_takes_too_long_ends():
+    with pytest.raises(InputError, match=r"drawing 1 frames took longer than 0\.001 s"):
+        render.draw(spec_of("hopper"), render.Episode(np.zeros((1, 6)), 0.0, False, 0.008), patience=0.001)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_clip_is_written_and_told_of(graphics, work, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["render", "hop"])
+    assert ended.value.code == 0
+    title, told, path = capsys.readouterr().out.splitlines()
+    assert title == "Hopper-v5, standard variant: 11 inputs, 3 actions"
+    assert re.fullmatch(r"agent 0-0: return \d+\.\d in \d+ steps \(\d\.\d s\), ended by a fall", told)
+    assert path == str(Path("reports/hop.gif"))
+    content = Path(path).read_bytes()
+    assert len(images(content)) >= 2
+    with pytest.raises(SystemExit):
+        main(["render", "strategies/hop", "--overwrite", "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert f"return {facts['return']:,.1f} in {facts['steps']} steps" in told
+    assert (facts["agent"], facts["seed"], facts["path"]) == ("0-0", 0, path)
+    assert Path(path).read_bytes() == content  # the same episode, the same bytes
+    assert not [entry for entry in Path("reports").iterdir() if entry.name.startswith(".")]
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("hopp", "there is no trained run 'hopp'; did you mean strategies/hop?"),
+    ("hop --agent 1", "agent 1 was not kept; hop has 1, numbered from 0, the best first"),
+    ("hop --seconds 0", "--seconds is 0.0; it must be a positive number"),
+    ("hop --seconds nan", "--seconds is nan"),
+    ("hop --seed -1", "--seed is -1"),
+    ("hop --out clip.avi", "clip.avi is neither a .gif nor a .mp4"),
+    ("hop --out strategies/hop/trained.json/x.gif", "cannot write strategies/hop/trained.json/x.gif"),
+    ("strategies", "strategies holds no trained run"),
+    (str(SAVED / "ensemble"), "is of stocks, and has no physics to render"),
+])  # fmt: skip
+def test_what_cannot_be_rendered_ends_in_one_line(work, capsys, line, told):
+    assert told in failure(capsys, f"render {line}")
+    assert not Path("reports").exists()
+
+
+def test_a_task_of_ones_own_has_nothing_to_render(work, capsys, monkeypatch):
+    checkpoint = TrainedRun("strategies/hop").checkpoint(0)
+    checkpoint.task_spec.update(task="reach")
+    checkpoint.save(Path("strategies/hop/member-0.pt"))
+    assert "hop learnt the task reach, which has no physics to render" in failure(capsys, "render hop")
+
+
+def test_an_unfinished_run_names_the_command_that_finishes_it(work, capsys):
+    Path("strategies/hop").rename("strategies/hop.unfinished")
+    assert failure(capsys, "render hop").endswith("no agent is kept yet; finish it with finpod train --resume hop")
+
+
+def test_an_existing_file_is_kept(work, capsys):
+    Path("reports").mkdir()
+    Path("reports/hop.gif").write_text("mine")
+    assert "reports/hop.gif exists already; choose another name, or pass --overwrite" in failure(capsys, "render hop")
+    assert Path("reports/hop.gif").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("module", "line", "told"), [
+    ("mujoco", "hop", "Hopper-v5 needs MuJoCo, and it is not installed; pip install 'finpod[locomotion]'"),
+    ("imageio", "hop --out x.mp4", "a .mp4 needs imageio, which is not installed"),
+    ("imageio_ffmpeg", "hop --out x.mp4", "pip install 'imageio[ffmpeg]', or give a .gif"),
+    ("PIL.Image", "hop", "a .gif needs PIL, which is not installed; pip install pillow"),
+])  # fmt: skip
+def test_a_missing_package_is_named(work, capsys, monkeypatch, module, line, told):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert told in failure(capsys, f"render {line}")
+
+
+def test_without_graphics_one_line_says_what_to_install(no_graphics, work, capsys):
+    told = failure(capsys, "render hop")
+    assert "MuJoCo cannot draw here, for neither EGL nor OSMesa works (" in told
+    assert told.endswith("install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)")
+    assert not Path("reports").exists()
+
+
+def test_a_choice_of_the_user_that_does_not_work_is_named(work, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    with pytest.raises(InputError, match=r"MuJoCo cannot draw with MUJOCO_GL=glfw \(.*\); unset MUJOCO_GL, or install"):
+        record(TrainedRun("strategies/hop"))
+
+
+def test_a_choice_with_which_mujoco_cannot_be_imported_is_named(work, monkeypatch):
+    Path("mujoco.py").write_text("raise RuntimeError('invalid value')\n")
+    monkeypatch.syspath_prepend(work)
+    monkeypatch.delitem(sys.modules, "mujoco")
+    monkeypatch.setenv("MUJOCO_GL", "foo")
+    with pytest.raises(InputError, match=r"cannot be imported with MUJOCO_GL=foo \(invalid value\); unset it"):
+        record(TrainedRun("strategies/hop"))
+
+
+def test_an_interrupted_render_leaves_nothing(work, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["render", "hop"])
+    assert ended.value.code == 130
+    assert not Path("reports").exists()
+
+
+# --- the training report --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(graphics, work):
+    return render_training_report(read_history("strategies/hop"))
+
+
+def test_the_report_shows_the_best_agent(page):
+    moving, still = (re.search(rf'{name}="data:image/{kind};base64,([^"]*)"', page)[1]
+                     for name, kind in (("src", "gif"), ("srcset", "png")))  # fmt: skip
+    assert len(images(base64.b64decode(moving))) >= 2
+    assert len(images(base64.b64decode(still))) == 1
+    assert re.search(r'alt="Hopper-v5: the body of agent 0-0 moves', page)
+    assert "<summary>Hopper-v5, standard variant: 11 inputs, 3 actions</summary>" in page
+    assert re.search(r"Agent 0-0 in one episode under its mean actions: return \d+\.\d in \d+ steps", page)
+    assert len(page) < 3e6
+    assert not re.search(r'(src|href|srcset)="(?!#|data:)', page)
+    assert render_training_report(read_history("strategies/hop")) == page
+    outline = Outline(page)
+    assert "clip" in outline.ids
+    assert outline.levels[:2] == [1, 2]
+
+
+def test_axe_finds_nothing(page, tmp_path):
+    found = axe(page, tmp_path, 1280)
+    assert "image-alt" in found["passes"]
+    assert found["violations"] == []
+
+
+def test_without_graphics_the_report_has_a_line_instead(no_graphics, work, recwarn):
+    page = render_training_report(read_history("strategies/hop"))
+    assert "There is no clip: MuJoCo cannot draw here" in page
+    assert "<img" not in page
+    assert not recwarn.list
+
+
+def test_an_unfinished_run_has_no_clip(work):
+    Path("strategies/hop.unfinished/seed-0").mkdir(parents=True)
+    Path("strategies/hop/log-0.jsonl").rename("strategies/hop.unfinished/seed-0/log.jsonl")
+    shutil.rmtree("strategies/hop")
+    assert 'id="clip"' not in render_training_report(read_history("strategies/hop"))
