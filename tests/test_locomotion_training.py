@@ -12,9 +12,11 @@ import finpod
 from finpod.cli import app, main
 from finpod.errors import InputError
 from finpod.locomotion import BOUNDS, LocomotionTask, task_of
+from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
+from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import train_slice
 from finpod.tournament.replay import verify_log
@@ -270,3 +272,13 @@ def test_json_of_a_run_is_strict():
     result = CliRunner().invoke(app, line.split())
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["title"].startswith("Swimmer-v5")
+
+
+def test_results_name_the_variant(capsys):
+    finpod.train("hopper", variant="fast", out="strategies/h", **SMALL, num_envs=8)
+    assert "Hopper-v5, fast variant: 11 inputs, 3 actions\n" in CliRunner().invoke(app, ["leaderboard", "h"]).output
+    assert json.loads(CliRunner().invoke(app, ["leaderboard", "h", "--json"]).output)["title"].startswith(
+        "Hopper-v5, fast"
+    )
+    page = render_training_report(read_history(TrainedRun("strategies/h").folder))
+    assert "trained on the task Hopper-v5, fast variant: 11 inputs, 3 actions, ranked by its score" in page

@@ -78,6 +78,7 @@ def facts(history: History) -> dict[str, Any]:
         "name": history.name,
         "where": history.where,
         "finished": history.finished,
+        **({"title": history.title} if history.title else {}),
         **history.frequency,
         "trials": len(trials),
         "agents": len({(trial.run, trial.agent) for trial in trials}),
@@ -112,7 +113,8 @@ def _show(history: History, top: int, lineage: bool) -> None:
 
     trials, order = history.trials, ranked(history.trials)
     scored = [trial for trial in order if trial.state == "ended"]
-    print(f"{_summary(history)}\n")
+    print(_summary(history))
+    print(f"{history.title}\n" if history.title else "")
     console.show_table(rows(history, scored[:top], scored))
     if len(scored) > top:
         print(f"and {len(scored) - top} more; --top {len(scored)} shows all")

@@ -177,10 +177,8 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
     if not where.gpus:
         _say_device(given["device"])
     of_task: dict[str, Any] = {} if given["envs"] is None else {"num_envs": given["envs"]}
-    if is_stocks:
-        of_task |= _of_stocks(given, costs)
-    elif given["task"] in NAMES:
-        of_task["variant"] = given["variant"]
+    if is_stocks or given["task"] in NAMES:
+        of_task |= _of_stocks(given, costs) if is_stocks else {"variant": given["variant"]}
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         made: Ensemble | TrainedRun = finpod.train(
             given["task"],
@@ -228,15 +226,16 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     if "validation_scores" in made.provenance:
         print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
         scores = made.provenance["validation_scores"]
-        known = ("periods_per_year", "sessions_per_year")
-        frequency = {name: made.provenance[name] for name in known if name in made.provenance}
+        frequency = {name: value for name, value in made.provenance.items() if name.endswith("_per_year")}
         figures = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         print(f"Sharpe on validation{aside(frequency)}: {figures}")
     else:
         best = made.provenance["members"][0]
         print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")
         print(made.provenance.get("title", made.provenance["task"]))
-        print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}")
+        figures = made.leaderboard[0].metrics.items()
+        others = ", ".join(f"{name} {value:.4g}" for name, value in figures if name != made.provenance["score"])
+        print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
     if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     _show_board(made.provenance["board"], out)

@@ -102,7 +102,8 @@ def _summary(history: History) -> str:
 def _learnt(task: Mapping[str, Any]) -> str:
     """What agents learnt, and what they are ranked on."""
     if "windows" not in task:
-        return f"trained on the task {task.get('task', 'of an unknown name')}, ranked by its score"
+        name = task.get("title", task.get("task", "of an unknown name"))
+        return f"trained on the task {name}, ranked by its score"
     (first, last), (begin, end) = task["windows"]["train"], task["windows"]["validation"]
     return f"trained on {first} to {last}, ranked on {begin} to {end}"
 

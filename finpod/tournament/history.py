@@ -117,6 +117,11 @@ class History:
         return [trial for log in self.logs for trial in log.trials]
 
     @property
+    def title(self) -> str:
+        """What the scores are of, such as "Ant-v5, standard variant: 27 inputs, 8 actions"; empty for a task without a title."""
+        return str(self.logs[-1].header.get("task", {}).get("title", "")) if self.logs else ""
+
+    @property
     def frequency(self) -> dict[str, float]:
         """Bars and sessions a year that the scores count, by name; empty for other tasks and logs of earlier versions."""
         task = self.logs[-1].header.get("task", {})
