@@ -11,6 +11,8 @@ from finpod.errors import InputError
 from finpod.locomotion import LocomotionTask
 
 pytest.importorskip("mujoco")
+LEARNT = 700
+"""Mean return that a hundred thousand steps reach; seeds 0 and 1 reached 1,232 and 1,419, a random policy has about -300."""
 
 
 @pytest.mark.journey
