@@ -149,28 +149,29 @@ def parents_of(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
     """Hold the operating system's lock on a file or folder while the block runs; an exclusive lock makes a missing file.
 
     Several processes may hold a shared lock, one alone an exclusive lock; the lock ends with its process. Raises
     BlockingIOError if `wait` is False and another process holds the lock. Where there are no such locks (Windows, some
-    network drives) nothing is locked.
+    network drives) nothing is locked, and the block is given False instead of True.
     """
     try:
         import fcntl
 
         handle = os.open(path, os.O_RDONLY if shared or path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
     except (ImportError, OSError):
-        yield
+        yield False
         return
     try:
+        held = True
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise
         except OSError:  # a file system without locks
-            pass
-        yield
+            held = False
+        yield held
     finally:
         os.close(handle)
 

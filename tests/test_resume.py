@@ -1,5 +1,6 @@
 """Unfinished runs: who drives them, what may change from one driver to the next, and that a killed one ends the same."""
 
+import errno
 import json
 import math
 import os
@@ -619,6 +620,22 @@ def test_a_folder_is_for_one_driver_and_its_mark_is_gone_with_it(tmp_path):
     with lock(place):
         place.write("seed-0/log.jsonl", b"")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["seed-0"]
+
+
+def test_a_folder_whose_file_system_has_no_locks_keeps_a_second_driver_out_too(tmp_path, monkeypatch):
+    import fcntl
+
+    def without(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    place = Store(str(tmp_path / "run"))
+    with lock(place):
+        assert f"is being driven by process {os.getpid()} on" in refusal(lock(place).__enter__)
+        assert (tmp_path / "run" / "lock").exists()  # the first driver's mark outlives the refusal
+    assert not (tmp_path / "run").exists()
+    with lock(place):
+        pass
 
 
 def test_a_url_is_for_one_driver_whose_mark_is_renewed(tmp_path, monkeypatch):

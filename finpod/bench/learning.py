@@ -134,12 +134,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the mean return of each seed over its steps, a panel a task, as an SVG."""
+    """Draw the mean return of each seed over its steps, a panel a task, three beside each other, as an SVG."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["task"]["task"] for row in rows))
-    figure = Figure(figsize=(3.2 * len(names), 2.8), layout="constrained")
-    for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
+    columns = min(len(names), 3)
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.6 * lines), layout="constrained")
+    for number, name in enumerate(names, start=1):
+        axes = figure.add_subplot(lines, columns, number)
         for row in rows:
             if row["task"]["task"] == name:
                 steps, scores = zip(*row["curve"], strict=True)

@@ -211,6 +211,7 @@ def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
 
 def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
+    from finpod.ensemble import Ensemble
     from finpod.periods import aside
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
@@ -223,7 +224,7 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
         console.show_json({**made.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
         return
-    if "validation_scores" in made.provenance:
+    if isinstance(made, Ensemble):
         print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
         scores = made.provenance["validation_scores"]
         frequency = {name: value for name, value in made.provenance.items() if name.endswith("_per_year")}
@@ -233,8 +234,8 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
         best = made.provenance["members"][0]
         print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")
         print(made.provenance.get("title", made.provenance["task"]))
-        figures = made.leaderboard[0].metrics.items()
-        others = ", ".join(f"{name} {value:.4g}" for name, value in figures if name != made.provenance["score"])
+        metrics = made.leaderboard[0].metrics
+        others = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name != made.provenance["score"])
         print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
     if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")

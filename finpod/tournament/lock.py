@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from uuid import uuid4
 
 from finpod.errors import FinpodError, InputError
@@ -22,9 +23,10 @@ SETTLE = 0.2
 
 @contextmanager
 def lock(place: Store) -> Iterator[None]:
-    """Keep other drivers out while the block runs: by a file lock, which ends with the process, or by a mark at a URL.
+    """Keep other drivers out while the block runs: by a file lock, which ends with the process, or else by a mark.
 
-    Raises InputError if another process drives the run.
+    A mark is what there is at a URL, and in a folder whose file system has no locks. Raises InputError if another process
+    drives the run.
     """
     if place.folder is None:
         with _lease(place):
@@ -38,22 +40,27 @@ def lock(place: Store) -> Iterator[None]:
         raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(path, wait=False))
+            held = stack.enter_context(locked(path, wait=False))
         except BlockingIOError as error:
             who = path.read_text(errors="replace").strip() or "another process"
             raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it first") from error
-        try:
+        stack.callback(_remove_empty, place.folder)  # it may be a folder of the user's
+        if held:
             path.write_text(f"{_myself()}\n")
-            yield
-        finally:
-            with suppress(OSError):
-                path.unlink()
-                place.folder.rmdir()  # only if it is empty: it may be a folder of the user's
+            stack.callback(path.unlink, missing_ok=True)
+        else:
+            stack.enter_context(_lease(place))
+        yield
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Leave a mark with the time at a URL and renew it while the block runs.
+    """Leave a mark with the time and renew it while the block runs.
 
     The mark of a dead process of this machine does not count. Raises InputError for a recent mark of another process.
     """
