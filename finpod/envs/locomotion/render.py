@@ -169,6 +169,12 @@ def _save_model(spec: Spec, path: Path) -> None:
     model = load_model(spec)
     import mujoco
 
+    floors = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+    for size, material in zip(model.geom_size[floors], model.geom_matid[floors], strict=True):
+        if material >= 0:  # a pattern of the same size on a floor without an end, for agents run far
+            model.mat_texrepeat[material] /= 2 * size[:2]
+            model.mat_texuniform[material] = True
+    model.geom_size[floors, :2] = 0
     mujoco.mj_saveModel(model, str(path))
 
 
