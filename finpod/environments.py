@@ -50,7 +50,7 @@ def make_env(
     """Return the environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment.
 
     Observations and rewards are tensors on `device`. With `numpy` they are arrays, and observations are one row of numbers
-    for each environment; the vector wrappers of gymnasium work on such an environment.
+    for each environment; the vector wrappers of gymnasium that take `AutoresetMode.SAME_STEP` work on such an environment.
 
     "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
     action="softmax" or start_groups=64. `features`, `costs` and `fill` are those of training and backtest.

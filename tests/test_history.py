@@ -19,7 +19,7 @@ from finpod.storage import Store
 from finpod.tournament.history import Trial, read_history
 from finpod.tournament.journal import Journal
 from finpod.tournament.setup import Plan
-from finpod.tournament.standing import differing, lineage, luck, ranked
+from finpod.tournament.standing import differing, lineage, luck, ranked, sentences
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +266,11 @@ def test_luck_of_too_little_is_undefined():
     assert math.isnan(short.overfitting)
     uneven = luck([trial(i, float(i), returns=np.arange(60.0 + i)) for i in range(3)])
     assert math.isnan(uneven.overfitting)
+
+
+def test_without_returns_a_score_of_0_is_not_said_to_be_no_skill():
+    (said,) = sentences(luck([trial(i, 100.0 * i) for i in range(3)]))
+    assert said.endswith("(scores of mean 100.000 and standard deviation 100.000).")
 
 
 def test_many_trials_are_judged_in_fewer_blocks(monkeypatch):

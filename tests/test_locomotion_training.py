@@ -129,7 +129,7 @@ def test_a_tournament_stops_and_goes_on_by_its_name(mode, capsys):
     with pytest.raises(KeyboardInterrupt):
         finpod.train("hopper", variant="fast", num_envs=8, agents=2, rounds=2, steps=1024, device="cpu", plan=plan,
                      out="strategies/part", watch=interrupt)  # fmt: skip
-    ended = runner.invoke(app, ["train", "--resume", "part"])
+    ended = runner.invoke(app, ["train", "--resume", "part", "--variant", "fast"])  # the log says of which task
     assert ended.exit_code == 0, ended.output
     runs = [TrainedRun(f"strategies/{name}") for name in ("whole", "part")]
     assert [trial.score for trial in runs[0].leaderboard] == [trial.score for trial in runs[1].leaderboard]

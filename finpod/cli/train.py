@@ -142,7 +142,8 @@ def train(
     if resume and fork:
         raise InputError("--resume goes on with a run and --fork with a copy of one; give one of them")
     check_task(task)
-    _refuse_others(task, typed)
+    if "task" in typed or not (resume or fork):  # else the log says which task it is
+        _refuse_others(task, typed)
     again = bool(resume) and not (_complete(given) and not is_unfinished(str(resume), storage))
     if again or fork:
         where, recorded = recorded_of(str(resume or fork), storage if again else None)

@@ -27,7 +27,7 @@ class Luck(NamedTuple):
     sd: float
     """Standard deviation of all scores (ddof 1)."""
     expected: float
-    """Expected best of so many without skill: draws of mean 0 and that deviation."""
+    """Expected best of so many without skill: draws of mean 0 and that deviation. NaN for scores that are not of returns."""
     alike: float
     """Expected best of so many that are equally good: draws of the mean and deviation of all."""
     overfitting: float
@@ -66,7 +66,10 @@ def luck(trials: Sequence[Trial]) -> Luck:
     sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
     mean = float(scores.mean())
-    return Luck(len(scores), float(scores.max()), mean, sd, expected, mean + expected, _overfitting(scored))
+    unskilled = (
+        expected if any(len(trial.returns) for trial in scored) else math.nan
+    )  # 0 is no skill where it is a Sharpe ratio
+    return Luck(len(scores), float(scores.max()), mean, sd, unskilled, mean + expected, _overfitting(scored))
 
 
 def _overfitting(trials: Sequence[Trial]) -> float:
@@ -86,8 +89,8 @@ def sentences(found: Luck) -> list[str]:
     if not math.isnan(found.alike):
         said.append(
             f"The best of {found.trials} trials scored {found.best:.3f}. Had all been equally good, luck alone would have put "
-            f"the best at about {found.alike:.3f} (scores of mean {found.mean:.3f} and standard deviation {found.sd:.3f}); "
-            f"without any skill, at {found.expected:.3f}."
+            f"the best at about {found.alike:.3f} (scores of mean {found.mean:.3f} and standard deviation {found.sd:.3f})"
+            + ("." if math.isnan(found.expected) else f"; without any skill, at {found.expected:.3f}.")
         )
     if not math.isnan(found.overfitting):
         said.append(

@@ -174,12 +174,17 @@ def make_locomotion(
 ) -> LocomotionEnv:
     """Return the environments of a task: on MuJoCo's thread pool, or on a GPU with MuJoCo Warp.
 
-    Raises InputError for an unknown task or variant, a number that is not positive, and an engine that is not installed.
+    Raises InputError for an unknown task or variant, a number that is too small, and an engine that is not installed.
     """
     spec = spec_of(name, variant)
-    for what, count in {"num_envs": num_envs, "threads": threads or 1, "max_failures": max_failures + 1}.items():
-        if not (isinstance(count, Integral) and count >= 1):
-            raise InputError(f"{what} is {count!r}; it must be a whole number from 1 on", argument=what)
+    counts = {
+        "num_envs": (num_envs, 1),
+        "threads": (1 if threads is None else threads, 1),
+        "max_failures": (max_failures, 0),
+    }
+    for what, (count, least) in counts.items():
+        if not (isinstance(count, Integral) and count >= least):
+            raise InputError(f"{what} is {count!r}; it must be a whole number from {least} on", argument=what)
     if torch.device(device).type == "cpu":
         from finpod.envs.locomotion.mujoco import BatchPhysics
 
