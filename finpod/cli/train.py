@@ -299,11 +299,6 @@ def _row(line: dict[str, Any]) -> dict[str, Any]:
     return first | {name: value for name, value in line.items() if name not in (*first, "generation")}
 
 
-def _interrupt(_signal: int, _frame: Any) -> None:
-    """End as by Ctrl-C: the run can be gone on with."""
-    raise KeyboardInterrupt
-
-
 def needed(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Options that a new run must be given."""
     return NEEDED if given["task"] == STOCKS else NEEDED[-1:]
