@@ -85,9 +85,9 @@ class LocomotionTask(Task):
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:
-        """Return what must be equal for a run to be resumed: task and variant."""
+        """Return what must be equal for a run to be resumed, and the engine with its version."""
         spec = self.spec()
-        return {"task": {name: spec[name] for name in ("task", "variant", "title")}}
+        return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 
     def spec(self) -> dict[str, Any]:
         """Return all that scores depend on: variant, sizes, integrator, solver and version of the engine."""

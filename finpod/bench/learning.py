@@ -124,7 +124,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for name in dict.fromkeys(row["task"]["task"] for row in rows):
         own = sorted((row for row in rows if row["task"]["task"] == name), key=lambda row: np.mean(row["returns"]))
         scores = [float(np.mean(row["returns"])) for row in own]
-        each = ", ".join(f"{score:.0f} ({np.std(row['returns']):.0f})" for score, row in zip(scores, own, strict=True))
+        each = ", ".join(
+            f"{score:.0f} ({np.std(row['returns'], ddof=1):.0f})" for score, row in zip(scores, own, strict=True)
+        )
         spent = sorted(row["seconds"] for row in own)
         lines.append(
             f"| {own[0]['task']['title']} | {own[0]['steps']:,} | {each} | {median(scores):.0f} | {GOALS.get(name, 'none')} | "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.render import HEIGHT, SECONDS, WIDTH, Episode, Film, draw, encode, play
-from finpod.errors import FinpodError, InputError
+from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.locomotion import LocomotionTask, task_of
 from finpod.rl.evaluate import mean_action
 from finpod.tournament.trained_run import TrainedRun
@@ -62,6 +62,10 @@ def record(
         raise InputError(f"{run.name} learnt the task {spec.get('task')}, which has no physics to render")
     task = task_of(spec, threads=1)
     policy = run.load(n)
+    if policy.spec.inputs != task.num_inputs:
+        raise CheckpointError(
+            f"agent {n} of {run.name} has {policy.spec.inputs} inputs and {task.definition.title}; it is damaged, train again"
+        )
     env = task.env(1, seed, policy.log_std.device)
     episode = play(env, partial(mean_action, policy))
     film = draw(task.definition, episode, seconds, patience)

@@ -30,7 +30,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
     setup = runs[0].setup
     return {
         "task": setup.task.name,
-        **({"title": title} if (title := setup.task.spec().get("title")) else {}),
+        **_definition(setup),
         "learner": setup.learner,
         "device": device,
         "threads": setup.threads,
@@ -50,6 +50,12 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
         ],
         "versions": versions(),
     }
+
+
+def _definition(setup: TournamentSetup) -> dict[str, Any]:
+    """What the scores depend on, of a task that has a title: the title, and all else that the task says of itself."""
+    spec = setup.task.spec()
+    return {"title": spec["title"], "definition": spec} if "title" in spec else {}
 
 
 def _line(entry: Entry, setup: TournamentSetup) -> dict[str, Any]:

@@ -208,8 +208,8 @@ class TournamentSetup:
             "config": asdict(self.config),
             LEVELS: [self.plan.goal(level, self.update) for level in range(self.plan.rounds)],
             "space": self.task.space().to_dict(),
-            "versions": versions(),
             **of_task,
+            "versions": {**versions(), **of_task.get("versions", {})},
             "task": {**of_task["task"], "threads": self.threads},
             **{name: value for name, value in named.items() if value != LACKING[name]},
         }

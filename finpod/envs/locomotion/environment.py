@@ -13,6 +13,8 @@ from finpod.envs.step import Observation, Step
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.seeds import require_seed, torch_seed
 
+HUGE = 1e18
+"""Actions from here on count as no numbers: their square, a cost, would not be one in float32."""
 MAX_FAILURES = 100
 """Worlds that may fail before a run is stopped, if not told otherwise."""
 
@@ -45,7 +47,7 @@ class LocomotionEnv:
     """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, begins again and is counted.
 
     More than `max_failures` such worlds end the run. Actions are multiplied by `action_scale`; one that is not finite
-    counts as 0 and is remembered until `check`.
+    or not below `HUGE` counts as 0 and is remembered until `check`.
     """
 
     groups = 1
@@ -82,7 +84,7 @@ class LocomotionEnv:
     def step(self, action: Tensor) -> Step:
         """Apply actions [W, A] to the motors for `frame_skip` physics steps."""
         spec, state = self.spec, self.physics.state
-        good = action.isfinite().all(-1)
+        good = (action.abs() < HUGE).all(-1)
         self._remember(good)
         action = self.action_scale * action.to(state["ctrl"].dtype).where(good.unsqueeze(-1), 0.0)
         state["ctrl"].copy_(action)
@@ -107,7 +109,9 @@ class LocomotionEnv:
         (env, step), failures = self._bad.tolist(), int(self.failures)
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(f"the action of environment {env} at step {step} is not a number; it counted as 0")
+            raise InputError(
+                f"the action of environment {env} at step {step} is not a finite number below {HUGE:g}; it counted as 0"
+            )
         if failures > self.max_failures:
             raise FinpodError(
                 f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed, and {self.max_failures} "
