@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from finpod.envs.greedy import greedy_weights
-from finpod.envs.market import MarketEnv, TradingConfig, account_state
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.weights import account_state
 from finpod.errors import InputError, did_you_mean
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, build_panel
@@ -23,6 +24,7 @@ from finpod.market.ledger import value
 from finpod.market.tape import Account, Tape, build_tape
 from finpod.measures import Array, metrics, simple_returns
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
+from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Score, Space, Table, Task
 from finpod.simulation import equal_weight_path, simulate
 
@@ -105,11 +107,24 @@ class StockTask(Task):
             trading = replace(trading, num_envs=num_envs, start_groups=groups)
         return MarketEnv(self.tape, *self.train, trading, seed=seed)
 
-    def policy(self, settings: Mapping[str, Any], generator: torch.Generator | None = None) -> MarketPolicy:
-        """Return an untrained policy of the width `hidden` for the features observed."""
-        features, hidden = len(self.own_panel.names), settings.get("hidden", PolicySpec.hidden)
-        spec = PolicySpec(features=features, hidden=hidden, action=self.trading.action, tilt=self.trading.tilt)
-        return MarketPolicy(spec, generator)
+    def policy(
+        self, settings: Mapping[str, Any], generator: torch.Generator | None = None
+    ) -> MarketPolicy | ScorerPolicy:
+        """Return an untrained policy of the width `hidden` for the features observed; the scorer `network`, if it is named."""
+        sizes: dict[str, Any] = {
+            "features": len(self.own_panel.names),
+            "hidden": settings.get("hidden", PolicySpec.hidden),
+            "action": self.trading.action,
+            "tilt": self.trading.tilt,
+        }
+        if "network" in settings:
+            return ScorerPolicy(ScorerSpec(network=settings["network"], **sizes), generator)
+        return MarketPolicy(PolicySpec(**sizes), generator)
+
+    @property
+    def undifferentiable(self) -> str | None:
+        """What no gradient passes through, such as an action; None if one passes."""
+        return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
         """Return the task with the features, the reward and the part of the costs that an agent trains with."""

@@ -120,9 +120,7 @@ def train(
     here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
-    learning = (
-        _stock_task(task, here, of_market, settings) if isinstance(task, str) else _task(task, of_market, settings)
-    )
+    learning = _learning(task, here, of_market, settings, learner)
     used = "cuda" if pods.gpus else here
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
@@ -158,6 +156,22 @@ def require_learner(name: str) -> Any:
 
 def _choices(names: Iterable[str]) -> str:
     return f"choose from {', '.join(names)}"
+
+
+def _learning(task: Any, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any], learner: str) -> Task:
+    """The task of the arguments of `train`. Raises InputError for one without the gradient that the learner needs."""
+    needs = LEARNERS[learner].needs_gradient
+    if not isinstance(task, str):
+        learning = _task(task, of_market, settings)
+    else:
+        own_days = {"start_groups": None} if needs else {}  # accounts that share days would do the same
+        learning = _stock_task(task, device, of_market, own_days | dict(settings))
+    if needs and (what := getattr(learning, "undifferentiable", f"task {learning.name!r}")):
+        raise InputError(
+            f"learner {learner!r} needs a gradient, and {what} is not differentiable; choose learner 'ppo'",
+            argument="learner",
+        )
+    return learning
 
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.envs.market import TradingConfig, target_weights
+from finpod.envs.market import TradingConfig
+from finpod.envs.weights import target_weights
 
 
 @torch.no_grad()

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
-from finpod.envs.step import Observation, Step
+from finpod.envs.step import GradientStep, Observation, Step
+from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
 from finpod.market.tape import Account, Tape
 from finpod.seeds import require_seed, torch_seed
-from finpod.simulation import Terms
+from finpod.simulation import Terms, equal_weight_phases
 
 ACTIONS = ("tilt", "softmax", "shares")
 REWARDS = ("log", "value")
@@ -85,32 +88,12 @@ class TradingConfig(Terms):
         """G."""
         return self.start_groups or self.num_envs
 
-
-def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0) -> Tensor:
-    """Weights [..., N] float64 out of actions, zero outside `among` [..., N] (members with a bar).
-
-    'tilt': w ~ exp(k tanh z) for z [..., N], fully invested, z = 0 being equal weight. 'softmax': logits [..., N + 1],
-    the last for cash. All cash where `among` is empty. The exponentials are float32, their sum and quotient float64.
-    """
-    action, among = action.float(), among.float()
-    if kind == "softmax":
-        logits = action.clamp(-1e6, 1e6)
-        bets = (logits - logits.amax(-1, keepdim=True)).exp()
-        bets, cash = (bets[..., :-1] * among).double(), bets[..., -1:].double()
-        return bets.div_((bets.sum(-1, keepdim=True) + cash).clamp(min=1e-300))
-    bets = action.tanh().mul_(tilt).exp_().mul(among).double()
-    return bets.div_(bets.sum(-1, keepdim=True).clamp(min=1e-300))
-
-
-def account_state(account: Account, mark: Tensor) -> Tensor:
-    """[..., N + 1] float32: weights at the marks, then cash; all zero for a ruined account."""
-    worth = account.shares * mark
-    return _state(account.cash, worth, account.cash + worth.sum(-1))
-
-
-def _state(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
-    equity = equity.clamp(min=1e-9).unsqueeze(-1)
-    return torch.cat([(worth / equity).float(), (cash.unsqueeze(-1) / equity).float()], -1)
+    @property
+    def undifferentiable(self) -> str | None:
+        """What of the task no gradient passes through; None if one passes."""
+        if self.action == "shares":
+            return "action 'shares'"
+        return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None
 
 
 class MarketEnv:
@@ -135,7 +118,7 @@ class MarketEnv:
         self.num_envs, self.names = config.num_envs, tape.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = tape.mark.device
-        self.groups, self.differentiable = config.groups, False
+        self.groups, self.differentiable = config.groups, config.undifferentiable is None
         self._shape = (config.groups, config.num_envs // config.groups)
         self._any_delisted = tape.delisted.any(-1).cpu()
         tape.impact_for(config.costs)  # measured, or refused, before the first step
@@ -173,12 +156,45 @@ class MarketEnv:
         """Target weights [E, N] float64 that `step` would make of actions [E, A]."""
         return self._weights(action.unflatten(0, self._shape), self._rows).flatten(0, 1)
 
-    @torch.no_grad()
-    def step(self, action: Tensor) -> Step:
-        """Trade on actions [E, A] and go on by `hold` sessions."""
+    @overload
+    def step(self, action: Tensor) -> Step: ...
+    @overload
+    def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep: ...
+    def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | GradientStep:
+        """Trade on actions [E, A] and go on by `hold` sessions.
+
+        With `grad` the graph is kept, that of the account from step to step, until `detach`; `smooth` is that of `settle`.
+        Raises InputError, by name, for what no gradient passes through.
+        """
+        if not grad:
+            with torch.no_grad():
+                return self._step(action, 0.0)[0]
+        if what := self.config.undifferentiable:
+            raise InputError(f"no gradient passes through {what}; take a step without grad")
+        days, before = self._days - self.first, self.equity
+        step, dealt, equity = self._step(action, smooth)
+        phase = days % self.config.hold
+        growth = self.baseline[days + self.config.hold, phase] / self.baseline[days, phase]
+        baseline = self._on_device(growth - 1).expand(self._shape)
+        return GradientStep(step, (equity / before - 1).flatten(), baseline.flatten(), (dealt / before).flatten())
+
+    def detach(self) -> None:
+        """Let no gradient of later steps reach the steps before."""
+        self.equity = self.equity.detach()
+        self.account, self.seen = (
+            Account(account.cash.detach(), account.shares.detach()) for account in (self.account, self.seen)
+        )
+
+    @cached_property
+    def baseline(self) -> Tensor:
+        """[n + 1, hold] equity of `equal_weight_phases` from row `first` on; on the host, as days are."""
+        return equal_weight_phases(self.tape, self.first, self.last, self.config.hold, self.config).cpu()
+
+    def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
+        """The step; what was dealt [G, M], in currency; and the equity [G, M] it led to, before any reset."""
         config = self.config
         action = action.unflatten(0, self._shape)
-        cash, shares, good = self._trade(action, self._rows, *self.account)
+        cash, shares, dealt, good = self._trade(action, self._rows, *self.account, smooth)
         self._remember(action, good)
         account = seen = Account(cash, shares)
         for _ in range(config.hold):
@@ -196,8 +212,8 @@ class MarketEnv:
         if config.horizon is not None:
             over |= self._decisions >= config.horizon
         truncated = self._on_device(over) & ~ruined
-        obs = self._restart(over, ruined, final)
-        return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final)
+        equity, obs = self.equity, self._restart(over, ruined, final)
+        return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), dealt, equity
 
     def check(self) -> None:
         """Raise InputError naming environment, step and column of the first bad action since the last check."""
@@ -256,8 +272,10 @@ class MarketEnv:
     def _weights(self, action: Tensor, rows: Tensor) -> Tensor:
         return target_weights(action, self.among(rows - self.tape.lag), self.config.action, self.config.tilt)
 
-    def _trade(self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Cash [G, M] and shares [G, M, N] after the fill, and whether the action was finite [G, M]; if not, no trade."""
+    def _trade(
+        self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor, smooth: float = 0.0
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Cash [G, M] and shares [G, M, N] after the fill, what was dealt, and if the action was finite [G, M]; else no trade."""
         config, tape, account = self.config, self.tape, Account(cash, shares)
         good = (action - action).sum(-1) == 0  # inf - inf and NaN - NaN are NaN
         if config.action == "shares":
@@ -267,8 +285,8 @@ class MarketEnv:
         else:
             orders = tape.orders(account, rows, self._weights(action, rows))
         orders = orders.where(good.unsqueeze(-1), 0.0)
-        fill = tape.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares)
-        return fill.cash, fill.shares, good
+        fill = tape.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
+        return fill.cash, fill.shares, fill.dealt, good
 
     def _strike(
         self, rows: Tensor, cash: Tensor, shares: Tensor, seen_cash: Tensor, seen_shares: Tensor, before: Tensor
@@ -283,7 +301,7 @@ class MarketEnv:
         if tape.lag:
             state = account_state(Account(seen_cash, seen_shares), tape.mark[rows - tape.lag])
         else:
-            state = _state(cash, worth, equity)
+            state = state_of(cash, worth, equity)
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
 
     def _remember(self, action: Tensor, good: Tensor) -> None:

@@ -32,3 +32,16 @@ class Step(NamedTuple):
     """[E] bool: the episode was cut off, by a time limit or the end of the data, in a state that has a future."""
     final_obs: Observation
     """Observations after the step and before any reset."""
+
+
+class GradientStep(NamedTuple):
+    """A step through which gradients pass, and what it earned. Step and account carry the gradient on."""
+
+    step: Step
+    """The step."""
+    net: Tensor
+    """[E] float64: the simple return of the sessions held, net of costs."""
+    baseline: Tensor
+    """[E] float64: that of the policy without skill that the task compares with; no gradient passes through it."""
+    turnover: Tensor
+    """[E] float64: what was traded, as a share of the account before."""

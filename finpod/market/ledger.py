@@ -118,6 +118,7 @@ def settle(
     factor: Tensor | None = None,
     impact: Tensor | None = None,
     whole_shares: bool = False,
+    smooth: float = 0.0,
 ) -> Fill:
     """Fill `orders` [..., N] (in shares, sells negative) at `price` [..., N].
 
@@ -125,20 +126,24 @@ def settle(
     bounded by what is held; buys share the wallet pro rata and pay their cost from it. `price` must be finite and
     positive everywhere, also where nothing can be traded. With `whole_shares` the counts dealt in are whole as traded,
     but for a sale of all that is held. `impact` [..., N] is the table that `Costs.at_size` needs for costs with impact.
+
+    Gradients pass, but not through whole shares. The cost of a trade of x has a kink at x = 0; `smooth` > 0, for training
+    alone, charges for sqrt(x^2 + w^2) - w instead, with w that share of the account, which is at most w less.
     """
     rate = costs.rates(price, factor)
-    sold = (-orders).clamp_(min=0).minimum(shares).mul_(tradable)
+    width = (smooth * value(cash, shares, price)).clamp(min=1e-100).unsqueeze(-1) if smooth else None
+    sold = times((-orders).clamp_(min=0).minimum(shares), tradable)
     if whole_shares:
         sold = _whole(sold, factor).where(sold < shares, sold)
-    dealt, paid = _sums(sold * price, rate, costs, impact)
+    dealt, paid = _sums(sold * price, rate, costs, impact, width)
     cash = cash + (dealt - paid)
-    bought = orders.clamp(min=0).mul_(tradable & may_buy)
+    bought = times(orders.clamp(min=0), tradable & may_buy)
     asked = bought * price
-    spent, cost = _sums(asked, rate, costs, None)
+    spent, cost = _sums(asked, rate, costs, None, width)
     share = (cash / (spent + cost).clamp(min=1e-300)).clamp(max=1)
     if costs.impact:
         share = share * _share_with_impact(cash, asked * share.unsqueeze(-1), rate, costs, impact)
-    bought.mul_(share.unsqueeze(-1))
+    bought = times(bought, share.unsqueeze(-1))
     if whole_shares:
         bought = _whole(bought, factor)
     if whole_shares or costs.impact:
@@ -146,7 +151,7 @@ def settle(
     else:
         spent, cost = spent * share, cost * share
     cash = (cash - (spent + cost)).clamp(min=0)
-    traded = bought.sub_(sold)
+    traded = bought - sold if bought.requires_grad else bought.sub_(sold)
     return Fill(cash, shares + traded, traded, dealt + spent, paid + cost)
 
 
@@ -166,9 +171,19 @@ def cash_out(
     return cash + (gone * mark).sum(-1) * (1 + delisting_return), shares * ~delisted
 
 
-def _sums(notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None) -> tuple[Tensor, Tensor]:
+def times(values: Tensor, factor: Tensor | float) -> Tensor:
+    """Return `values`, which nobody else needs, times `factor`: in place, which is faster, unless they have a gradient."""
+    return values * factor if values.requires_grad else values.mul_(factor)
+
+
+def _sums(
+    notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Sums [...] of notionals [..., N] and of what they cost, without the impact where there is no table of it."""
     dealt = notional.sum(-1)
+    if width is not None:
+        notional = (notional.square() + width.square()).sqrt() - width
+        return dealt, (notional * rate).sum(-1)
     rate = rate if impact is None else costs.at_size(rate, notional, impact)
     return dealt, dealt * rate if isinstance(rate, float) else (notional * rate).sum(-1)
 

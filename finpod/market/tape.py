@@ -108,10 +108,19 @@ class Tape:
         price = self.price[self.fill_row(row)]
         return orders_for(weights, value(*account, price), account.shares, price)
 
-    def trade(self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False) -> Fill:
+    def trade(
+        self,
+        account: Account,
+        row: Row,
+        orders: Tensor,
+        costs: Costs,
+        *,
+        whole_shares: bool = False,
+        smooth: float = 0.0,
+    ) -> Fill:
         """Fill the orders of the decision taken at `row`; members of the decision day may be bought, others only sold.
 
-        With market impact nothing trades while not one member's volume is known.
+        With market impact nothing trades while not one member's volume is known. `smooth` is that of `settle`.
         """
         at, seen = self.fill_row(row), self.decision_row(row)
         tradable, impact = self.tradable[at], self.impact_for(costs)
@@ -129,6 +138,7 @@ class Tape:
             factor=None if self.factor is None else self.factor[at],
             impact=impact,
             whole_shares=whole_shares,
+            smooth=smooth,
         )
 
     def cost(self, traded: Tensor, row: Row, costs: Costs) -> Tensor:

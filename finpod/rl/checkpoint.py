@@ -16,9 +16,16 @@ from torch import Tensor
 
 from finpod import files
 from finpod.errors import CheckpointError, InputError
-from finpod.rl.policy import POLICIES, Policy
+from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, Policy, PolicySpec
+from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 
 FORMAT = "finpod snapshot 1"
+POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
+    "market": (MarketPolicy, PolicySpec),
+    "dense": (DensePolicy, DenseSpec),
+    "scorer": (ScorerPolicy, ScorerSpec),
+}
+"""Kind -> policy and its sizes: what a checkpoint can build again by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ class Checkpoint:
             raise CheckpointError("the policy is the task's own; load the agent with its task")
         with self._fitting():
             make, spec = POLICIES[kind]
-            policy: Policy = make(spec(**sizes), torch.Generator()).to(device)  # type: ignore[arg-type]
+            policy: Policy = make(spec(**sizes), torch.Generator()).to(device)
         return self.restore(policy)
 
     def restore(self, policy: Policy) -> Policy:

@@ -61,7 +61,7 @@ class Policy(nn.Module):
     log_std: nn.Parameter
     """[] or [A] log of the exploration noise."""
     kind = "own"
-    """Name of the class in `POLICIES`; 'own' for a policy of a task's own, which that task must build again."""
+    """Name of the class in `checkpoint.POLICIES`; 'own' for a policy of a task's own, which that task must build again."""
     acts_on_statistics = False
     """Whether actions depend on what `observe` has seen. If so it is called after an update, else before: within an update
     new and old probabilities must be of the same normalisation."""
@@ -117,7 +117,36 @@ class Code(NamedTuple):
     """[D, N] bool: names that a decision of the day may hold."""
 
 
-class MarketPolicy(Policy):
+class AccountPolicy(Policy):
+    """A policy over the assets of a table whose action depends on what an account holds.
+
+    Its `spec` has the `action` and the `tilt` of the task; its code has `among`, the names that a decision may hold.
+    """
+
+    def acting(self, code: Any) -> Tensor:
+        """Return [..., 1, A] bool: the names that may be held on the day, and cash; with 'shares', all names."""
+        among: Tensor = code.among
+        if self.spec.action == "shares":
+            return torch.ones_like(among).unsqueeze(-2)
+        if self.spec.action == "softmax":
+            among = torch.cat([among, torch.ones_like(among[..., :1])], -1)
+        return among.unsqueeze(-2)
+
+    def _as_action(self, held: Tensor, among: Tensor) -> Tensor:
+        """The action [..., M, N] that holds what is held: log weights about their mean over the day's names, 0 without any.
+
+        For a tilt these are taken back through w ~ exp(k tanh z), as far as |tanh z| < 0.99; weights below a tenth of
+        equal weight count as that.
+        """
+        count = among.sum(-1, keepdim=True).clamp(min=1)
+        logs = (held * count + 0.1).log() * among
+        logs = (logs - logs.sum(-1, keepdim=True) / count) * among
+        if self.spec.action == "softmax":
+            return logs
+        return (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
+
+
+class MarketPolicy(AccountPolicy):
     """Gaussian policy over actions z with mean score + inertia * (what is held, as an action), and a value.
 
     The output layer is zero at the start, so that an untrained policy is equal weight (tilt), equal parts of all names
@@ -175,28 +204,6 @@ class MarketPolicy(Policy):
         """Update the statistics of the account figures; only the value reads them."""
         self.summary.update(self.summarise(code, state))
 
-    def acting(self, code: Code) -> Tensor:
-        """Return [..., 1, A] bool: the names that may be held on the day, and cash; with 'shares', all names."""
-        among = code.among
-        if self.spec.action == "shares":
-            return torch.ones_like(among).unsqueeze(-2)
-        if self.spec.action == "softmax":
-            among = torch.cat([among, torch.ones_like(among[..., :1])], -1)
-        return among.unsqueeze(-2)
-
-    def _as_action(self, held: Tensor, among: Tensor) -> Tensor:
-        """The action [..., M, N] that holds what is held: log weights about their mean over the day's names, 0 without any.
-
-        For a tilt these are taken back through w ~ exp(k tanh z), as far as |tanh z| < 0.99; weights below a tenth of
-        equal weight count as that.
-        """
-        count = among.sum(-1, keepdim=True).clamp(min=1)
-        logs = (held * count + 0.1).log() * among
-        logs = (logs - logs.sum(-1, keepdim=True) / count) * among
-        if self.spec.action == "softmax":
-            return logs
-        return (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
-
 
 @dataclass(frozen=True, kw_only=True)
 class DenseSpec:
@@ -252,13 +259,6 @@ def _layers(inputs: int, hidden: int, outputs: int, gain: float, generator: torc
         nn.init.orthogonal_(layer.weight, scale, generator=generator)
         nn.init.zeros_(layer.bias)
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
-
-
-POLICIES: dict[str, tuple[type[MarketPolicy], type[PolicySpec]] | tuple[type[DensePolicy], type[DenseSpec]]] = {
-    "market": (MarketPolicy, PolicySpec),
-    "dense": (DensePolicy, DenseSpec),
-}
-"""Kind -> policy and its sizes: what a checkpoint can build again by itself."""
 
 
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ class PPO:
 
     Config = PPOConfig
     bounds = BOUNDS
+    needs_gradient = False
 
     def __init__(
         self, policy: Policy, table: Table | None, groups: int, config: PPOConfig, generator: torch.Generator

@@ -8,18 +8,29 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from finpod.envs.step import Observation, Step
+from finpod.envs.step import GradientStep, Observation, Step
 from finpod.errors import InputError
 from finpod.measures import Array
 from finpod.pickling import dumps_by_value
 from finpod.rl.policy import DensePolicy, DenseSpec, Policy
 
-__all__ = ["Environment", "Observation", "Score", "Space", "Step", "Table", "Task", "require_task"]
+__all__ = [
+    "DifferentiableEnvironment",
+    "Environment",
+    "GradientStep",
+    "Observation",
+    "Score",
+    "Space",
+    "Step",
+    "Table",
+    "Task",
+    "require_task",
+]
 
 NEEDED = ("name", "num_inputs", "num_actions", "env", "score")
 """What a task must have of its own."""
@@ -75,7 +86,7 @@ class Environment(Protocol):
     groups: int = 1
     """Groups of E / groups environments each that share their row. Read only if the task has a table."""
     differentiable: bool = False
-    """Whether `step(action, grad=True)` returns rewards with a gradient."""
+    """Whether it is a `DifferentiableEnvironment`."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes. A seed makes these and all later episodes repeatable."""
@@ -99,6 +110,28 @@ class Environment(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of the same configuration."""
+        raise NotImplementedError
+
+
+class DifferentiableEnvironment(Protocol):
+    """An environment with `differentiable = True`: what it needs beside or in place of the members of `Environment`."""
+
+    differentiable: bool
+
+    def observe(self) -> Observation:
+        """Return the observations as they are now, with the gradient of what led to them since `detach`."""
+        raise NotImplementedError
+
+    def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep:
+        """Apply actions [E, A] and keep the graph. `smooth` > 0 rounds kinks of that size off, where there are some."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Let no gradient of later steps reach the steps before."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """As in `Environment`."""
         raise NotImplementedError
 
 

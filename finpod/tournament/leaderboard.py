@@ -40,6 +40,12 @@ class Settings:
     task: Mapping[str, Any] = field(default_factory=dict)
     """Values of the task's `Space`: network, and what else of the task varies from agent to agent."""
 
+    @property
+    def of_policy(self) -> Mapping[str, Any]:
+        """What the task builds the policy from: `task`, and the `network` that the learner's settings name, if they do."""
+        network = getattr(self.config, "network", None)
+        return self.task if network is None else {**self.task, "network": network}
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, those of `task` beside the others."""
         named = {} if self.learner == LEARNER else {"learner": self.learner}

@@ -67,7 +67,7 @@ class Pod:
         weights, episodes, noise = (int(s) for s in np.random.SeedSequence(settings.seed).generate_state(3))
         device = torch.device(setup.device)
         generator = torch.Generator(device=device).manual_seed(noise)
-        self.policy = self.task.policy(settings.task, torch.Generator().manual_seed(weights)).to(device)
+        self.policy = self.task.policy(settings.of_policy, torch.Generator().manual_seed(weights)).to(device)
         self.env, table = self.task.env(setup.num_envs, episodes, device), self.task.table(device)
         require_inputs(self.task, self.env)
         groups = self.env.num_envs if table is None else self.env.groups
@@ -162,7 +162,7 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
 def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:
     """Return the score of an agent. Raises InputError for one without the figure that agents are ranked by."""
     task = setup.task.for_agent(settings.task)
-    policy = checkpoint.restore(task.policy(settings.task, torch.Generator()).to(setup.device))
+    policy = checkpoint.restore(task.policy(settings.of_policy, torch.Generator()).to(setup.device))
     score = task.score(policy)
     if task.measure not in getattr(score, "metrics", {}):
         raise InputError(

@@ -1,0 +1,368 @@
+"""The exact gradient: of the ledger, of the environment, and what the learner makes of it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_agents import make_setup, tiny_train
+from made_markets import random_market
+from made_tasks import Reach
+
+import finpod
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.errors import InputError
+from finpod.market.ledger import Costs, settle
+from finpod.market.tape import build_tape
+from finpod.report.training import render_training_report
+from finpod.rl.apg import APG, BOUNDS, OBJECTIVES, APGConfig, Play
+from finpod.rl.checkpoint import Checkpoint
+from finpod.rl.scorers import MOST_KEPT, NETWORKS, ScorerPolicy, ScorerSpec
+from finpod.simulation import simulate
+from finpod.simulator import shuffled, simulate_market
+from finpod.tasks import make_stock_task, trading_of
+from finpod.tournament.history import read_history
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Pod, without_env
+from finpod.tournament.replay import verify_log
+from finpod.tournament.setup import TournamentSetup
+
+COSTS = Costs(fee_bps=20, slippage_bps=5, per_share=0.01)
+SMALL = APGConfig(num_steps=4)
+
+
+@pytest.fixture(scope="module")
+def market():
+    """Members and factors change, bars are missing, and the last name leaves in row 15."""
+    return random_market(30, 5)
+
+
+def env_of(market, *, fill="open", num_envs=1, **settings):
+    plain = {"hold": 1, "horizon": None, "random_start": False, "costs": COSTS, "delisting_return": -0.3, "cash": 1.0}
+    trading = TradingConfig(num_envs=num_envs, **{**plain, **settings})
+    return MarketEnv(build_tape(market, fill), 8, 29, trading)
+
+
+# --- the gradient -------------------------------------------------------------------------------------------------------
+
+
+def objectives_of(env, actions, smooth):
+    """[E] float64: a sum over steps of log returns and of turnover, each step with a weight of its own."""
+    env.reset()
+    total = torch.zeros(env.num_envs, dtype=torch.float64)
+    for step, action in enumerate(actions):
+        taken = env.step(action, grad=True, smooth=smooth)
+        total = total + (1 + 0.3 * step) * taken.net.log1p() - 0.1 * step * taken.turnover
+    return total
+
+
+@pytest.mark.parametrize("smooth", [0.0, 1e-3])
+@pytest.mark.parametrize("action", ["tilt", "softmax"])
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_the_gradient_is_that_of_central_differences(market, fill, action, smooth):
+    """Ten steps; accounts are independent, so each of them is moved in one coordinate, up or down."""
+    generator, size = torch.Generator().manual_seed(3), 1e-6
+    env = env_of(market, fill=fill, action=action)
+    assert env.tape.delisted[9:19].any()
+    assert not env.tape.member[8:18].all()
+    assert not env.tape.has_bar[8:18].all()
+    actions = torch.randn(10, 1, env.num_actions, generator=generator, dtype=torch.float64).requires_grad_()
+    (exact,) = torch.autograd.grad(objectives_of(env, actions, smooth), actions)
+    count = actions.numel()
+    moves = torch.eye(count, dtype=torch.float64).view(count, *actions.shape[::2]).movedim(0, 1) * size
+    moved = torch.cat([actions + moves, actions - moves], 1).detach().requires_grad_()
+    many = env_of(market, fill=fill, action=action, num_envs=2 * count, start_groups=1)
+    up, down = objectives_of(many, moved, smooth).detach().unflatten(0, (2, count))
+    torch.testing.assert_close(exact.flatten(), (up - down) / (2 * size), rtol=1e-6, atol=1e-6)
+    assert exact.abs().max() > 1e-2
+
+
+def test_the_gradient_passes_through_what_the_policy_sees(market):
+    """The share that is kept acts through the account of the steps before; states are float32, so differences are coarse."""
+    env = env_of(market, costs=Costs(fee_bps=50))
+    policy = ScorerPolicy(ScorerSpec(features=1))
+    score = torch.linspace(-1, 1, 5)
+    bias = policy.day.bias
+
+    def earned():
+        env.reset()
+        env.detach()
+        total = 0.0
+        for _ in range(10):
+            obs = env.observe()
+            code = policy.encode(score[:, None][None], env.among(obs.row))
+            action, _ = policy(code, obs.state[:, None])
+            total = total + env.step(action.flatten(0, 1), grad=True).net.log1p().sum()
+        return total
+
+    with torch.no_grad():
+        policy.out.weight.fill_(1.0)
+    (exact,) = torch.autograd.grad(earned(), bias)
+    sides = []
+    for move in (0.02, -0.02):
+        with torch.no_grad():
+            bias[0] += move
+            sides.append(earned())
+            bias[0] -= move
+    assert abs(exact[0]) > 1e-4
+    assert float(exact[0]) == pytest.approx(float(sides[0] - sides[1]) / 0.04, rel=0.01)
+
+
+@pytest.mark.parametrize("action", ["tilt", "softmax"])
+def test_a_step_with_gradient_has_every_bit_of_one_without(market, action):
+    settings = {"action": action, "num_envs": 6, "start_groups": 3, "hold": 2, "horizon": 3, "random_start": True}
+    plain, exact = env_of(market, **settings), env_of(market, **settings)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        act = torch.randn(6, plain.num_actions, generator=generator)
+        step = plain.step(act)
+        taken = exact.step(act.requires_grad_(), grad=True)
+        pairs = [(step.obs, taken.step.obs), (step.final_obs, taken.step.final_obs), (step[1:4], taken.step[1:4])]
+        assert all(torch.equal(*both) for parts in pairs for both in zip(*parts, strict=True))
+        assert all(torch.equal(*pair) for pair in zip(plain.account, exact.account, strict=True))
+        torch.testing.assert_close(taken.net.detach().log1p().float(), step.reward, rtol=0, atol=1e-7)
+        assert taken.net.requires_grad
+        assert not taken.baseline.requires_grad
+    assert exact.equity.requires_grad
+    exact.detach()
+    assert not any(part.requires_grad for part in (exact.equity, *exact.account, *exact.seen))
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_the_baseline_is_equal_weight_at_the_same_cadence(market, fill):
+    env = env_of(market, fill=fill, hold=3, num_envs=2, horizon=4, random_start=True)
+    start = int(env.observe().row[0]) + env.tape.lag
+    first = env.first + (start - env.first) % 3
+    among = env.tape.member & env.tape.has_bar
+
+    def decide(step, row, _account):
+        due = row + env.tape.lag - first
+        return among[row] / among[row].sum().double() if due >= 0 and due % 3 == 0 else None
+
+    equity = simulate(env.tape, env.first, env.last, decide, env.config).equity
+    for k in range(3):
+        taken = env.step(torch.zeros(2, 5), grad=True)
+        at = start + 3 * k - env.first
+        assert float(taken.baseline[0]) == pytest.approx(float(equity[at + 3] / equity[at] - 1), abs=1e-12)
+
+
+def test_the_smooth_cost_is_close_below_the_exact_one_and_has_no_kink():
+    price, cash, shares = torch.full((2,), 10.0).double(), torch.tensor(500.0).double(), torch.full((2,), 25.0).double()
+    yes = torch.ones(2, dtype=torch.bool)
+
+    def paid(size, smooth):
+        orders = torch.stack([size, torch.zeros_like(size)])
+        return settle(cash, shares, orders, price, yes, yes, Costs(fee_bps=100), smooth=smooth).paid
+
+    for size in (-5.0, -0.01, 0.0, 0.01, 5.0):
+        order = torch.tensor(size).double().requires_grad_()
+        exact, near = paid(order, 0.0), paid(order, 1e-3)  # a thousandth of the account is 1
+        assert 0 <= (exact - near).item() <= 0.01 + 1e-12
+        (slope,) = torch.autograd.grad(near, order)
+        trade = 10 * size
+        assert float(slope) == pytest.approx(0.1 * trade / math.sqrt(trade**2 + 1), abs=1e-9)
+
+
+def test_a_day_on_which_nothing_may_be_held_leaves_the_gradient_finite(market):
+    member = market.member.copy()
+    member[10:12] = False
+    env = env_of(replace(market, member=member))
+    actions = torch.randn(6, 1, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (gradient,) = torch.autograd.grad(objectives_of(env, actions, 1e-4).sum(), actions)
+    assert gradient.isfinite().all()
+    assert (gradient[2:4] == 0).all()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [({"action": "shares"}, "action 'shares'"), ({"whole_shares": True}, "whole_shares")],
+)
+def test_what_has_no_gradient_is_refused_by_name(settings, what, tmp_path):
+    long = random_market(120, 5, gaps=0)
+    env = env_of(long, **settings)
+    assert not env.differentiable
+    with pytest.raises(InputError, match=f"no gradient passes through {what}"):
+        env.step(torch.zeros(1, 5), grad=True)
+    with pytest.raises(InputError, match=f"learner 'apg' needs a gradient, and {what} is not differentiable"):
+        tiny_train(long, tmp_path / "x", learner="apg", config=SMALL, **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_impact_and_tasks_without_a_gradient_are_refused(market, tmp_path):
+    assert TradingConfig(costs=Costs(impact=1.0)).undifferentiable == "market impact"
+    with pytest.raises(InputError, match=r"learner 'apg' needs a gradient, and task 'hopper' is not differentiable"):
+        finpod.train("hopper", out=tmp_path / "x", learner="apg")
+    learner = APG(ScorerPolicy(ScorerSpec(features=1)), None, 1, SMALL, torch.Generator())
+    with pytest.raises(InputError, match="Reach is not differentiable"):
+        learner.collect(Reach())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("objective", "sharpe"), ("network", "cnn"), ("num_steps", 0), ("learning_rate", math.nan), ("penalty", -1.0),
+     ("smooth", math.nan), ("weight_decay", -0.1)],
+)  # fmt: skip
+def test_settings_out_of_range_are_named(name, value):
+    with pytest.raises(InputError, match=f"{name} is {value!r}; "):
+        APGConfig(**{name: value})
+
+
+# --- objectives -----------------------------------------------------------------------------------------------------------
+
+
+def test_objectives_are_what_they_say():
+    """Two steps of two accounts; the active log returns are ln 1.1, ln 0.8 and 0, ln 1.1."""
+    tables = [[[0.21, 0.1], [-0.2, 0.21]], [[0.1, 0.1], [0.0, 0.1]], [[1.0, 0.5], [0.3, 0.2]]]
+    play = Play(*torch.tensor(tables, dtype=torch.float64))
+    up, down = math.log(1.1), math.log(0.8)
+    mean = (2 * up + down) / 4
+    spread = (2 * (up - mean) ** 2 + (down - mean) ** 2 + mean**2) / 4
+    expected = {
+        "log": (math.log(1.21) * 2 + math.log(0.8) + math.log(1.1)) / 4,
+        "active": mean - 1.5 * spread,
+        "mean-variance": 0.08 - 1.5 * (0.13**2 + 0.02**2 + 0.28**2 + 0.13**2) / 4,
+        "cvar": mean + 3 / 2 * (up + down),
+        "drawdown": mean - 3 / 2 * (-down / 2),
+        "turnover": mean - 3 * 0.5,
+    }
+    assert expected.keys() == OBJECTIVES.keys()
+    for name, value in expected.items():
+        assert float(OBJECTIVES[name][0](play, 3.0)) == pytest.approx(value, abs=1e-12), name
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_moves_the_weights(name):
+    pod = pod_of(random_market(120, 5, gaps=0), APGConfig(num_steps=4, objective=name))
+    before = pod.policy.out.weight.clone()
+    (figures,) = pod.train(32, 32_000)
+    assert not torch.equal(pod.policy.out.weight, before)
+    assert all(value.isfinite() and value.shape == () and not value.requires_grad for value in figures.values())
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing():
+    pod = pod_of(random_market(120, 5, gaps=0), SMALL)
+    before = pod.policy.out.weight.clone()
+    play = pod.learner.collect(pod.env)
+    figures = pod.learner.update(play._replace(net=play.net * math.inf))
+    assert figures["moving"] == 0
+    assert torch.equal(pod.policy.out.weight, before)
+
+
+# --- scorers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_an_untrained_scorer_goes_half_the_way_to_equal_weight(network):
+    policy = ScorerPolicy(ScorerSpec(features=3, network=network, hidden=4), torch.Generator().manual_seed(0))
+    among = torch.tensor([[True, True, True, False]])
+    code = policy.encode(torch.randn(1, 4, 3), among)
+    empty, even = torch.tensor([[[0.0, 0, 0, 0, 1]]]), torch.tensor([[[1 / 3, 1 / 3, 1 / 3, 0, 0]]])
+    for state in (empty, even):
+        assert policy(code, state)[0].abs().max() < 1e-6
+    assert code.keep.item() == pytest.approx(MOST_KEPT / 2)
+    with torch.no_grad():
+        policy.day.bias.fill_(1e9)
+    assert policy.encode(torch.randn(1, 4, 3), among).keep.item() == pytest.approx(MOST_KEPT)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_scores_follow_the_names_and_have_mean_zero(network):
+    torch.manual_seed(0)
+    policy = ScorerPolicy(ScorerSpec(features=3, network=network, hidden=4), torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(policy.out.weight)
+    values, order = torch.randn(1, 5, 3), torch.tensor([3, 0, 4, 1, 2])
+    everyone = torch.ones(1, 5, dtype=torch.bool)
+    score = policy.encode(values, everyone).score
+    assert score.abs().max() > 0.1
+    assert score.sum().abs() < 1e-5
+    torch.testing.assert_close(policy.encode(values[:, order], everyone).score, score[:, order])
+
+
+# --- the learner ----------------------------------------------------------------------------------------------------------
+
+
+def pod_of(market, config, checkpoint=None, **trading):
+    setup = replace(make_setup(market, start_groups=8, **trading), config=config, learner="apg")
+    return Pod(setup, Settings(agent_id="a", seed=1, config=config, learner="apg"), checkpoint)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_resumes_to_the_same_weights_bit_for_bit(network, tmp_path):
+    market = random_market(120, 5, gaps=0)
+    config = APGConfig(num_steps=4, network=network, weight_decay=0.01)
+    whole, half = pod_of(market, config), pod_of(market, config)
+    list(whole.train(4 * 32, 4 * 32))
+    list(half.train(2 * 32, 4 * 32))
+    half.checkpoint().save(tmp_path / "half.pt")
+    stored = Checkpoint.load(tmp_path / "half.pt")
+    resumed = pod_of(market, config, stored)
+    list(resumed.train(4 * 32, 4 * 32))
+    assert resumed.learner.updates == 4
+    assert not torch.equal(whole.policy.out.weight, stored.weights["out.weight"])
+    for name, tensor in whole.policy.state_dict().items():
+        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
+    alone = Checkpoint.from_bytes(whole.checkpoint().to_bytes()).policy()  # built without the task
+    assert isinstance(alone, ScorerPolicy)
+    assert torch.equal(alone.out.weight, whole.policy.out.weight)
+    child = pod_of(market, replace(config, weight_decay=0.5), without_env(stored))
+    assert child.learner.optimizer.param_groups[0]["weight_decay"] == 0.5
+
+
+def test_what_a_search_may_vary_lies_around_the_defaults():
+    for name, (low, high) in BOUNDS.items():
+        assert low < getattr(APGConfig(), name) < high, name
+
+
+def test_it_trains_a_tournament_from_end_to_end(tmp_path):
+    market = random_market(120, 5, gaps=0)
+    run = tiny_train(market, tmp_path / "agents", learner="apg", config=SMALL)
+    again = tiny_train(market, tmp_path / "again", learner="apg", config=SMALL)
+    assert len(verify_log(tmp_path / "agents" / "log-0.jsonl").log) == 4
+    assert "Penalty" in render_training_report(read_history(tmp_path / "agents"))
+    assert run.provenance["learner"] == "apg"
+    assert {kept.policy_spec["kind"] for kept in run.members} == {"scorer"}
+    assert run.members[0].task_spec["trading"]["start_groups"] == 4  # as asked
+    for one, other in zip(run.members, again.members, strict=True):
+        assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+    results = [finpod.backtest(agent, market, start=market.dates[102]) for agent in (run, str(tmp_path / "agents"))]
+    np.testing.assert_array_equal(results[0].equity, results[1].equity)
+
+
+def excess(task, policy, rows):
+    """Daily log returns of a policy over equal weight at its cadence, on the rows."""
+    equity = []
+    for kind in (policy, None):
+        own = replace(task, validation=rows)
+        score = own.score(kind if kind is not None else ScorerPolicy(replace(policy.spec, network="linear")))
+        equity.append(np.log1p(score.returns))
+    return equity[0] - equity[1]
+
+
+def learn(market, seed, updates=25):
+    dates = market.dates
+    trading = trading_of(num_envs=128, start_groups=None, hold=5)
+    task = make_stock_task(
+        market, (dates[10], dates[800]), (dates[801], dates[-1]), trading, features=("return_5", "volatility_21")
+    )
+    setup = TournamentSetup(task=task, num_envs=128, config=APGConfig(), learner="apg")
+    pod = Pod(setup, Settings(agent_id="a", seed=seed, config=setup.config, learner="apg"))
+    steps = updates * 128 * setup.config.num_steps
+    list(pod.train(steps, steps))
+    return excess(pod.task, pod.policy, task.validation)
+
+
+def test_it_learns_a_planted_signal_and_nothing_from_shuffled_days():
+    """Yearly excess over equal weight on the days after the training days, and its standard error."""
+    planted = simulate_market(names=20, days=1200, signal=0.15, seed=3)
+    for market, expected in ((planted, True), (shuffled(planted, seed=3), False)):
+        over = learn(market, seed=0)
+        yearly, error = 252 * over.mean(), 252 * over.std() / math.sqrt(len(over))
+        if expected:
+            assert yearly > 0.03
+            assert yearly > 3 * error
+        else:
+            assert yearly < 2 * error
