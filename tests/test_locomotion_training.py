@@ -147,7 +147,7 @@ def test_variants_are_not_mixed(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         finpod.train("hopper", out=tmp_path / "h", **SMALL, watch=interrupt)
-    with pytest.raises(InputError, match="task.integrator was 'RK4' and is 'IMPLICITFAST'"):
+    with pytest.raises(InputError, match=r"task\.integrator was 'RK4' and is 'IMPLICITFAST'"):
         finpod.train("hopper", variant="fast", out=tmp_path / "h", **SMALL, resume=True)
 
 

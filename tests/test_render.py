@@ -113,7 +113,7 @@ def test_an_episode_is_that_of_the_environment():
 
 
 def test_an_episode_of_a_policy_that_is_nan_is_refused():
-    with pytest.raises(InputError, match="action of environment 0 at step 0 is not a number"):
+    with pytest.raises(InputError, match="action of environment 0 at step 0 is not a finite number"):
         render.play(make_locomotion("hopper", 1, threads=1), lambda obs: torch.full((1, 3), float("nan")))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,7 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
     of_task: dict[str, Any] = {} if given["envs"] is None else {"num_envs": given["envs"]}
     if is_stocks or given["task"] in NAMES:
         of_task |= _of_stocks(given, costs) if is_stocks else {"variant": given["variant"]}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cluster ends a driver so, and it can be gone on with
     with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
         made: Ensemble | TrainedRun = finpod.train(
             given["task"],
@@ -212,10 +214,10 @@ def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
 
 def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
-    from finpod.ensemble import Ensemble
     from finpod.periods import aside
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
+    from finpod.tournament.trained_run import TrainedRun
 
     page = runs.REPORTS / f"{made.name}-training.html"
     written = runs.write_page(
@@ -225,19 +227,19 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
         console.show_json({**made.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
         return
-    if isinstance(made, Ensemble):
-        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
-        scores = made.provenance["validation_scores"]
-        frequency = {name: value for name, value in made.provenance.items() if name.endswith("_per_year")}
-        figures = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
-        print(f"Sharpe on validation{aside(frequency)}: {figures}")
-    else:
+    if isinstance(made, TrainedRun):
         best = made.provenance["members"][0]
         print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")
         print(made.provenance.get("title", made.provenance["task"]))
         metrics = made.leaderboard[0].metrics
         others = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name != made.provenance["score"])
         print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
+    else:
+        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
+        scores = made.provenance["validation_scores"]
+        frequency = {name: value for name, value in made.provenance.items() if name.endswith("_per_year")}
+        figures = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        print(f"Sharpe on validation{aside(frequency)}: {figures}")
     if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     _show_board(made.provenance["board"], out)

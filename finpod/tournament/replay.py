@@ -153,9 +153,8 @@ def _absent() -> Checkpoint:
 
 def _completed(job: Job, found: Mapping[str, Any]) -> dict[str, Any]:
     """The job of a log with the settings of the learner that are newer than the log."""
-    settings = found["settings"]
-    newer = asdict(LEARNERS[job.settings.learner].Config())
-    return {**found, "settings": {**settings, "config": {**newer, **settings["config"]}}}
+    settings, newer = found.get("settings", {}), asdict(LEARNERS[job.settings.learner].Config())
+    return {**found, "settings": {**settings, "config": {**newer, **settings.get("config", {})}}}
 
 
 def _difference(derived: Mapping[str, Any], found: Mapping[str, Any], name: str = "") -> str:
