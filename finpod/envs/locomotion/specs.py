@@ -201,7 +201,7 @@ SPECS: dict[str, Spec] = {
         reads=("cinert", "cvel", "qfrc_actuator", "xipos", "body_mass"),
         observe=humanoid, position=mass_centre, healthy=humanoid_healthy,
         forward_weight=1.25, control_weight=0.1, healthy_reward=5.0, qpos_noise=0.01, qvel_noise=0.01,
-        steps=3_000_000, ppo={"learning_rate": 5e-4, "gamma": 0.97}, contacts=(9, 33),
+        ppo={"learning_rate": 2e-4}, contacts=(9, 33),
     ),
 }  # fmt: skip
 """Name -> task in its standard variant."""
