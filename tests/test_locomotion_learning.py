@@ -67,8 +67,8 @@ def test_rows_are_trained_once_and_make_a_table_and_curves(short, tmp_path, monk
     assert (tmp_path / "curves.svg").read_text().count("<path") > 4
 
 
-def test_our_figures_are_those_of_gymnasium(short):
-    """The same policy in both, over the short episodes of this module's fixture and longer ones."""
+def test_our_figures_are_those_of_gymnasium():
+    """The same policy in both: an untrained one falls soon."""
     task = LocomotionTask(name="hopper")
     policy = task.policy({"hidden": 64}, __import__("torch").Generator().manual_seed(0))
     returns, lengths = gymnasium_returns(task.definition, policy)
