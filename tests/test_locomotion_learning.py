@@ -12,7 +12,7 @@ from finpod.locomotion import LocomotionTask
 
 pytest.importorskip("mujoco")
 LEARNT = 700
-"""Mean return that a hundred thousand steps reach; seeds 0 and 1 reached 1,232 and 1,419, a random policy has about -300."""
+"""Mean return that a hundred thousand steps reach: seeds 0 to 4 reached 1,232 to 2,007, and a random policy has about -300."""
 
 
 @pytest.mark.journey
