@@ -1,6 +1,7 @@
 """Fixtures shared by all tests, and the closing count of what was skipped for want of the shared data."""
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,3 +41,18 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = sum(NO_SHARED in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
     terminalreporter.write_line(f"skipped for want of the shared data: {skipped}")
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """A Ray of two CPUs in this process."""
+    from made_tournaments import QUIET
+
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    found = pytest.importorskip("ray")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+        yield found
+        found.shutdown()

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from made_tournaments import QUIET
 from typer.testing import CliRunner
 
 import finpod
@@ -183,20 +182,6 @@ def test_a_policy_that_becomes_nan_is_named(tmp_path):
         policy.mean[0].weight.fill_(float("nan"))
     with pytest.raises(InputError, match="action of environment 0 at step 0 is not a finite number below 1e\\+18"):
         task.score(policy)
-
-
-@pytest.fixture
-def ray(monkeypatch):
-    import warnings
-
-    for name, value in QUIET.items():
-        monkeypatch.setenv(name, value)
-    found = pytest.importorskip("ray")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-        yield found
-        found.shutdown()
 
 
 def test_on_ray_it_gives_the_same_agents(ray, tmp_path, monkeypatch):

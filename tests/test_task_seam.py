@@ -7,7 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import torch
 from made_agents import FEATURES, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
-from made_tournaments import QUIET
 from typer.testing import CliRunner
 
 import finpod
@@ -304,18 +302,6 @@ def test_a_learner_that_joins_the_literal_trains(task, tmp_path, monkeypatch):
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ray(monkeypatch):
-    for name, value in QUIET.items():
-        monkeypatch.setenv(name, value)
-    found = pytest.importorskip("ray")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-        yield found
-        found.shutdown()
 
 
 def test_on_ray_it_gives_the_same_run(ray, run, task, tmp_path):

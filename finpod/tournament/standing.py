@@ -66,9 +66,8 @@ def luck(trials: Sequence[Trial]) -> Luck:
     sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
     mean = float(scores.mean())
-    unskilled = (
-        expected if any(len(trial.returns) for trial in scored) else math.nan
-    )  # 0 is no skill where it is a Sharpe ratio
+    has_returns = any(len(trial.returns) for trial in scored)  # then the score is a Sharpe ratio, and 0 is no skill
+    unskilled = expected if has_returns else math.nan
     return Luck(len(scores), float(scores.max()), mean, sd, unskilled, mean + expected, _overfitting(scored))
 
 
