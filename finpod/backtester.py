@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,8 @@ class Options(TypedDict, total=False):
     whole_shares: bool
     risk_free: float
     delisting_return: float
+    max_weight: float | None
+    max_turnover: float | None
     allow_in_sample: bool
     name: str | None
     examine: bool | None
@@ -63,6 +66,8 @@ def backtest(
     whole_shares: bool = False,
     risk_free: float = 0.0,
     delisting_return: float = 0.0,
+    max_weight: float | None = None,
+    max_turnover: float | None = None,
     allow_in_sample: bool = False,
     name: str | None = None,
     examine: bool | None = None,
@@ -77,6 +82,10 @@ def backtest(
     filled at the next open; with 'close', at the next close (the default where the data have no opens). Cash earns
     nothing, accounts are long only, shares are fractional unless `whole_shares`. Positions in names that leave the
     exchange become cash at their last price times (1 + delisting_return). `risk_free` is a yearly rate.
+
+    No weight is above `max_weight` and no decision trades more than `max_turnover` of the account, both sides, at the
+    fill; `finpod.market.caps.within_caps` says what becomes of the rest. None leaves a cap as the strategy has it, which
+    is as an agent was trained. Equal weight and the rules beside a strategy are not capped.
 
     Ready weights have shape [T, N], row t being a decision that has seen the rows up to t (a row of NaN trades
     nothing), or [S, T, N] for S strategies at once, which gives their `Backtests`. They are not copied. With `fast` many
@@ -96,15 +105,14 @@ def backtest(
             f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
             argument="market",
         )
-    if not isinstance(costs, (Costs, type(None))):
-        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
-    terms = Terms(costs=costs or Costs(), cash=cash, whole_shares=whole_shares, delisting_return=delisting_return)
     check_rates(risk_free)
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; give a text", argument="name")
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast=True is for ready weights; a strategy decides one day after the other", argument="fast")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
+    account = {"cash": cash, "whole_shares": whole_shares, "delisting_return": delisting_return}
+    terms = _terms(who, costs, account, {"max_weight": max_weight, "max_turnover": max_turnover})
     label = name or (who.name if who is strategy else "weights")
     window = _window(who, market, start, end, fill)
     in_sample = _in_sample(who, label, window.dates[0], allow_in_sample)
@@ -113,7 +121,7 @@ def backtest(
 
     @cache
     def equal_weight() -> pd.Series:
-        return equal_weight_equity(market, window.dates[0], window.dates[-1], terms, fill, fast=fast)
+        return equal_weight_equity(market, window.dates[0], window.dates[-1], terms.uncapped, fill, fast=fast)
 
     def dressed(path: Path, title: str) -> BacktestResult:
         return outcome(
@@ -153,6 +161,14 @@ def backtest(
     if not who.trades_benchmark and (examine or (examine is None and who.trained_until is not None)):
         result = with_evidence(result, who, path, window, terms, progress=progress or (lambda doing, share: None))
     return with_audit(result, strategy, window, path, before)
+
+
+def _terms(who: Strategy, costs: Costs | None, account: Mapping[str, Any], caps: Mapping[str, float | None]) -> Terms:
+    """The terms of a backtest; a cap of None is the strategy's own."""
+    if not isinstance(costs, (Costs, type(None))):
+        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
+    kept: dict[str, Any] = {name: getattr(who, name) if cap is None else cap for name, cap in caps.items()}
+    return Terms(costs=costs or Costs(), **account, **kept)
 
 
 def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: FeatureTable) -> Path:

@@ -67,6 +67,7 @@ class Ensemble(Strategy):
         self.windows = {key: (first, last) for key, (first, last) in task["windows"].items()}
         self.trading = trading_config(task["trading"])
         self.every = self.trading.hold
+        self.max_weight, self.max_turnover = self.trading.max_weight, self.trading.max_turnover
         self.choice, self.scores = choice, tuple(scores)
         own = {name_of(feature): feature for feature in own_features}
         observed = dict.fromkeys(name for member in members for name in member.task_spec["features"])

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
+import torch
 
 from finpod.evidence.dossier import search_of
 from finpod.evidence.warnings import warnings_of
@@ -17,6 +18,9 @@ from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.simulation import Path, Terms, Window
 from finpod.strategy import Strategy
+
+DUST = 1e-9
+"""What a capped weight may be off by."""
 
 
 def outcome(
@@ -70,7 +74,17 @@ def outcome(
     )
     # A missing price is nobody's fault: an event, and no reason to doubt the result.
     doubtful = [ResultWarning("unfilled", asdict(event)) for event in unfilled if event.code != "no_price"]
-    return replace(result, warnings=(*warnings_of(result), *doubtful))
+    return replace(result, warnings=(*warnings_of(result), *_caps(path, terms), *doubtful))
+
+
+def _caps(path: Path, terms: Terms) -> Iterator[ResultWarning]:
+    """The caps, if there are some, and how many decisions named too few assets to invest the account within them."""
+    if terms.max_weight is None and terms.max_turnover is None:
+        return
+    least = path.targets.where(path.targets > 0, torch.inf).amin(-1)
+    short = (least >= (terms.max_weight or 1.0) - DUST) & (path.targets.sum(-1) < 1 - DUST)
+    caps = {"max_weight": terms.max_weight, "max_turnover": terms.max_turnover}
+    yield ResultWarning("capped", {**caps, "in_cash": int((short & least.isfinite()).sum())})
 
 
 def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:

@@ -29,8 +29,8 @@ def relax(tape: Tape, first: int, last: int, weights: Tensor, terms: Terms) -> P
     sweep before saw the session before it end; sweeps are repeated until nothing moves (Picard iteration in parallel in
     time; waveform relaxation, Lelarasmee, Ruehli and Sangiovanni-Vincentelli 1982). An account that is brought to its
     weights forgets its past but for its size and a fee's share of the rest, and the sizes follow from the growth of each
-    session, for the ledger knows no scale. Whole shares and market impact do: with them, and where sweeps do not settle,
-    the sessions are taken one by one.
+    session, for the ledger knows no scale. Whole shares and market impact do, and a cap on turnover keeps what is
+    held: with them, and where sweeps do not settle, the sessions are taken one by one.
     """
 
     def decide(_step: int, row: int, _seen: Account) -> Tensor:
@@ -40,7 +40,7 @@ def relax(tape: Tape, first: int, last: int, weights: Tensor, terms: Terms) -> P
     size = max(BLOCK // weights.shape[1], 1)
     while start < last:
         end, ended = (min(start + size, last) if start >= tape.lag else tape.lag), None
-        if start >= tape.lag and not (terms.whole_shares or terms.costs.impact):
+        if start >= tape.lag and not (terms.whole_shares or terms.costs.impact or terms.max_turnover):
             ended = _settled(account, tape, start, weights[start - first : end - first], terms)
         piece, account = ended or path_from(account, tape, start, end, decide, terms)
         pieces.append(piece if not pieces else piece._replace(equity=piece.equity[1:], shares=piece.shares[1:]))
@@ -71,11 +71,12 @@ def _settled(account: Account, tape: Tape, first: int, weights: Tensor, terms: T
         new = _shifted(account, ends)
         moved = (new.cash - starts.cash).abs_() + (new.shares - starts.shares).abs_().mul_(before).sum(-1)
         if bool((moved <= CLOSE * worth).all()):
+            assert session.target is not None, "ready weights are decided every session"
             equity = torch.cat([size[None], value(ends.cash, ends.shares, after)])
             shares = torch.cat([account.shares[None], ends.shares])
             left = session.filled.shares * gone
             cost = tape.cost(session.fill.traded, row, terms.costs)
-            own = (session.fill.traded, cost, session.turnover, left, session.unfilled, weights)
+            own = (session.fill.traded, cost, session.turnover, left, session.unfilled, session.target)
             return Path(equity, shares, *own), Account(ends.cash[-1], ends.shares[-1])
         starts = new
     return None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from finpod.errors import InputError
+from finpod.market.caps import require_caps
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs, Fill, orders_for, value
 from finpod.market.tape import Account, Row, Tape
@@ -33,8 +34,13 @@ class Terms:
     """Deal in whole shares as traded only."""
     delisting_return: float = 0.0
     """What a position earns, once, when its name leaves the exchange; -1 loses it."""
+    max_weight: float | None = None
+    """Largest weight of a single name at a fill, as a share of the account; None for no cap. See `within_caps`."""
+    max_turnover: float | None = None
+    """Most that one decision may trade, both sides, as a share of the account at the fill; None for no cap."""
 
     def __post_init__(self) -> None:
+        require_caps(self.max_weight, self.max_turnover)
         if not (isinstance(self.cash, Real) and np.isfinite(self.cash) and self.cash > 0):
             raise InputError(f"cash is {self.cash!r}; start with a positive amount", argument="cash")
         if not (isinstance(self.delisting_return, Real) and -1 <= self.delisting_return < np.inf):
@@ -42,6 +48,11 @@ class Terms:
                 f"delisting_return is {self.delisting_return!r}; it must be -1 (all is lost) or more",
                 argument="delisting_return",
             )
+
+    @property
+    def uncapped(self) -> Self:
+        """The same terms without caps, on which the rules beside a strategy trade."""
+        return replace(self, max_weight=None, max_turnover=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +102,14 @@ class Path(NamedTuple):
     unfilled: Tensor
     """[n, ..., N] bool: the name was to be bought, and after the fill there is still none of it."""
     targets: Tensor
-    """[n, ..., N] float64: the weights decided at step k; NaN where nothing was."""
+    """[n, ..., N] float64: the weights decided at step k, within the caps; NaN where nothing was."""
 
 
 class Session(NamedTuple):
     """What one session did to accounts [...], from one close to the next."""
 
     target: Tensor | None
-    """[..., N] the weights decided; None where nothing was, and then the next three stand for nothing."""
+    """[..., N] the weights decided, within the caps; None where nothing was, and then the next three stand for nothing."""
     orders: Tensor
     """[..., N] in shares."""
     fill: Fill
@@ -255,6 +266,7 @@ def trade(tape: Tape, row: Row, account: Account, weights: Tensor, terms: Terms)
     """The session in which the decision taken at `row` is filled, up to the delistings: `tape.carry` goes on from there."""
     price = tape.price[tape.fill_row(row)]
     before = value(*account, price)
+    weights = tape.within(weights, account, row, terms.max_weight, terms.max_turnover)
     orders, decided = orders_for(weights, before, account.shares, price), weights[..., :1] == weights[..., :1]
     if not decided.all():
         orders = orders.where(decided, 0.0)

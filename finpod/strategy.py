@@ -197,6 +197,10 @@ class Strategy:
     """Number of variants that were tried before this one was chosen."""
     every: int = 1
     """Decide each n-th session, beginning with the first; between decisions nothing is traded."""
+    max_weight: float | None = None
+    """Cap on single weights that a backtest keeps it to unless told another; None for none. See `finpod.backtest`."""
+    max_turnover: float | None = None
+    """Cap on what one decision trades, likewise."""
     trades_benchmark: bool = False
     """Whether its market is the benchmark alone, as a market of one name."""
 

@@ -176,7 +176,7 @@ class StockTask(Task):
         """Return [n] validation returns of equal weight, at the task's costs."""
         tape = build_tape(self.market, self.fill)
         equity = equal_weight_path(
-            self.market, tape, *self.validation, replace(self.trading, whole_shares=False)
+            self.market, tape, *self.validation, replace(self.trading.uncapped, whole_shares=False)
         ).equity
         return simple_returns(equity.numpy())
 

@@ -205,15 +205,25 @@ def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _prepare(task: Task, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks; the remarks on them, as a warning too where nobody would be told."""
+    """Compute the features of stocks; the remarks on them and on caps, as warnings too where nobody would be told."""
     if not isinstance(task, StockTask):
         return []
     if progress is not None:
         progress("features", 0.0)
-    remarks = feature_remarks(task.panel)
-    if task.panel.dropped and progress is None and watch is None:
-        warnings.warn(remarks[0], stacklevel=3)
-    return remarks
+    remarks, of_caps = feature_remarks(task.panel), cap_remarks(task)
+    if progress is None and watch is None:
+        for remark in remarks[: bool(task.panel.dropped)] + of_caps:
+            warnings.warn(remark, stacklevel=3)
+    return remarks + of_caps
+
+
+def cap_remarks(task: StockTask) -> list[str]:
+    """Return a sentence if on a day of training or validation fewer names may be held than 1 / max_weight; else none."""
+    cap, tape = task.trading.max_weight, task.tape
+    fewest = int((tape.member & tape.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
+    if cap is None or fewest * cap >= 1:
+        return []
+    return [f"max_weight {cap:g} with no more than {fewest} names on some days: the rest stays in cash then"]
 
 
 def feature_remarks(panel: Panel) -> list[str]:

@@ -101,6 +101,13 @@ def _look_ahead(data: Data) -> str:
     return f"{heading}: {finding_sentence(Finding(**data)) if 'kind' in data else 'the audit of its decisions failed'}"
 
 
+def _capped(data: Data) -> str:
+    parts = [f"no weight above {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
+    parts += [f"no decision trades above {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
+    cash = f"; the rest stayed in cash on {plural(data['in_cash'], 'decision')} that named too few assets"
+    return f"capped, as shares of the account: {' and '.join(parts)}{cash if data['in_cash'] else ''}"
+
+
 WARNINGS: dict[str, Callable[[Data], str]] = {
     "in_sample": lambda d: (
         f"in-sample: the window starts on or before {d['trained_until']}, the last day the strategy was trained or chosen "
@@ -140,6 +147,7 @@ WARNINGS: dict[str, Callable[[Data], str]] = {
         f"it was trained and chosen with fills at the {d['trained']}, and is filled at the {d['filled']} here"
     ),
     "unfilled": lambda d: event_sentence(Event(**d)),
+    "capped": _capped,
     "too_good": _too_good,
     "never_traded": lambda d: "degenerate policy: it never traded",
     "all_cash": lambda d: f"degenerate policy: almost all cash, {d['cash']:.1%} of the account",

@@ -43,6 +43,8 @@ def backtest(
     fill: options.FillPrice = None,
     cash: Annotated[float, typer.Option(help="Cash before the first order.")] = 1_000_000.0,
     whole_shares: Annotated[bool, typer.Option("--whole-shares", help="Deal in whole shares only.")] = False,
+    max_weight: options.MaxWeight = None,
+    max_turnover: options.MaxTurnover = None,
     risk_free: Annotated[float, typer.Option(help="Yearly rate for the Sharpe ratio, as a fraction.")] = 0.0,
     features_from: Features = None,
     allow_in_sample: Annotated[
@@ -61,7 +63,7 @@ def backtest(
 
     started = datetime.now(UTC)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)
-    options.check_account(cash, start, end, risk_free)
+    options.check_account(cash, start, end, risk_free, max_weight=max_weight, max_turnover=max_turnover)
     options.check_market(market, members, renames, extra)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
@@ -79,6 +81,8 @@ def backtest(
             fill=fill,
             cash=cash,
             whole_shares=whole_shares,
+            max_weight=max_weight,
+            max_turnover=max_turnover,
             risk_free=risk_free,
             allow_in_sample=allow_in_sample,
             examine=not quick,

@@ -62,6 +62,12 @@ Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points 
 Impact = Annotated[
     float, typer.Option(help="Market impact: this many daily volatilities times the root of the share of volume.")
 ]
+MaxWeight = Annotated[
+    float | None, typer.Option(help="Largest weight of a name, as a share; the strategy's own cap if left out.")
+]
+MaxTurnover = Annotated[
+    float | None, typer.Option(help="Most that a decision trades, both sides, as a share; likewise.")
+]
 FillPrice = Annotated[
     Literal["open", "close"] | None, typer.Option("--fill", help="Price of the fills; open where the data have opens.")
 ]
@@ -135,14 +141,14 @@ def check_dates(start: str | None, end: str | None) -> None:
         raise InputError(f"the window ends on {end}, before it starts on {start}; swap them", argument="end")
 
 
-def check_account(cash: float, start: str | None, end: str | None, risk_free: float = 0.0) -> None:
-    """Raise InputError for cash, dates or a rate with which no account can run."""
+def check_account(cash: float, start: str | None, end: str | None, risk_free: float = 0.0, **caps: Any) -> None:
+    """Raise InputError for cash, dates, a rate or caps with which no account can run."""
     from finpod.measures import check_rates
     from finpod.simulation import Terms
 
     check_dates(start, end)
     check_rates(risk_free)
-    Terms(cash=cash)
+    Terms(cash=cash, **caps)
 
 
 def check_market(

@@ -77,6 +77,12 @@ class TradingConfig(Terms):
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
+        if self.action == "shares" and not (self.max_weight is None and self.max_turnover is None):
+            raise InputError(
+                "max_weight and max_turnover are caps on target weights, and action 'shares' has none; choose 'tilt' or "
+                "'softmax', or leave the caps out",
+                argument="action",
+            )
         for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
             if not low < getattr(self, name) < high:
                 raise InputError(
@@ -153,8 +159,8 @@ class MarketEnv:
         return self.tape.member[row] & self.tape.has_bar[row]
 
     def weights(self, action: Tensor) -> Tensor:
-        """Target weights [E, N] float64 that `step` would make of actions [E, A]."""
-        return self._weights(action.unflatten(0, self._shape), self._rows).flatten(0, 1)
+        """Target weights [E, N] float64 that `step` would make of actions [E, A], within the caps at the next fill prices."""
+        return self._weights(action.unflatten(0, self._shape), self._rows, self.account).flatten(0, 1)
 
     @overload
     def step(self, action: Tensor) -> Step: ...
@@ -188,7 +194,7 @@ class MarketEnv:
     @cached_property
     def baseline(self) -> Tensor:
         """[n + 1, hold] equity of `equal_weight_phases` from row `first` on; on the host, as days are."""
-        return equal_weight_phases(self.tape, self.first, self.last, self.config.hold, self.config).cpu()
+        return equal_weight_phases(self.tape, self.first, self.last, self.config.hold, self.config.uncapped).cpu()
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
         """The step; what was dealt [G, M], in currency; and the equity [G, M] it led to, before any reset."""
@@ -269,8 +275,10 @@ class MarketEnv:
         latest = max(self.last - config.hold * (config.horizon or 1), self.first)
         return torch.randint(self.first, latest + 1, (count,), generator=self._generator)
 
-    def _weights(self, action: Tensor, rows: Tensor) -> Tensor:
-        return target_weights(action, self.among(rows - self.tape.lag), self.config.action, self.config.tilt)
+    def _weights(self, action: Tensor, rows: Tensor, account: Account) -> Tensor:
+        config = self.config
+        weights = target_weights(action, self.among(rows - self.tape.lag), config.action, config.tilt)
+        return self.tape.within(weights, account, rows, config.max_weight, config.max_turnover)
 
     def _trade(
         self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor, smooth: float = 0.0
@@ -283,7 +291,7 @@ class MarketEnv:
             orders = orders.trunc() if config.whole_shares else orders
             orders = orders if tape.factor is None else orders / tape.factor[tape.fill_row(rows)]
         else:
-            orders = tape.orders(account, rows, self._weights(action, rows))
+            orders = tape.orders(account, rows, self._weights(action, rows, account))
         orders = orders.where(good.unsqueeze(-1), 0.0)
         fill = tape.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
         return fill.cash, fill.shares, fill.dealt, good

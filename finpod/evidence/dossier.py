@@ -88,10 +88,11 @@ def with_evidence(
     that two runs are identical.
     """
     progress("baselines", 0.0)
+    plain = terms.uncapped  # the decisions that are replayed keep the caps already
     rules, notes = baselines_for(window.market)
     equal, table = EqualWeight(), FeatureTable(window.market)
     rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
-    others = {_label(rule.name, result): _run(rule, window, terms, table) for rule in rules}
+    others = {_label(rule.name, result): _run(rule, window, plain, table) for rule in rules}
     notes += [
         ResultWarning("rule_fell_back", {"rule": rule.name, "days": failures})
         for rule in rules
@@ -101,7 +102,7 @@ def with_evidence(
     spread = fan(path, window, terms, seed=seed)
     notes += [ResultWarning("no_random_portfolios", {"reason": spread.reason})] if spread.reason else []
     progress("costs and capacity", 0.7)
-    targets, fair = {result.strategy: path.targets}, _run(equal, window, terms, table).targets
+    targets, fair = {result.strategy: path.targets}, _run(equal, window, plain, table).targets
     itself = torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True)
     if not itself:
         targets[_label("equal weight", result)] = fair
@@ -111,8 +112,8 @@ def with_evidence(
         result,
         baselines={name: pd.Series(other.equity.numpy(), index=dates) for name, other in others.items()},
         fan=spread.equity,
-        cost_sweep=cost_sweep(targets, window, terms, risk_free=result.risk_free),
-        capacity=capacity(targets, window, terms, risk_free=result.risk_free),
+        cost_sweep=cost_sweep(targets, window, plain, risk_free=result.risk_free),
+        capacity=capacity(targets, window, plain, risk_free=result.risk_free),
         warnings=(*result.warnings, *notes),
     )
 

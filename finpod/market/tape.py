@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
+from finpod.market.caps import within_caps
 from finpod.market.data import MarketData, forward_fill
 from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 from finpod.market.rolling import delay, rolling_mean
@@ -102,6 +103,16 @@ class Tape:
                 argument="impact",
             )
         return self.impact
+
+    def within(
+        self, weights: Tensor, account: Account, row: Row, max_weight: float | None, max_turnover: float | None
+    ) -> Tensor:
+        """Target weights [..., N] brought within caps (`within_caps`) for the account, valued at the fill prices."""
+        if max_weight is None and max_turnover is None:
+            return weights
+        worth = account.shares * self.price[self.fill_row(row)]
+        held = worth / (account.cash + worth.sum(-1)).clamp(min=1e-300).unsqueeze(-1)
+        return within_caps(weights.double(), held, max_weight, max_turnover)
 
     def orders(self, account: Account, row: Row, weights: Tensor) -> Tensor:
         """Orders [..., N] in shares that bring the account to `weights` at the fill prices."""

@@ -150,6 +150,8 @@ def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
         cash=trading.cash,
         whole_shares=trading.whole_shares,
         delisting_return=trading.delisting_return,
+        max_weight=trading.max_weight,
+        max_turnover=trading.max_turnover,
     )
     return with_segments(result, strategy, market)
 

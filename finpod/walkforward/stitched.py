@@ -60,7 +60,9 @@ class WalkForward(Strategy):
         self._check()
         self.trained_until = agents[0].trained_until
         self.trials = sum(agent.trials for agent in agents)
-        self.every = agents[0].every
+        self.every, self.max_weight, self.max_turnover = (
+            getattr(agents[0], name) for name in ("every", "max_weight", "max_turnover")
+        )
         self.features = getattr(agents[0], "features", None)
         self.windows = {
             f"{what} {i + 1:0{len(str(len(segments)))}}": getattr(segment, what)

@@ -1,0 +1,245 @@
+"""Caps on weights and turnover: one projection for environment, backtest and ready weights."""
+
+import numpy as np
+import pytest
+import torch
+from made_agents import tiny_train
+from made_markets import random_market
+from torch.testing import assert_close
+from typer.testing import CliRunner
+
+import finpod
+from finpod.cli import app
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.errors import InputError
+from finpod.market.caps import within_caps
+from finpod.market.tape import build_tape
+from finpod.rl.apg import APG, APGConfig
+from finpod.rl.scorers import ScorerPolicy, ScorerSpec
+from finpod.rl.task import Table
+from finpod.simulation import Terms
+
+CLOSE = 1e-9
+CAPS = {"max_weight": 0.3, "max_turnover": 0.25}
+
+
+def t(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def random_weights(generator, rows, names, zeros=0.3):
+    """Weights [rows, names] from nearly equal to one name, some of them zero, with sums of one or less."""
+    spread = 6 * torch.rand(rows, 1, generator=generator, dtype=torch.float64)
+    raw = (spread * torch.randn(rows, names, generator=generator, dtype=torch.float64)).exp()
+    raw *= torch.rand(rows, names, generator=generator) > zeros
+    invested = torch.rand(rows, 1, generator=generator, dtype=torch.float64).mul(1.5).clamp(max=1)
+    return raw / raw.sum(-1, keepdim=True).clamp(min=1e-300) * invested
+
+
+def redistributed(weights, cap):
+    """The excess over the cap given to the others in proportion, again and again."""
+    weights = weights.clone()
+    for _ in range(len(weights)):
+        excess = (weights - cap).clamp(min=0).sum()
+        weights = weights.clamp(max=cap)
+        others = weights * (weights < cap)
+        weights += excess * others / others.sum().clamp(min=1e-300)
+    return weights.clamp(max=cap)
+
+
+def test_both_caps_hold_on_a_million_random_targets():
+    generator = torch.Generator().manual_seed(0)
+    target, held = (random_weights(generator, 10**6, 6) for _ in range(2))
+    weights = within_caps(target, held, **CAPS)
+    sale = (held - 0.3).clamp(min=0).sum(-1)
+    assert weights.min() >= 0
+    assert weights.max() <= 0.3 + CLOSE
+    assert (weights.sum(-1) <= 1 + CLOSE).all()
+    assert ((weights - held).abs().sum(-1) <= sale.clamp(min=0.25) + CLOSE).all()
+    assert (sale > 0.25).any()
+    only = within_caps(target, held, max_turnover=0.25)
+    moved = (only - held).abs().sum(-1)
+    assert (moved <= 0.25 + CLOSE).all()
+    assert torch.equal(only[moved < 0.25 - CLOSE], target[moved < 0.25 - CLOSE])
+
+
+def test_the_excess_goes_to_the_others_in_proportion_until_no_weight_is_above():
+    generator = torch.Generator().manual_seed(1)
+    for target in random_weights(generator, 300, 7):
+        capped = within_caps(target, target, max_weight=0.25)
+        assert_close(capped, redistributed(target, 0.25), rtol=0, atol=1e-12)
+        named = int((target > 0).sum())
+        assert float(capped.sum()) == pytest.approx(min(float(target.sum()), 0.25 * named), abs=1e-12)
+    assert within_caps(t(0.7, 0.2, 0.1), t(0, 0, 0), 0.5).tolist() == pytest.approx([0.5, 1 / 3, 1 / 6])
+    assert within_caps(t(0.7, 0.3, 0.0), t(0, 0, 0), 0.25).tolist() == [0.25, 0.25, 0.0]
+    assert torch.equal(within_caps(target, target, max_weight=1.0), target)
+
+
+def test_turnover_goes_the_part_of_the_way_that_is_allowed():
+    half = within_caps(t(0.0, 1.0), t(1.0, 0.0), max_turnover=1.0)
+    assert half.tolist() == [0.5, 0.5]
+    assert within_caps(t(0.5, 0.5), t(0.4, 0.6), max_turnover=0.2).tolist() == [0.5, 0.5]
+
+
+def test_what_is_held_above_the_weight_cap_is_sold_first_and_that_cap_wins():
+    """A stands at 0.8 under a cap of 0.5; the sale of 0.3 leaves 0.1 of 0.4, and nothing of 0.2."""
+    held, target = t(0.8, 0.2, 0.0), t(0.5, 0.0, 0.5)
+    assert within_caps(target, held, 0.5, 0.4).tolist() == pytest.approx([0.5, 0.2 - 0.2 / 7, 0.5 / 7])
+    assert within_caps(target, held, 0.5, 0.2).tolist() == pytest.approx([0.5, 0.2, 0.0])
+
+
+@pytest.mark.parametrize("caps", [CAPS, {"max_weight": 0.3}, {"max_turnover": 0.25}], ids=str)
+def test_the_gradient_of_the_projection_equals_central_differences(caps):
+    generator = torch.Generator().manual_seed(2)
+    target, held = (random_weights(generator, 20, 5, zeros=0).requires_grad_() for _ in range(2))
+    assert torch.autograd.gradcheck(lambda *pair: within_caps(*pair, **caps), (target, held), eps=1e-7, atol=1e-6)
+
+
+def test_rows_that_decide_nothing_and_zero_weights_stay():
+    nothing = t(*[torch.nan] * 3)
+    assert within_caps(nothing, t(0.9, 0, 0), **CAPS).isnan().all()
+    sold = within_caps(t(0.0, 0.0), t(0.1, 0.1), **CAPS)
+    assert sold.tolist() == [0.0, 0.0]
+
+
+def env_of(market, fill="open", **settings):
+    config = {"num_envs": 4, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0, **CAPS, **settings}
+    return MarketEnv(build_tape(market, fill), 0, len(market.dates) - 1, TradingConfig(**config))
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_the_caps_hold_in_the_environment_at_every_fill(fill):
+    """10^6 random actions: 25,000 accounts over 40 sessions."""
+    env, generator = env_of(random_market(44), fill, num_envs=25_000, start_groups=1), torch.Generator().manual_seed(3)
+    for _ in range(40):
+        action = 3 * torch.randn(25_000, 5, generator=generator)
+        price = env.tape.price[env.tape.fill_row(env._rows)][0]
+        worth = env.account.shares[0] * price
+        held = worth / (env.account.cash[0].unsqueeze(-1) + worth.sum(-1, keepdim=True))
+        weights = env.weights(action)
+        sale = (held - 0.3).clamp(min=0).sum(-1)
+        assert weights.max() <= 0.3 + CLOSE
+        assert ((weights - held).abs().sum(-1) <= sale.clamp(min=0.25) + CLOSE).all()
+        env.step(action)
+
+
+class Played(finpod.Strategy):
+    """Decides the weights it was given, session by session."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def decide(self, view):
+        return self.weights[view.step]
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_environment_backtest_and_ready_weights_hold_the_same(fill):
+    market = random_market(40)
+    plain, capped = env_of(market, fill, max_weight=None, max_turnover=None), env_of(market, fill)
+    generator, lag = torch.Generator().manual_seed(4), plain.tape.lag
+    wanted, equity = [], []
+    for _ in range(39 - lag):
+        action = 3 * torch.randn(4, 5, generator=generator)
+        wanted.append(plain.weights(action))
+        capped.step(action)
+        plain.step(action)
+        equity.append(capped.equity[:, 0])
+    wanted, equity = torch.stack(wanted, 1).numpy(), torch.stack(equity[:-1], 1).numpy()
+    table = np.full((4, 40, 5), np.nan)
+    table[:, : 39 - lag] = wanted
+    costs = finpod.Costs()
+    together = finpod.backtest(table, market, fill=fill, costs=costs, **CAPS)
+    for e in range(4):
+        ready = finpod.backtest(table[e], market, fill=fill, costs=costs, **CAPS)
+        quick = finpod.backtest(table[e], market, fill=fill, costs=costs, fast=True, **CAPS)
+        rule = finpod.backtest(Played(wanted[e]), market, fill=fill, costs=costs, **CAPS)
+        np.testing.assert_array_equal(ready.equity.to_numpy()[1 + lag : -1], equity[e])
+        np.testing.assert_array_equal(rule.equity, ready.equity)
+        np.testing.assert_array_equal(together.equity.iloc[:, e], ready.equity)
+        np.testing.assert_allclose(quick.equity, ready.equity, rtol=1e-9)
+        assert ready.turnover.max() <= 0.3  # 0.25, and at times the sale of what has drifted above the cap
+        assert ready.turnover.median() == pytest.approx(0.25)
+        assert [warning.code for warning in ready.warnings].count("capped") == 1
+
+
+def test_with_too_few_names_the_rest_stays_in_cash_and_that_is_said_once():
+    market = random_market(20, names=3, gaps=0, member=np.ones((20, 3), dtype=bool))
+    result = finpod.backtest("equal-weight", market, max_weight=0.2)
+    assert result.cash_weight.iloc[1:].to_numpy() == pytest.approx(0.4, abs=0.05)
+    (capped,) = [warning for warning in result.warnings if warning.code == "capped"]
+    assert capped.data["in_cash"] == len(result.returns)
+    assert "no weight above 0.2; the rest stayed in cash on 19 decisions" in str(result)
+    assert result.equal_weight_metrics == finpod.backtest("equal-weight", market).metrics
+    loose = finpod.backtest("equal-weight", market, max_weight=0.9)
+    assert [warning.data["in_cash"] for warning in loose.warnings if warning.code == "capped"] == [0]
+
+
+def test_a_strategy_brings_its_caps_unless_told_others():
+    class Bold(finpod.Strategy):
+        max_weight = 0.1
+
+        def decide(self, view):
+            return finpod.top_k(view.closes(1)[0], 1)
+
+    market = random_market(20, gaps=0)
+    assert finpod.backtest(Bold(), market).weights.to_numpy().max() < 0.12
+    assert finpod.backtest(Bold(), market, max_weight=1.0).weights.to_numpy().max() > 0.9
+
+
+def test_apg_learns_within_caps():
+    market = random_market(60, gaps=0)
+    env = env_of(market, max_weight=0.25, max_turnover=0.1, hold=5)
+    policy = ScorerPolicy(ScorerSpec(features=1, tilt=8.0))
+    values = torch.linspace(-1, 1, 5)[None, :, None].expand(60, -1, -1).contiguous()
+    learner = APG(
+        policy, Table(values, env.among(torch.arange(60))), env.groups, APGConfig(num_steps=4), torch.Generator()
+    )
+    for _ in range(3):
+        played = learner.collect(env)
+        assert played.turnover.max() <= 0.102  # of the account at the close before
+        assert learner.update(played)["moving"] == 1
+    assert policy.out.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument"),
+    [
+        ({"max_weight": 0.0}, "max_weight"),
+        ({"max_weight": 1.5}, "max_weight"),
+        ({"max_weight": True}, "max_weight"),
+        ({"max_turnover": -1.0}, "max_turnover"),
+        ({"max_turnover": float("nan")}, "max_turnover"),
+        ({"max_turnover": "much"}, "max_turnover"),
+    ],
+)
+def test_caps_that_cannot_be_are_refused(settings, argument):
+    with pytest.raises(InputError, match=argument) as raised:
+        Terms(**settings)
+    assert raised.value.argument == argument
+
+
+def test_orders_in_shares_take_no_caps():
+    with pytest.raises(InputError, match="action 'shares' has none"):
+        TradingConfig(action="shares", max_weight=0.5)
+
+
+def test_training_says_once_that_there_are_too_few_names(tmp_path):
+    said = []
+    tiny_train(
+        random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.append(state.remark)
+    )
+    assert sum("names on some days: the rest stays in cash then" in remark for remark in set(said)) == 1
+    agent = finpod.load_strategy(tmp_path / "few")
+    assert (agent.max_weight, agent.max_turnover) == (0.15, None)
+
+
+def test_the_command_line_takes_caps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(app, ["backtest", "equal-weight", "--max-weight", "2"])
+    assert refused.exception.argument == "max_weight"
+    options = ["--start", "2018-01-02", "--end", "2018-03-01", "--quick", "--no-report", "--json"]
+    ended = CliRunner().invoke(app, ["backtest", "equal-weight", *options, "--max-turnover", "0.1"])
+    assert ended.exit_code == 0, ended.output
+    saved = finpod.load_result("equal-weight")
+    assert saved.turnover.max() <= 0.1 + CLOSE
