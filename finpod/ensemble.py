@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.files import ENSEMBLE, new_folder, to_json, write_bytes, write_text
+from finpod.market.anchors import anchor_of_view
 from finpod.market.data import MarketData
 from finpod.market.features import FEATURES, column_of, name_of
 from finpod.market.ledger import Costs
@@ -68,6 +70,7 @@ class Ensemble(Strategy):
         self.trading = trading_config(task["trading"])
         self.every = self.trading.hold
         self.max_weight, self.max_turnover = self.trading.max_weight, self.trading.max_turnover
+        self.anchor = self.trading.anchor
         self.choice, self.scores = choice, tuple(scores)
         own = {name_of(feature): feature for feature in own_features}
         observed = dict.fromkeys(name for member in members for name in member.task_spec["features"])
@@ -145,6 +148,7 @@ class Ensemble(Strategy):
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
         price = torch.tensor(np.nan_to_num(view.closes(1)[0] / view.factor))
+        anchor = self._around(view)
         weights = [
             greedy_weights(
                 policy,
@@ -154,6 +158,7 @@ class Ensemble(Strategy):
                 state,
                 price,
                 view.equity,
+                anchor,
             )
             for policy, scaling, columns in zip(self._policies, self._scalings, self._columns, strict=True)
         ]
@@ -161,6 +166,15 @@ class Ensemble(Strategy):
         if self.choice == "recent":
             return self._led(view, decided)
         return decided.mean(0) if self.choice == "mean" else self._shares @ decided
+
+    def _around(self, view: MarketView) -> Tensor | None:
+        """[N] the anchor of the decision day; None for equal weight. Raises CheckpointError for one without volumes."""
+        try:
+            return anchor_of_view(view, self.anchor) if self.trading.around else None
+        except InputError as error:
+            raise CheckpointError(
+                f"{self.name} was trained around an anchor that it cannot have here: {error}"
+            ) from error
 
     def _led(self, view: MarketView, decided: Array) -> Array:
         """Weights of the member that leads; also follows what the decisions [members, N] of each would have earned."""

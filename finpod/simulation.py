@@ -216,14 +216,12 @@ def simulate_totals(
     return Totals(equity, turnover, cost, unfilled, delisted)
 
 
-def equal_weight_phases(tape: Tape, first: int, last: int, hold: int, terms: Terms) -> Tensor:
-    """Return the equity [n + 1, hold] of accounts at equal weight that decide every `hold` rows, the p-th from row first + p."""
-    among = tape.member & tape.has_bar
-    weights = among / among.sum(-1, keepdim=True).clamp(min=1).double()
-    phases = torch.arange(hold, device=weights.device).unsqueeze(-1)
+def phases(tape: Tape, weights: Tensor, first: int, last: int, hold: int, terms: Terms) -> Tensor:
+    """Return the equity [n + 1, hold] of accounts that return to `weights` [T, N] every `hold` rows, the p-th from first + p."""
+    places = torch.arange(hold, device=weights.device).unsqueeze(-1)
 
     def decide(step: int, row: int, _seen: Account) -> Tensor:
-        return weights[row].where(phases == step % hold, torch.nan)
+        return weights[row].where(places == step % hold, torch.nan)
 
     return simulate_totals(tape, first, last, decide, terms, (hold,)).equity
 

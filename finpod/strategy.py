@@ -92,6 +92,10 @@ class MarketView:
         """Whether the decision row is the first bar of its session; always so for daily data."""
         return bool(self._market.begins_session[self._row])
 
+    def rows_of(self, sessions: int) -> int:
+        """Number of rows in so many sessions; one each for daily data."""
+        return max(round(sessions * self._market.bars_per_session), 1)
+
     @property
     def tickers(self) -> tuple[str, ...]:
         """[N] symbols, in column order."""
@@ -128,6 +132,11 @@ class MarketView:
     def lows(self, k: int) -> Array:
         """[k, N] lows. Raises InputError where the data have none."""
         return self._last(self._market.low, "lows", k)
+
+    @property
+    def has_volumes(self) -> bool:
+        """Whether the data have volumes."""
+        return self._market.volume is not None
 
     def volumes(self, k: int) -> Array:
         """[k, N] volumes. Raises InputError where the data have none."""
@@ -201,6 +210,8 @@ class Strategy:
     """Cap on single weights that a backtest keeps it to unless told another; None for none. See `finpod.backtest`."""
     max_turnover: float | None = None
     """Cap on what one decision trades, likewise."""
+    anchor: str = "equal-weight"
+    """Name in `finpod.market.anchors.ANCHORS` of the rule that it has to beat, restored as often as it decides."""
     trades_benchmark: bool = False
     """Whether its market is the benchmark alone, as a market of one name."""
 

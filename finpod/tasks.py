@@ -18,6 +18,7 @@ from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.weights import account_state
 from finpod.errors import InputError, did_you_mean
+from finpod.market.anchors import anchor_weights
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, build_panel
 from finpod.market.ledger import value
@@ -26,7 +27,7 @@ from finpod.measures import Array, metrics, simple_returns
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Score, Space, Table, Task
-from finpod.simulation import equal_weight_path, simulate
+from finpod.simulation import simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""
@@ -80,6 +81,11 @@ class StockTask(Task):
         return build_tape(self.market, self.fill, self.device)
 
     @cached_property
+    def anchor(self) -> Tensor:
+        """[T, N] float64 weights that a tilt is taken around, and that agents have to beat."""
+        return anchor_weights(self.tape, self.trading.anchor)
+
+    @cached_property
     def panel(self) -> Panel:
         """The market as agents see it, scaled on training rows; with all features."""
         return build_panel(self.market, self.features, fit=(self.train[0], self.train[1] + 1), device=self.device)
@@ -95,9 +101,9 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return features [T, N, F] and the names that may be held [T, N]: members with a bar."""
-        panel = self.own_panel
-        return Table(panel.features.to(device), (panel.member & panel.tradable).to(device))
+        """Return features [T, N, F], the names that may be held [T, N]: members with a bar, and the anchor of a tilt [T, N]."""
+        panel, anchor = self.own_panel, self.anchor.float().to(device) if self.trading.around else None
+        return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
         """Return accounts that trade the training window on the terms of `practice`."""
@@ -162,7 +168,8 @@ class StockTask(Task):
             price = (mark if tape.factor is None else mark / tape.factor[row]) * panel.tradable[row]
             among = panel.member[row] & panel.tradable[row]
             state, equity = account_state(seen, mark), float(value(*seen, mark))
-            return greedy_weights(policy, trading, panel.features[row], among, state, price, equity)
+            anchor = self.anchor[row] if trading.around else None
+            return greedy_weights(policy, trading, panel.features[row], among, state, price, equity, anchor)
 
         path = simulate(tape, *self.validation, decide, self.trading)
         return self.score_of(path.equity.cpu().numpy())
@@ -173,12 +180,13 @@ class StockTask(Task):
         return Score(asdict(figures), simple_returns(equity))
 
     def baseline(self) -> Array:
-        """Return [n] validation returns of equal weight, at the task's costs."""
-        tape = build_tape(self.market, self.fill)
-        equity = equal_weight_path(
-            self.market, tape, *self.validation, replace(self.trading.uncapped, whole_shares=False)
-        ).equity
-        return simple_returns(equity.numpy())
+        """Return [n] validation returns of the anchor, restored when agents decide, at the task's costs."""
+
+        def decide(k: int, row: int, _seen: Account) -> Tensor | None:
+            return None if k % self.trading.hold else self.anchor[row]
+
+        terms = replace(self.trading.uncapped, whole_shares=False)
+        return simple_returns(simulate(self.tape, *self.validation, decide, terms).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
         """Return the task as an ensemble needs it: features and their scaling, terms, windows, and the hash of the data."""
@@ -279,7 +287,7 @@ def make_stock_task(
     names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
         raise InputError("no name is both a member and priced up to the end of validation")
-    return StockTask(
+    task = StockTask(
         market=known.select(names),
         trading=trading,
         fill=fill,
@@ -288,6 +296,8 @@ def make_stock_task(
         validation=validation_rows,
         device=device,
     )
+    anchor_weights(task.tape, trading.anchor)  # refused before anything is trained
+    return task
 
 
 def require_known(settings: Iterable[str]) -> None:

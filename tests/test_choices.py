@@ -128,7 +128,7 @@ def of_names(members, monkeypatch):
         made.every = every
         order = [policy.names.weight for policy in made._policies]
 
-        def hold(policy, trading, row, among, state, price, equity):
+        def hold(policy, *inputs):
             return torch.eye(2, dtype=torch.float64)[int(torch.equal(policy.names.weight, order[1]))]
 
         monkeypatch.setattr(module, "greedy_weights", hold)

@@ -24,19 +24,22 @@ def greedy_weights(
     state: Tensor,
     price: Tensor,
     equity: float,
+    anchor: Tensor | None = None,
 ) -> Tensor:
     """Return target weights [N] float64 of one account on one day.
 
     `policy` is a `MarketPolicy`; features [N, F] are scaled; among [N] are the names that may be held; state [N + 1] the
-    weights held and cash. Only the 'shares' action reads price [N], as traded and 0 where there is no bar, and equity. A
-    strategy decides weights, so share orders become the weights that they would lead to at the decision's prices. Where
-    the fill price has moved since, trades differ a little from those orders, on validation as in a backtest.
+    weights held and cash; `anchor` [N] float64 is what a tilt is taken around, None for equal weight. Only the 'shares'
+    action reads price [N], as traded and 0 where there is no bar, and equity. A strategy decides weights, so share orders
+    become the weights that they would lead to at the decision's prices. Where the fill price has moved since, trades
+    differ a little from those orders, on validation as in a backtest.
     """
-    mean, _ = policy(policy.encode(features[None], among[None]), state[None, None])
+    code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
+    mean, _ = policy(code, state[None, None])
     action = mean[0, 0]
     if trading.action == "shares":
         return _after_orders(action, among, state, price, equity, trading.hmax)
-    return target_weights(action, among, trading.action, trading.tilt)
+    return target_weights(action, among, trading.action, trading.tilt, anchor)
 
 
 def _after_orders(action: Tensor, among: Tensor, state: Tensor, price: Tensor, equity: float, hmax: int) -> Tensor:

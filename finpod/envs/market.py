@@ -20,9 +20,10 @@ from torch import Tensor
 from finpod.envs.step import GradientStep, Observation, Step
 from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
+from finpod.market.anchors import ANCHORS, EQUAL, anchor_weights
 from finpod.market.tape import Account, Tape
 from finpod.seeds import require_seed, torch_seed
-from finpod.simulation import Terms, equal_weight_phases
+from finpod.simulation import Terms, phases
 
 ACTIONS = ("tilt", "softmax", "shares")
 REWARDS = ("log", "value")
@@ -39,9 +40,11 @@ class TradingConfig(Terms):
     start_groups: int | None = None
     """G, groups of accounts that share their days, a divisor of num_envs; None gives each account its own start day."""
     action: str = "tilt"
-    """'tilt' around equal weight, 'softmax' over names and cash, or 'shares' to buy and sell, as published."""
+    """'tilt' around the anchor, 'softmax' over names and cash, or 'shares' to buy and sell, as published."""
     tilt: float = 1.0
-    """k of w ~ exp(k tanh z); 1 holds about 60 effective names of 100."""
+    """k of w ~ a exp(k tanh z), a being the anchor; 1 holds about 60 effective names of 100 around equal weight."""
+    anchor: str = EQUAL
+    """Name in `finpod.market.anchors.ANCHORS` of what a tilt is taken around; agents have to beat it, whatever the action."""
     hmax: int = 100
     """Largest order of the 'shares' action in shares as traded, per name and step."""
     hold: int = 5
@@ -57,14 +60,9 @@ class TradingConfig(Terms):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, otherwise in (
-            ("num_envs", ""),
-            ("hold", ""),
-            ("hmax", ""),
-            ("start_groups", ", or None for a start day of each account's own"),
-            ("horizon", ", or None for the end of the data"),
-        ):
-            value = getattr(self, name)
+        none = {"start_groups": "a start day of each account's own", "horizon": "the end of the data"}
+        for name in ("num_envs", "hold", "hmax", *none):
+            value, otherwise = getattr(self, name), f", or None for {none[name]}" if name in none else ""
             if not (otherwise and value is None) and not (isinstance(value, Integral) and int(value) >= 1):
                 raise InputError(f"{name} is {value}; it must be a whole number from 1 on{otherwise}", argument=name)
         if self.num_envs % self.groups:
@@ -72,16 +70,14 @@ class TradingConfig(Terms):
                 f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
                 argument="start_groups",
             )
-        for name, choices in (("action", ACTIONS), ("reward", REWARDS)):
+        for name, choices in (("action", ACTIONS), ("reward", REWARDS), ("anchor", ANCHORS)):
             if getattr(self, name) not in choices:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
-        if self.action == "shares" and not (self.max_weight is None and self.max_turnover is None):
+        if self.action == "shares" and (self.max_weight or self.max_turnover):
             raise InputError(
-                "max_weight and max_turnover are caps on target weights, and action 'shares' has none; choose 'tilt' or "
-                "'softmax', or leave the caps out",
-                argument="action",
+                "caps are on weights, and action 'shares' has none; choose 'tilt' or 'softmax'", argument="action"
             )
         for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
             if not low < getattr(self, name) < high:
@@ -93,6 +89,11 @@ class TradingConfig(Terms):
     def groups(self) -> int:
         """G."""
         return self.start_groups or self.num_envs
+
+    @property
+    def around(self) -> bool:
+        """Whether actions are taken around another anchor than equal weight."""
+        return self.action == "tilt" and self.anchor != EQUAL
 
     @property
     def undifferentiable(self) -> str | None:
@@ -126,6 +127,7 @@ class MarketEnv:
         self.device = tape.mark.device
         self.groups, self.differentiable = config.groups, config.undifferentiable is None
         self._shape = (config.groups, config.num_envs // config.groups)
+        self.anchor = anchor_weights(tape, config.anchor)
         self._any_delisted = tape.delisted.any(-1).cpu()
         tape.impact_for(config.costs)  # measured, or refused, before the first step
         self._generator = torch.Generator().manual_seed(torch_seed(require_seed(seed)))
@@ -193,8 +195,9 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity of `equal_weight_phases` from row `first` on; on the host, as days are."""
-        return equal_weight_phases(self.tape, self.first, self.last, self.config.hold, self.config.uncapped).cpu()
+        """[n + 1, hold] equity of `phases` of the anchor from row `first` on; on the host, as days are."""
+        config = self.config
+        return phases(self.tape, self.anchor, self.first, self.last, config.hold, config.uncapped).cpu()
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
         """The step; what was dealt [G, M], in currency; and the equity [G, M] it led to, before any reset."""
@@ -276,8 +279,9 @@ class MarketEnv:
         return torch.randint(self.first, latest + 1, (count,), generator=self._generator)
 
     def _weights(self, action: Tensor, rows: Tensor, account: Account) -> Tensor:
-        config = self.config
-        weights = target_weights(action, self.among(rows - self.tape.lag), config.action, config.tilt)
+        config, seen = self.config, rows - self.tape.lag
+        anchor = self.anchor[seen] if config.around else None
+        weights = target_weights(action, self.among(seen), config.action, config.tilt, anchor)
         return self.tape.within(weights, account, rows, config.max_weight, config.max_turnover)
 
     def _trade(

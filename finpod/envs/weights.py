@@ -9,11 +9,12 @@ from finpod.market.ledger import times
 from finpod.market.tape import Account
 
 
-def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0) -> Tensor:
+def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
     """Weights [..., N] float64 out of actions, zero outside `among` [..., N] (members with a bar).
 
-    'tilt': w ~ exp(k tanh z) for z [..., N], fully invested, z = 0 being equal weight. 'softmax': logits [..., N + 1],
-    the last for cash. All cash where `among` is empty. The exponentials are float32, their sum and quotient float64; of
+    'tilt': w ~ a exp(k tanh z) for z [..., N], where a is the `anchor` [..., N], zero outside `among`, and w has its sum,
+    so that z = 0 is the anchor itself; None is equal weight, fully invested. 'softmax': logits [..., N + 1], the last for
+    cash; it has no anchor. All cash where `among` is empty. The exponentials are float32, their sum and quotient float64; of
     float64 actions that require a gradient all is float64.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
@@ -24,6 +25,9 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0) 
         bets, cash = (bets[..., :-1] * among).double(), bets[..., -1:].double()
     else:
         bets, cash = times(action.tanh(), tilt).exp_().mul(among).double(), among.new_zeros(())
+        if anchor is not None:
+            bets = bets * anchor
+            return bets * (anchor.sum(-1, keepdim=True) / bets.sum(-1, keepdim=True).clamp(min=1e-300))
     total = bets.sum(-1, keepdim=True) + cash
     total = total + (total == 0)
     return bets / total if bets.requires_grad else bets.div_(total)

@@ -86,9 +86,9 @@ class Tape:
         unseen = UNSEEN**2 * MONTH / month
         squares = (close / delay(close, 1) - 1).square().nan_to_num(nan=unseen)
         dollars = close * self.volume
-        dealt = _over_rows(dollars.nan_to_num(nan=0.0), month, 0.0)
-        days = _over_rows(dollars.isfinite().double(), month, 0.0)
-        impact = (_over_rows(squares, month, unseen) * days / dealt).sqrt()
+        dealt = over_rows(dollars.nan_to_num(nan=0.0), month, 0.0)
+        days = over_rows(dollars.isfinite().double(), month, 0.0)
+        impact = (over_rows(squares, month, unseen) * days / dealt).sqrt()
         known = dealt > 0
         worst = impact.where(known & self.member, -math.inf).amax(-1, keepdim=True)
         return impact.where(known, worst.where(worst >= 0, math.nan))
@@ -208,6 +208,6 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
     )
 
 
-def _over_rows(table: Tensor, rows: int, before: float) -> Tensor:
+def over_rows(table: Tensor, rows: int, before: float) -> Tensor:
     """[T, N] mean of the last `rows` rows; those before the first count as `before`."""
     return rolling_mean(torch.cat([table.new_full((rows, table.shape[1]), before), table]), rows)[rows:]

@@ -115,6 +115,8 @@ class Code(NamedTuple):
     """[D, 1 + SUMMARY] value of the day, and coefficients of the account's figures."""
     among: Tensor
     """[D, N] bool: names that a decision of the day may hold."""
+    anchor: Tensor | None = None
+    """[D, N] what a tilt is taken around; None for equal weight."""
 
 
 class AccountPolicy(Policy):
@@ -132,14 +134,17 @@ class AccountPolicy(Policy):
             among = torch.cat([among, torch.ones_like(among[..., :1])], -1)
         return among.unsqueeze(-2)
 
-    def _as_action(self, held: Tensor, among: Tensor) -> Tensor:
+    def _as_action(self, held: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
         """The action [..., M, N] that holds what is held: log weights about their mean over the day's names, 0 without any.
 
-        For a tilt these are taken back through w ~ exp(k tanh z), as far as |tanh z| < 0.99; weights below a tenth of
-        equal weight count as that.
+        Weights count as multiples of the anchor, equal weight if it is None; those below a tenth of it as that. For a tilt
+        they are taken back through w ~ a exp(k tanh z), as far as |tanh z| < 0.99.
         """
+        if anchor is not None:
+            among = among & (anchor > 0)
         count = among.sum(-1, keepdim=True).clamp(min=1)
-        logs = (held * count + 0.1).log() * among
+        parts = count if anchor is None else anchor.sum(-1, keepdim=True) / anchor.where(among, 1.0)
+        logs = (held * parts + 0.1).log() * among
         logs = (logs - logs.sum(-1, keepdim=True) / count) * among
         if self.spec.action == "softmax":
             return logs
@@ -172,21 +177,22 @@ class MarketPolicy(AccountPolicy):
         for parameter in (*self.out.parameters(), *self.day.parameters()):
             nn.init.zeros_(parameter)
 
-    def encode(self, values: Tensor, among: Tensor) -> Code:
-        """Return the code of days: features [..., N, F] float32 and the names that may be held [..., N]."""
+    def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
+        """Return the code of days: features [..., N, F] float32, the names that may be held and the anchor [..., N]."""
         share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
         hidden = nn.functional.relu(self.names(values))
         mean = torch.einsum("...nh,...n->...h", hidden, share).unsqueeze(-2)
         hidden = nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
         score, inertia = self.out(hidden).unbind(-1)
         day = self.day(torch.einsum("...nh,...n->...h", hidden, share))
-        return Code(score, inertia, day[..., :1], day[..., 1:], among)
+        return Code(score, inertia, day[..., :1], day[..., 1:], among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
         """Mean action [..., M, A] and value [..., M] of M accounts a day, out of a code [..., N] and states [..., M, N + 1]."""
         held, cash = state[..., :-1], state[..., -1:]
         among = code.among.unsqueeze(-2)
-        mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._as_action(held, among)
+        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
+        mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._as_action(held, among, anchor)
         if self.spec.action == "softmax":
             mean = torch.cat([mean, code.cash.unsqueeze(-2).expand_as(cash)], -1)
         account = self.summary(self.summarise(code, state))

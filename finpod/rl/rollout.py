@@ -39,7 +39,10 @@ class Rollout(NamedTuple):
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
     """Return the policy's code of the table rows `row` [...]; None without a table."""
-    return None if table is None else policy.encode(table.values[row], table.among[row])
+    if table is None:
+        return None
+    around = () if table.anchor is None else (table.anchor[row],)
+    return policy.encode(table.values[row], table.among[row], *around)
 
 
 def of_groups(row: Tensor | None, groups: int) -> Tensor | None:

@@ -46,12 +46,14 @@ class Scores(NamedTuple):
     """[D, 1] logit of cash."""
     among: Tensor
     """[D, N] bool: names that a decision of the day may hold."""
+    anchor: Tensor | None = None
+    """[D, N] what a tilt is taken around; None for equal weight."""
 
 
 class ScorerPolicy(AccountPolicy):
     """Action z = (1 - keep) * score + keep * (what is held, as an action), keep being a sigmoid of the day's mean features.
 
-    The output layers are zero at the start: an untrained policy goes half the way to equal weight (softmax: to equal
+    The output layers are zero at the start: an untrained policy goes half the way to the anchor (softmax: to equal
     parts of all names and cash) at every decision.
     """
 
@@ -74,8 +76,8 @@ class ScorerPolicy(AccountPolicy):
         for parameter in (*self.out.parameters(), *self.day.parameters()):
             nn.init.zeros_(parameter)
 
-    def encode(self, values: Tensor, among: Tensor) -> Scores:
-        """Return the scores of days: features [..., N, F] float32 and the names that may be held [..., N]."""
+    def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Scores:
+        """Return the scores of days: features [..., N, F] float32, the names that may be held and the anchor [..., N]."""
         share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
 
         def mean(table: Tensor) -> Tensor:
@@ -88,12 +90,13 @@ class ScorerPolicy(AccountPolicy):
         average = mean(values)
         score = self.out(values - average.unsqueeze(-2)).squeeze(-1)
         keep, cash = self.day(average).split(1, -1)
-        return Scores(score, MOST_KEPT * keep.sigmoid(), cash, among)
+        return Scores(score, MOST_KEPT * keep.sigmoid(), cash, among, anchor)
 
     def forward(self, code: Scores, state: Tensor) -> tuple[Tensor, Tensor]:
         """Action [..., M, A] of M accounts a day, out of a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
         held, cash, keep = state[..., :-1], state[..., -1:], code.keep.unsqueeze(-2)
-        kept = self._as_action(held, code.among.unsqueeze(-2))
+        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
+        kept = self._as_action(held, code.among.unsqueeze(-2), anchor)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * kept
         if self.spec.action == "softmax":
             action = torch.cat([action, code.cash.unsqueeze(-2).expand_as(cash)], -1)

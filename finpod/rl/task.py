@@ -43,6 +43,9 @@ class Table(NamedTuple):
     """[T, N, F] float32: F features of N entries, such as stocks, on T rows, such as days."""
     among: Tensor
     """[T, N] bool: entries that a decision on this row may use."""
+    anchor: Tensor | None = None
+    """[T, N] float32 what actions are taken around, zero outside `among`; None if that is the same for all entries. A policy's
+    `encode` is given its rows as a third argument where it is not None."""
 
 
 class Score(NamedTuple):

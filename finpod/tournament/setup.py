@@ -238,6 +238,8 @@ LACKING: dict[str, Any] = {
     },
 }
 """What a header means that lacks these entries. Logs of stock agents were written without them."""
+LACKING_TERMS: dict[str, Any] = {"anchor": "equal-weight"}
+"""The same of the entry `trading` of a task."""
 
 
 def completed(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,6 +247,9 @@ def completed(header: Mapping[str, Any]) -> dict[str, Any]:
     space = {**LACKING["space"], "subsets": {"features": header.get("task", {}).get("features", [])}}
     whole = {**LACKING, "space": space, **header}
     kind = LEARNERS[whole["learner"]].Config
+    if "trading" in whole.get("task", {}):
+        trading = {**LACKING_TERMS, **whole["task"]["trading"]}
+        whole["task"] = {**whole["task"], "trading": trading}
     return whole | {"config": asdict(kind(**whole["config"]))}
 
 

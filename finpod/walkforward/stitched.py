@@ -60,9 +60,8 @@ class WalkForward(Strategy):
         self._check()
         self.trained_until = agents[0].trained_until
         self.trials = sum(agent.trials for agent in agents)
-        self.every, self.max_weight, self.max_turnover = (
-            getattr(agents[0], name) for name in ("every", "max_weight", "max_turnover")
-        )
+        for trait in ("every", "max_weight", "max_turnover", "anchor"):
+            setattr(self, trait, getattr(agents[0], trait))
         self.features = getattr(agents[0], "features", None)
         self.windows = {
             f"{what} {i + 1:0{len(str(len(segments)))}}": getattr(segment, what)

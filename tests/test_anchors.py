@@ -1,0 +1,161 @@
+"""Anchors: what a tilt is taken around, and what agents have to beat."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_agents import CONFIG, VALIDATION, make_pod, make_setup, tiny_train
+from made_markets import make_market, random_market
+from made_saved import SAVED
+
+import finpod
+from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.weights import target_weights
+from finpod.errors import CheckpointError, InputError
+from finpod.market.anchors import ANCHORS, anchor_of_view, anchor_weights
+from finpod.market.tape import build_tape
+from finpod.rl.policy import MarketPolicy, PolicySpec
+from finpod.rl.scorers import ScorerPolicy, ScorerSpec
+from finpod.simulation import simulate
+from finpod.strategy import MarketView
+from finpod.tasks import make_stock_task, trading_of
+from finpod.tournament.pod import Pod, judge
+from finpod.tournament.setup import completed
+
+AROUND = "dollar-volume"
+
+
+def traded_market(days=110, seed=0, **changes):
+    """A random market with volumes, some of them missing."""
+    market = random_market(days, seed=seed, **changes)
+    random = np.random.default_rng(seed)
+    volume = random.lognormal(10, 1, market.shape[1]) * random.lognormal(0, 0.3, market.shape)
+    volume[random.random(market.shape) < 0.05] = np.nan
+    return replace(market, volume=np.where(market.has_bar, volume, np.nan))
+
+
+@pytest.fixture(scope="module")
+def market():
+    return traded_market()
+
+
+def test_dollar_volume_is_the_root_of_the_mean_over_63_sessions():
+    """B deals in 4 times the dollars of A: 2/3 of the weight. C has no known volume and counts as A does."""
+    close = np.full((70, 3), 10.0)
+    volume = np.tile([100.0, 400.0, np.nan], (70, 1))
+    volume[:3, :2] = 1e9  # before the 63 sessions that end at row 65
+    weights = anchor_weights(build_tape(make_market(close, volume=volume)), AROUND)
+    assert weights[65].tolist() == pytest.approx([0.25, 0.5, 0.25])
+    assert weights[0].tolist() == pytest.approx([1 / 3] * 3)
+    assert weights.sum(-1).tolist() == pytest.approx([1] * 70)
+
+
+def test_an_anchor_knows_nothing_of_later_rows_and_holds_members_with_a_bar_alone(market):
+    whole = anchor_weights(build_tape(market), AROUND)
+    assert not whole[torch.tensor(~(market.member & market.has_bar))].any()
+    for stop in (3, 50, 90):
+        cut = anchor_weights(build_tape(market.rows(0, stop)), AROUND)
+        assert torch.equal(cut, whole[:stop])
+        view = MarketView(market, stop)
+        assert torch.equal(anchor_of_view(view, AROUND), whole[stop])
+        assert torch.equal(anchor_of_view(view, "equal-weight"), anchor_weights(build_tape(market))[stop])
+
+
+def test_a_market_without_volumes_refuses_dollar_volume_in_one_line(market):
+    bare, unknown = random_market(110), replace(market, volume=np.full(market.shape, np.nan))
+    for poor in (bare, unknown):
+        with pytest.raises(InputError, match="'dollar-volume' needs volumes, and these data have none") as raised:
+            anchor_weights(build_tape(poor), AROUND)
+        assert raised.value.argument == "anchor"
+    days = bare.dates
+    with pytest.raises(InputError, match="needs volumes"):
+        make_stock_task(bare, (days[25], days[80]), (days[81], days[100]), trading_of(anchor=AROUND))
+    with pytest.raises(InputError, match="anchor is 'size'; choose one of equal-weight, dollar-volume"):
+        TradingConfig(anchor="size")
+    with pytest.raises(InputError, match="unknown anchor 'dollar-volum'; did you mean"):
+        anchor_weights(build_tape(bare), "dollar-volum")
+
+
+def test_a_tilt_is_taken_around_the_anchor_and_keeps_its_sum():
+    among = torch.tensor([True, True, True, False])
+    anchor = torch.tensor([0.1, 0.2, 0.5, 0.0], dtype=torch.float64)
+    assert torch.equal(target_weights(torch.zeros(4), among, "tilt", 2.0, anchor), anchor)
+    tilted = target_weights(torch.tensor([1e9, 0.0, -1e9, 1e9]), among, "tilt", 2.0, anchor)
+    assert float(tilted.sum()) == pytest.approx(0.8)
+    assert (tilted[0] / tilted[1]).item() == pytest.approx(0.5 * np.exp(2), rel=1e-6)
+    action, equal = torch.randn(7, 4), among / among.sum().double()
+    around = target_weights(action, among, "tilt", 1.0, equal)
+    torch.testing.assert_close(around, target_weights(action, among, "tilt"), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("made", [MarketPolicy(PolicySpec(features=1)), ScorerPolicy(ScorerSpec(features=1))], ids=type)
+def test_what_is_held_is_read_back_as_the_action_around_the_anchor(made):
+    among = torch.tensor([True, True, True, False, True])
+    anchor = torch.tensor([0.4, 0.1, 0.3, 0.0, 0.2], dtype=torch.float64)
+    action = torch.tensor([0.3, -0.2, 0.1, 0.0, -0.2])
+    held = target_weights(action, among, "tilt", 1.0, anchor).float()
+    kept = made._as_action(held, among, anchor.float())
+    again = target_weights(kept, among, "tilt", 1.0, anchor)
+    assert (again.log() - held.log())[
+        among
+    ].abs().max() < 0.05  # a tenth of the anchor is added, which bends it a little
+    equal = among / among.sum().float()
+    torch.testing.assert_close(made._as_action(held, among, equal), made._as_action(held, among), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_an_untrained_agent_is_the_anchor_and_so_is_its_baseline(market, fill):
+    setup = make_setup(market, hold=3, fill=fill, anchor=AROUND)
+    task, pod = setup.task, Pod(setup, make_pod(market).settings)
+    score = judge(setup, pod.settings, pod.checkpoint())
+    np.testing.assert_allclose(score.returns, task.baseline(), rtol=0, atol=1e-12)
+    weights, tape = anchor_weights(task.tape, AROUND), task.tape
+
+    def decide(step, row, _account):
+        return weights[row] if step % 3 == 0 else None
+
+    path = simulate(tape, *VALIDATION, decide, task.trading)
+    equity = path.equity.numpy()
+    np.testing.assert_allclose(task.baseline(), equity[1:] / equity[:-1] - 1, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_a_step_with_a_gradient_is_set_beside_the_anchor(market, fill):
+    config = TradingConfig(num_envs=2, hold=3, horizon=None, random_start=False, anchor=AROUND)
+    env = MarketEnv(build_tape(market, fill), 5, 60, config)
+    taken = [env.step(torch.zeros(2, 5), grad=True) for _ in range(5)]
+    for step in taken[1:]:  # in the first the baseline has been invested before, or pays to be so too
+        torch.testing.assert_close(step.net, step.baseline, rtol=0, atol=1e-3)
+    assert taken[0].baseline[0] == pytest.approx(float(taken[0].net[0]), abs=1e-12)
+    moved = env.step(torch.randn(2, 5, requires_grad=True), grad=True)
+    assert moved.net.requires_grad
+
+
+def test_an_ensemble_keeps_its_anchor_and_decides_as_on_validation(market, tmp_path):
+    made = tiny_train(market, tmp_path / "around", anchor=AROUND, features=("return_5",), keep=1, agents=1)
+    agent = finpod.load_strategy(tmp_path / "around")
+    assert (agent.anchor, agent.trading.anchor, made.anchor) == (AROUND, AROUND, AROUND)
+    days = market.dates[list(VALIDATION)]
+    result = finpod.backtest(agent, market, start=days[0], end=days[1], allow_in_sample=True, examine=False)
+    chosen = next(line for line in agent.log if line["score"] == agent.scores[0])
+    np.testing.assert_allclose(result.returns, chosen["returns"], rtol=0, atol=1e-9)
+    bare = replace(market, volume=None)
+    with pytest.raises(CheckpointError, match=r"around an anchor that it cannot have here: .* needs volumes"):
+        finpod.backtest(agent, bare, start=market.dates[101])
+
+
+def test_apg_and_ppo_learn_around_an_anchor(market, tmp_path):
+    for learner, changes in (("ppo", {}), ("apg", {"config": None, "start_groups": None})):
+        made = tiny_train(market, tmp_path / learner, learner=learner, anchor=AROUND, features=("return_5",), **changes)
+        held = made.members[0].policy()
+        assert made.anchor == AROUND
+        assert any(parameter.abs().sum() > 0 for parameter in held.out.parameters())
+
+
+def test_agents_and_logs_without_an_anchor_are_of_equal_weight():
+    assert finpod.load_strategy(SAVED / "ensemble").anchor == "equal-weight"
+    header = {"task": {"features": [], "trading": {"hold": 5}}, "learner": "ppo", "config": vars(CONFIG)}
+    assert completed(header)["task"]["trading"] == {"hold": 5, "anchor": "equal-weight"}
+    assert list(ANCHORS) == ["equal-weight", AROUND]
+    assert finpod.Strategy.anchor in ANCHORS
