@@ -14,7 +14,7 @@ from finpod.market.tape import build_tape
 from finpod.seeds import require_seed, torch_seed
 from finpod.significance import intervals
 from finpod.simulation import Terms, Window, simulate
-from finpod.simulator import shuffled
+from finpod.simulator import resampled
 from finpod.strategy import EqualWeight
 from finpod.tournament.setup import Plan
 
@@ -56,7 +56,7 @@ DRAWS = {
     "reset": days_after_reset,
     "single environment": day_of_one,
     "simulate_market": lambda seed: simulate_market(names=3, days=30, seed=seed).close.tolist(),
-    "shuffled": lambda seed: shuffled(MARKET, seed=seed).close.tolist(),
+    "resampled": lambda seed: resampled(MARKET, seed=seed).close.tolist(),
     "bootstrap": lambda seed: intervals(np.linspace(-0.01, 0.02, 50), {}, resamples=20, seed=seed),
     "random portfolios": lambda seed: draw_fan(seed).to_numpy().tolist(),
     "audit": lambda seed: finpod.audit(EqualWeight(), MARKET, days=3, seed=seed).days,

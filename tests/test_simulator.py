@@ -4,29 +4,33 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+import finpod
+from finpod.bench.calibrate import net_ratios, played
 from finpod.errors import InputError
 from finpod.market.data import MarketData
-from finpod.simulator import LOOKBACK, shuffled, simulate_market
+from finpod.simulator import CALIBRATED, HOLD, Oracle, draw, resampled, returns_of, simulate_market
 from finpod.strategy import MarketView
 
 
-def measured_signal(market):
-    """Correlation of the z-scored five-day past return with the next day's residual of a market regression."""
+def measured_signal(market, lookback=5):
+    """Correlation of the z-scored past return with the next day's residual of a market regression."""
     returns = market.close[1:] / market.close[:-1] - 1
     index = returns.mean(axis=1)
     centred = index - index.mean()
     beta = centred @ returns / (centred @ centred)
     residual = returns - returns.mean(axis=0) - np.outer(centred, beta)
-    past = market.close[LOOKBACK:-1] / market.close[: -LOOKBACK - 1]
+    past = market.close[lookback:-1] / market.close[: -lookback - 1]
     z = (past - past.mean(axis=1, keepdims=True)) / past.std(axis=1, keepdims=True)
-    return float(np.corrcoef(z.ravel(), residual[LOOKBACK:].ravel())[0, 1])
+    return float(np.corrcoef(z.ravel(), residual[lookback:].ravel())[0, 1])
 
 
-@pytest.mark.parametrize("signal", [0.0, 0.1, 0.3, -0.2])
-def test_the_signal_is_as_strong_as_asked_for(signal):
-    market = simulate_market(names=100, days=1500, signal=signal, seed=1)
+@pytest.mark.parametrize(
+    ("signal", "lookback", "reversal"), [(0.0, 5, False), (0.3, 5, False), (0.1, 21, False), (0.1, 63, True)]
+)
+def test_the_signal_is_as_strong_as_asked_for(signal, lookback, reversal):
+    market = simulate_market(names=100, days=1500, signal=signal, lookback=lookback, reversal=reversal, seed=1)
     # 150,000 pairs: the sampling error is 0.0026; the residual of 100 names inflates a correlation by half a percent
-    assert measured_signal(market) == pytest.approx(signal, abs=0.01)
+    assert measured_signal(market, lookback) == pytest.approx(-signal if reversal else signal, abs=0.01)
 
 
 def test_the_market_is_the_same_for_the_same_seed_and_another_for_another():
@@ -56,76 +60,148 @@ def test_it_is_labelled_as_simulated():
     assert market.title == "simulated market: 4 names, 30 days, a planted signal of 0.1, seed 7"
     assert market.benchmark == "simulated equal-weight index"
     assert json.loads(json.dumps(dict(market.manifest))) == market.manifest
-    assert "no signal" in simulate_market(names=4, days=30, signal=0).title
+    assert "no signal" in simulate_market(names=4, days=30, net_ratio=0).title
+    assert (
+        "a planted signal of -0.1 over 21 days" in simulate_market(names=4, days=30, lookback=21, reversal=True).title
+    )
 
 
-def next_day_returns(strategy, market):
-    """Cost-free return of each decision over the next session, and that of equal weight."""
-    returns = market.close[1:] / market.close[:-1] - 1
-    weights = np.array([strategy.decide(MarketView(market, row)) for row in range(len(market.dates) - 1)])
-    return (weights * returns).sum(axis=1), returns.mean(axis=1)
+@pytest.mark.parametrize(("lookback", "sign"), CALIBRATED)
+def test_the_informed_rule_earns_its_net_ratio_on_markets_of_other_seeds(lookback, sign):
+    for ratio in (0.5, 2.0):
+        market = simulate_market(days=30, net_ratio=ratio, lookback=lookback, reversal=sign < 0)
+        found = played(market.signal, lookback, [market.oracle.keep], 1000, 50)
+        assert found.mean() == pytest.approx(ratio, abs=4 * 0.32 / 50**0.5)
+        assert found.std() == pytest.approx(0.32, abs=0.15)  # 1 / sqrt(10 years)
 
 
-def test_the_oracle_earns_what_its_weights_imply():
-    market = simulate_market(names=20, days=2500, signal=0.1, seed=0)
-    own, equal = next_day_returns(market.oracle, market)
-    excess = own - equal
-    # half the names carry e^2 times the weight: the spread of z between the halves, about 1.6, times tanh(1) / 2
-    expected = 0.1 * 0.015 * 1.6 * np.tanh(1.0) / 2
-    assert excess.mean() == pytest.approx(expected, rel=0.4)
-    assert excess.mean() / excess.std() * np.sqrt(len(excess)) > 4
+def test_a_net_ratio_holds_for_more_names():
+    signal = simulate_market(names=50, days=30, net_ratio=1.5).signal
+    assert signal < simulate_market(names=20, days=30, net_ratio=1.5).signal
+    found = played(signal, 5, [Oracle(signal).keep], 1001, 50, names=50)
+    assert found.mean() == pytest.approx(1.5, abs=4 * 0.32 / 50**0.5)
 
 
-def test_the_oracle_stays_within_the_action_family():
-    market = simulate_market(names=6, days=30, signal=0.2)
-    weights = market.oracle.decide(MarketView(market, 20))
-    assert weights.sum() == pytest.approx(1.0)
-    strength = market.close[20] / market.close[15]
-    assert weights.max() / weights.min() == pytest.approx(np.exp(2))
-    assert_array_equal(weights > 1 / 6, strength > np.median(strength))
-    assert_allclose(market.oracle.decide(MarketView(market, 3)), 1 / 6)
-    reverse = simulate_market(names=6, days=30, signal=-0.2)
-    strength = reverse.close[20] / reverse.close[15]
-    assert_array_equal(reverse.oracle.decide(MarketView(reverse, 20)) > 1 / 6, strength < np.median(strength))
-    none = simulate_market(names=6, days=30, signal=0.0)
-    assert_allclose(none.oracle.decide(MarketView(none, 20)), 1 / 6)
+@pytest.mark.parametrize(("lookback", "reversal"), [(5, False), (21, True)])
+def test_the_ratio_of_the_calibration_is_that_of_a_backtest(lookback, reversal):
+    class Even(finpod.Strategy):
+        every = HOLD
+
+        def decide(self, view):
+            return np.full(20, 1 / 20)
+
+    market = simulate_market(days=400, net_ratio=2, lookback=lookback, reversal=reversal, seed=3)
+    own, even = (
+        finpod.backtest(rule, market, start=market.dates[lookback]).returns.to_numpy()
+        for rule in (market.oracle, Even())
+    )
+    count = (399 - lookback) // HOLD * HOLD  # whole holding periods
+    active = (own - even)[:count]
+    returns = np.vstack([np.zeros(20), market.close[1:] / market.close[:-1] - 1])[: lookback + count + 1, None]
+    sign = -1 if reversal else 1
+    expected = net_ratios(returns, lookback, sign, [market.oracle.keep])[0, 0]
+    assert active.mean() / active.std(ddof=1) * 252**0.5 == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_oracle_tilts_and_keeps_a_part():
+    market = simulate_market(names=6, days=30, signal=0.05)
+    oracle, held = market.oracle, np.array([0.5, 0.5, 0, 0, 0, 0])
+    wanted, moved = oracle.decide(MarketView(market, 20)), oracle.decide(MarketView(market, 20, held=held))
+    assert wanted.sum() == pytest.approx(1.0)
+    assert 0 < oracle.keep < 1
+    assert_allclose(moved, oracle.keep * held + (1 - oracle.keep) * wanted)
+    assert_allclose(oracle.decide(MarketView(market, 3)), 1 / 6)
+    strength = market.close[20] / market.close[15:20].mean(axis=0)
+    assert np.corrcoef(wanted, strength)[0, 1] > 0.5
+    assert np.corrcoef(Oracle(-0.05).decide(MarketView(market, 20)), strength)[0, 1] < -0.5
+    assert_allclose(Oracle(0.0).decide(MarketView(market, 20)), 1 / 6)
 
 
 def test_slices_keep_the_oracle():
-    market = simulate_market(names=4, days=60, signal=0.3)
-    assert market.rows(30, 60).signal == 0.3
+    market = simulate_market(names=4, days=60, signal=0.3, lookback=21)
+    assert market.rows(30, 60).oracle.signal == 0.3
+    assert market.rows(30, 60).oracle.lookback == 21
     assert isinstance(market.benchmark_market(), MarketData)
 
 
-def test_shuffling_keeps_the_days_and_destroys_the_signal():
-    market = simulate_market(names=50, days=1500, signal=0.3, seed=5)
-    mixed = shuffled(market, seed=1)
-    before, after = (m.close[1:] / m.close[:-1] - 1 for m in (market, mixed))
-    order = np.argsort(before[:, 0]), np.argsort(after[:, 0])
-    assert_allclose(after[order[1]], before[order[0]], atol=1e-12)  # whole days, all names together
-    assert not np.allclose(after, before)
-    benchmark = mixed.benchmark_close[1:] / mixed.benchmark_close[:-1] - 1
-    assert_allclose(benchmark, after.mean(axis=1), atol=1e-12)
-    assert_allclose(mixed.open[1:], mixed.close[:-1], rtol=1e-12)
-    assert (mixed.high >= mixed.close * (1 - 1e-12)).all()
-    assert_array_equal(np.sort(mixed.volume, axis=0), np.sort(market.volume, axis=0))
-    assert measured_signal(market) > 0.25
-    assert abs(measured_signal(mixed)) < 0.015
-    assert mixed.signal == 0
+def pooled_ratio(active):
+    """Yearly information ratio of active returns [T, M], and its standard error."""
+    return active.mean() / active.std() * 252**0.5, (252 / active.size) ** 0.5
+
+
+def test_a_tilt_to_beta_earns_the_premium_and_nothing_without_it():
+    draws = draw(np.random.default_rng(4), 20, 1000, (200,))
+    for premium, expected in ((0.0, 0.0), (1.0, 0.23)):
+        returns = returns_of(draws, 0.0, 5, premium)[1:]
+        weights = draws.beta / draws.beta.sum(axis=-1, keepdims=True)
+        ratio, error = pooled_ratio((returns * weights).sum(-1) - returns.mean(-1))
+        assert ratio == pytest.approx(expected, abs=4 * error)
+
+
+REAL = simulate_market(names=30, days=900, signal=0.2, beta_premium=3.0, seed=5)
+"""Stands for real days: names have means and volatilities of their own, and what a day did tells of the next."""
+
+
+def test_resampled_days_are_real_ones_with_equal_means():
+    mixed = resampled(REAL, days=700, seed=1)
+    assert mixed.shape == (700, 30)
+    before, after = (m.close[1:] / m.close[:-1] - 1 for m in (REAL, mixed))
+    centred = before - before.mean(axis=0) + before.mean()
+    nearest = np.abs(after[:, None, 0] - centred[None, :, 0]).argmin(axis=1)
+    assert len(set(nearest)) < 600  # with replacement
+    assert_allclose(after, centred[nearest], atol=1e-12)
+    assert_allclose((mixed.open / mixed.close)[1:], (REAL.open / REAL.close)[1:][nearest], rtol=1e-9)
+    assert_allclose((mixed.close * mixed.volume)[1:], (REAL.close * REAL.volume)[1:][nearest], rtol=1e-9)
     assert mixed.is_simulated
-    assert any("shuffled" in note for note in mixed.manifest["notes"])
-    assert shuffled(market, seed=1).content_hash == mixed.content_hash
-    assert shuffled(market, seed=2).content_hash != mixed.content_hash
+    assert any("not real prices" in note for note in mixed.manifest["notes"])
+    assert resampled(REAL, seed=1).content_hash != resampled(REAL, seed=2).content_hash
 
 
-def test_a_market_with_gaps_cannot_be_shuffled():
+def test_no_rule_earns_anything_on_resampled_days():
+    made = [resampled(REAL, seed=seed).close for seed in range(60)]
+    returns = np.stack([close[1:] / close[:-1] - 1 for close in made], axis=1)  # [T, M, N]
+    past = np.cumsum(returns, axis=0)
+    scores = {
+        "past mean": past[199:-1],
+        "momentum": past[199:-1] - past[194:-6],
+        "reversal": past[194:-6] - past[199:-1],
+        "volatility": np.broadcast_to((REAL.close[1:] / REAL.close[:-1]).std(axis=0), past[199:-1].shape),
+    }
+    for name, score in scores.items():
+        chosen = score >= np.median(score, axis=-1, keepdims=True)
+        own = (returns[200:] * chosen).sum(-1) / chosen.sum(-1)
+        ratio, error = pooled_ratio(own - returns[200:].mean(-1))
+        assert abs(ratio) < 4 * error, name
+
+
+def test_a_market_with_gaps_cannot_be_resampled():
     dates = np.array(["2024-01-02", "2024-01-03"], dtype="datetime64[ns]")
     market = MarketData(dates=dates, tickers=("A",), close=np.array([[1.0], [np.nan]]), benchmark_close=np.ones(2))
-    with pytest.raises(InputError, match="missing bars cannot be shuffled"):
-        shuffled(market, seed=0)
+    with pytest.raises(InputError, match="missing bars cannot be resampled"):
+        resampled(market, seed=0)
+    with pytest.raises(InputError, match="two days"):
+        resampled(REAL, days=1, seed=0)
 
 
 @pytest.mark.parametrize("arguments", [{"names": 1}, {"days": 1}, {"signal": 1.5}, {"signal": float("nan")}])
 def test_arguments_out_of_range(arguments):
     with pytest.raises(InputError, match="a simulated market needs"):
         simulate_market(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lookback": 10},
+        {"net_ratio": -0.1},
+        {"net_ratio": 3.1},
+        {"net_ratio": float("nan")},
+        {"net_ratio": 1.6, "names": 5},
+        {"net_ratio": 1.0, "signal": 0.1},
+        {"beta_premium": float("inf")},
+    ],
+)
+def test_arguments_that_are_refused_by_name(arguments):
+    with pytest.raises(InputError) as caught:
+        simulate_market(**arguments)
+    assert caught.value.argument == next(iter(arguments))
