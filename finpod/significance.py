@@ -310,6 +310,20 @@ def _half_sharpes(table: Array, splits: int) -> Array:
     return np.where(known, sharpe, -np.inf)
 
 
+def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
+    """Standard error of the yearly Sharpe ratio of `returns` [n]: sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)).
+
+    With s, g3 and g4 as in `probabilistic_sharpe` (Lo 2002, Mertens 2002). Of constant returns it is that of a ratio of
+    zero, sqrt(P / (n - 1)); NaN for fewer than two.
+    """
+    spread = _sharpe_and_spread(returns)[1]
+    return (
+        (1.0 if math.isnan(spread) else spread) * math.sqrt(periods_per_year / (len(returns) - 1))
+        if len(returns) > 1
+        else math.nan
+    )
+
+
 def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
     """Sharpe ratio s a period, and the standard deviation of its estimate times sqrt(n - 1); NaN where undefined."""
     steps = np.asarray(returns, dtype=np.float64)

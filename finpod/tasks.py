@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finpod.active import BOUND, active_figures
 from finpod.envs.greedy import greedy_weights
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.weights import account_state
@@ -27,7 +28,7 @@ from finpod.measures import Array, metrics, simple_returns
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Score, Space, Table, Task
-from finpod.simulation import simulate
+from finpod.simulation import Path, simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""
@@ -60,7 +61,7 @@ class StockTask(Task):
     practice: TradingConfig | None = None
     """`trading` as one agent trains on it; None for as it is."""
     name: str = field(init=False, default="stocks")
-    measure: str = field(init=False, default="sharpe")
+    measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
     num_actions: int = field(init=False)
     num_envs: int = field(init=False)
@@ -145,7 +146,9 @@ class StockTask(Task):
             observed=None if features is None else tuple(features),
             practice=replace(trading, reward=reward, reward_scale=scale, costs=costs),
         )
-        vars(own).update({"tape": self.tape, "panel": self.panel})  # computed once for all
+        vars(own).update(
+            {"tape": self.tape, "panel": self.panel, "_baselines": self._baselines}
+        )  # computed once for all
         return own
 
     def space(self) -> Space:
@@ -158,7 +161,11 @@ class StockTask(Task):
         )
 
     def score(self, policy: Policy) -> Score:
-        """Return metrics and returns [n] of the deterministic policy on the validation window, net of all costs."""
+        """Return figures and returns [n] of the deterministic policy on the validation window, net of all costs."""
+        return self.score_of(self.play(policy, self.validation))
+
+    def play(self, policy: Policy, window: tuple[int, int]) -> Path:
+        """Return the path of the deterministic policy on a window of rows, on the task's terms."""
         tape, panel, trading = self.tape, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
@@ -171,22 +178,33 @@ class StockTask(Task):
             anchor = self.anchor[row] if trading.around else None
             return greedy_weights(policy, trading, panel.features[row], among, state, price, equity, anchor)
 
-        path = simulate(tape, *self.validation, decide, self.trading)
-        return self.score_of(path.equity.cpu().numpy())
+        return simulate(tape, *window, decide, trading)
 
-    def score_of(self, equity: Array) -> Score:
-        """Return metrics and returns [n] of an equity curve [n + 1] on the validation window."""
-        figures = metrics(equity, periods_per_year=self.market.periods_per_year)
-        return Score(asdict(figures), simple_returns(equity))
+    def score_of(self, path: Path, window: tuple[int, int] | None = None) -> Score:
+        """Return the figures of `metrics` and of `active_figures` of a path on a window, that of validation if left out."""
+        window = window or self.validation
+        equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
+        active = active_figures(path, self.baseline_path(window), self.tape, window[0], periods)
+        return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
+
+    def baseline_path(self, window: tuple[int, int]) -> Path:
+        """Return the path of the anchor on a window, restored when agents decide, at the task's costs."""
+        if window not in self._baselines:
+
+            def decide(k: int, row: int, _seen: Account) -> Tensor | None:
+                return None if k % self.trading.hold else self.anchor[row]
+
+            terms = replace(self.trading.uncapped, whole_shares=False)
+            self._baselines[window] = simulate(self.tape, *window, decide, terms)
+        return self._baselines[window]
+
+    @cached_property
+    def _baselines(self) -> dict[tuple[int, int], Path]:
+        return {}
 
     def baseline(self) -> Array:
-        """Return [n] validation returns of the anchor, restored when agents decide, at the task's costs."""
-
-        def decide(k: int, row: int, _seen: Account) -> Tensor | None:
-            return None if k % self.trading.hold else self.anchor[row]
-
-        terms = replace(self.trading.uncapped, whole_shares=False)
-        return simple_returns(simulate(self.tape, *self.validation, decide, terms).equity.cpu().numpy())
+        """Return [n] validation returns of `baseline_path`."""
+        return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
         """Return the task as an ensemble needs it: features and their scaling, terms, windows, and the hash of the data."""
@@ -207,13 +225,15 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return what must be equal for a run to be resumed, the title of the data, and features that are undefined."""
+        """Return what must be equal for a run to be resumed, the title of the data, and features that are undefined, and
+        the validation returns of the baseline."""
         spec, panel = self.spec(), self.panel
         names = ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in names} | self.market.frequency,
             "undefined": {**panel.dropped, **panel.undefined},
             "data_title": spec["data_title"],
+            "baseline": self.baseline().tolist(),
         }
 
     def to_shared(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, overload
 
+from finpod.active import ACTIVE
 from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
@@ -38,7 +38,7 @@ SPARSE = 0.25
 """Share of training rows without a value from which a feature is named."""
 HOLD, ACTION = 5, "tilt"
 """Sessions between decisions, and the kind of action, if not told otherwise."""
-SCORE = "Sharpe ratio on the validation window, net of costs"
+SCORE = "information ratio over the baseline on the validation window, net of costs, less its standard error"
 """What stock agents are ranked by."""
 TASK = ("features", "left_out", "trading", "fill", "training_data_hash")
 """Entries of the stock task that an ensemble shows."""
@@ -280,23 +280,28 @@ def _ensemble(
         choice=runs[0].setup.plan.choice,
         scores=[entry.score for one in runs for entry in one.chosen],
     )
-    scores = validation_scores(task, runs, ensemble)
-    ensemble.provenance = {**ensemble.provenance, "validation_scores": scores}
+    ensemble.provenance = {**ensemble.provenance, "figures": agent_figures(task, runs, ensemble)}
     ensemble.save(target.out, overwrite=target.overwrite, beside=logs)
     return ensemble
 
 
-def validation_scores(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> dict[str, float]:
-    """Return Sharpe ratios on the validation window: of the ensemble, of its best member, of the best of the first round."""
-    first, last = task.validation
-    window = Window(market=task.market, tape=build_tape(task.market, task.fill), first=first, last=last)
-    path = simulate(window.tape, first, last, decisions_of(ensemble, ensemble.name, window), task.trading)
-    begun = [entry.score for one in runs for entry in one.board.log if entry.generation == 0]
-    return {
-        "ensemble": task.score_of(path.equity.numpy()).metrics[task.measure],
-        "best member": max(entry.score for one in runs for entry in one.chosen),
-        "best of the first round": max((score for score in begun if not math.isnan(score)), default=math.nan),
-    }
+def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
+    """Return 'agent', 'window' and the figures of `active_figures` of the ensemble and each member in training and validation."""
+    lines = []
+    for window in ("training", "validation"):
+        first, last = rows = task.train if window == "training" else task.validation
+        seen = Window(market=task.market, tape=build_tape(task.market, task.fill), first=first, last=last)
+        together = simulate(seen.tape, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
+        figures = {"ensemble": task.score_of(together, rows).metrics}
+        for seed, entry in [(one.setup.plan.seed, entry) for one in runs for entry in one.chosen]:
+            own = task.for_agent(entry.settings.task)
+            path = own.play(entry.checkpoint.policy(task.device), rows)
+            name = f"{seed}: " * (len(runs) > 1) + entry.agent_id
+            figures[name] = task.score_of(path, rows).metrics
+        lines += [
+            {"agent": name, "window": window, **{key: own[key] for key in ACTIVE}} for name, own in figures.items()
+        ]
+    return lines
 
 
 def _trained_run(target: Destination, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:

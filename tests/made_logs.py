@@ -25,6 +25,9 @@ from finpod.workers.engine import Done, Lost, Place
 FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
 UPDATE = 100
 """Steps of one update."""
+FIGURES = {"excess": 0.01, "information_ratio": 0.4, "tracking_error": 0.008, "effective_names": 61.2,
+           "rank_correlation": 0.02, "turnover": 4.5}  # fmt: skip
+"""Of the ensemble in training and validation."""
 BEGAN = 1_700_000_000.0
 """When the first slice of every run begins, Unix time."""
 
@@ -129,7 +132,8 @@ def write_run(
     out.mkdir(parents=True)
     for seed in range(seeds):
         (place / f"seed-{seed}" / NAME).rename(out / f"log-{seed}.jsonl")
-    (out / "ensemble.json").write_text(json.dumps({"provenance": {"members": members}}))
+    figures = [{"agent": "ensemble", "window": window, **FIGURES} for window in ("training", "validation")]
+    (out / "ensemble.json").write_text(json.dumps({"provenance": {"members": members, "figures": figures}}))
     for path in sorted(place.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     place.rmdir()

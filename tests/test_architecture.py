@@ -31,7 +31,7 @@ LAYERS = """
 errors figures measures periods significance risk_figures files storage | seeds pickling devices
 market
 features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
-trading | market.ledger market.tape market.anchors simulation
+trading | market.ledger market.tape market.anchors simulation active
 strategy weights rules synthetic result | records decisions evidence.baselines simulator
 lookahead
 envs

@@ -401,7 +401,7 @@ def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
         {"agent": "a1", "parent": "a0", "seed": 1, "generation": 1, "score": np.nan},
     ]
 
-    found = {"board": board, "device": "cpu", "failed": 0, "validation_scores": {}}
+    found = {"board": board, "device": "cpu", "failed": 0, "figures": []}
 
     def train(task, **settings):
         asked.update(settings, task=task)
@@ -462,7 +462,7 @@ def test_a_trained_folder_is_backtested_like_any_strategy(work, run):
 @pytest.mark.parametrize("command", ["train", "bench"])
 def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypatch, command):
     used = []
-    trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "validation_scores": {}})
+    trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})
     monkeypatch.setattr("finpod.bench.machine.run", lambda **sizes: used.append(sizes["device"]) or {"env": 1.0})
     monkeypatch.setattr(finpod, "train", lambda task, **settings: used.append(settings["device"]) or trained)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

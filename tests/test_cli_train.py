@@ -654,7 +654,8 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run,
     assert ended.code == 0
     assert "agent 0-1 is out: ValueError: not finite" in ended.err
     assert "1 of them failed or were lost, and rank last" in ended.out
-    board = [line for line in ended.out.splitlines() if line.startswith("0-")]
+    _, board = ended.out.split("rank last", 1)
+    board = [line for line in board.splitlines() if line.startswith("0-")]
     assert len(board) == 6
     assert board[-1].split()[0] == "0-1"
     content = json.loads((work / "strategies" / "tiny" / "ensemble.json").read_text())

@@ -318,7 +318,7 @@ def test_g12_a_walk_forward_and_a_training_keep_what_they_made(work, run, monkey
     assert "the section 'Risk' was left out" in ended.err
     assert ended.out.endswith("\nstrategies/wf\nbacktests/wf\nreports/wf.html\n")
 
-    provenance = {"board": [], "failed": 0, "validation_scores": {}}
+    provenance = {"board": [], "failed": 0, "figures": []}
     trained = SimpleNamespace(name="first", trials=1, provenance=provenance)
     monkeypatch.setattr("finpod.train", lambda task, **settings: trained)
     monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import finpod
 from finpod.cli import app
 from finpod.errors import InputError
-from finpod.tournament.history import read_history
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Plan, Search
 
@@ -36,19 +35,11 @@ def test_a_trained_folder_loads_and_decides():
     np.testing.assert_allclose(result.equity.to_numpy(), before.to_numpy(), rtol=1e-6)
 
 
-def test_an_unfinished_run_is_resumed_to_its_end(saved):
-    history = read_history(saved / "run.unfinished")
-    begun = [(trial.number, trial.state, trial.score) for trial in history.trials]
-    assert [state for _, state, _ in begun] == ["ended", "ended", "open", "open"]
+def test_an_unfinished_run_whose_agents_were_ranked_by_another_figure_is_refused_by_name(saved):
     plan = Plan(checkpoint_steps=STEPS_AN_UPDATE, search=Search(structure=False))
-    ensemble = tiny_train(saved_market(), saved / "run", seed=7, plan=plan, resume=True)
-    assert ensemble.trials == 4
-    assert not (saved / "run.unfinished").exists()
-    ended = [(trial.number, trial.state, trial.score) for trial in read_history(saved / "run").trials]
-    assert ended[:2] == begun[:2]
-    assert [state for _, state, _ in ended] == ["ended"] * 4
-    log = (saved / "run" / "log-7.jsonl").read_bytes()
-    assert log.startswith((SAVED / "run.unfinished" / "seed-7" / "log.jsonl").read_bytes())
+    with pytest.raises(InputError, match="measure was 'sharpe' and is 'ratio_less_error'"):
+        tiny_train(saved_market(), saved / "run", seed=7, plan=plan, resume=True)
+    assert (saved / "run.unfinished").exists()
 
 
 def test_the_log_of_a_finished_run_is_verified():

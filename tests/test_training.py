@@ -36,7 +36,9 @@ def market():
 @pytest.fixture(scope="module")
 def trained(market, tmp_path_factory):
     """Four agents in two rounds."""
-    return tiny_train(market, tmp_path_factory.mktemp("strategies") / "four", agents=4, keep=2, seed=7)
+    return tiny_train(
+        market, tmp_path_factory.mktemp("strategies") / "four", agents=4, keep=2, seed=7, plan=Plan(alike=1.0)
+    )
 
 
 @pytest.fixture
@@ -227,7 +229,7 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
     best = {}
     for line in trained.log:
         assert len(line["returns"]) == VALIDATION[1] - VALIDATION[0]
-        assert line["metrics"]["sharpe"] == line["score"]
+        assert line["metrics"]["ratio_less_error"] == line["score"]
         best[line["agent"]] = max(best.get(line["agent"], -math.inf), line["score"])
     kept = [line["score"] for line in trained.provenance["members"]]
     assert kept == sorted(best.values(), reverse=True)[:2]
@@ -243,7 +245,7 @@ def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch,
         score = judge(setup, settings, checkpoint)
         if not lost or checkpoint.seed == lost[0]:  # the first agent to be judged, in every round
             lost[:] = [checkpoint.seed]
-            score = score._replace(metrics={**score.metrics, "sharpe": math.nan})
+            score = score._replace(metrics={**score.metrics, "ratio_less_error": math.nan})
         return score
 
     monkeypatch.setattr(pod, "judge", blind)
@@ -257,7 +259,7 @@ def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch,
 
 
 def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, monkeypatch):
-    monkeypatch.setattr(pod, "judge", lambda *given: Score({"sharpe": math.nan}, np.zeros(19)))
+    monkeypatch.setattr(pod, "judge", lambda *given: Score({"ratio_less_error": math.nan}, np.zeros(19)))
     assert "no agent has a validation score" in refusal(market, tmp_path, FinpodError)
 
 

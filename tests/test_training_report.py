@@ -12,19 +12,9 @@ from test_accessibility import Outline, axe
 from finpod.errors import InputError
 from finpod.report import training_charts
 from finpod.report.drawing import report_style
-from finpod.report.training import (
-    best,
-    duration,
-    provenance,
-    render_training_report,
-    settings,
-    tiles,
-    trouble,
-    used,
-    won,
-    write_training_report,
-)
+from finpod.report.training import duration, provenance, render_training_report, tiles, write_training_report
 from finpod.report.training_charts import chosen_for_tree, pods_of, unit_of, working_time
+from finpod.report.training_tables import best, settings, trouble, used, won
 from finpod.tournament.history import History, Log, Loss, Trial, read_history
 from finpod.tournament.standing import differing, lineage, luck, ranked
 from finpod.workers.engine import Place

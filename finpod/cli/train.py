@@ -214,9 +214,9 @@ def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
 
 def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
-    from finpod.periods import aside
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
+    from finpod.tournament.standing import near_baseline, of_agents
     from finpod.tournament.trained_run import TrainedRun
 
     page = runs.REPORTS / f"{made.name}-training.html"
@@ -235,11 +235,9 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
         others = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name != made.provenance["score"])
         print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
     else:
-        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
-        scores = made.provenance["validation_scores"]
-        frequency = {name: value for name, value in made.provenance.items() if name.endswith("_per_year")}
-        figures = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
-        print(f"Sharpe on validation{aside(frequency)}: {figures}")
+        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}\n")
+        console.show_table(of_agents(made.provenance["figures"]))
+        print("\n".join(["", *near_baseline(made.provenance["figures"])]))
     if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     _show_board(made.provenance["board"], out)

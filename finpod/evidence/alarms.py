@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from finpod.active import SMALL
 from finpod.market.data import forward_fill
 from finpod.measures import DUST, Array
 from finpod.records import ResultWarning
@@ -19,7 +20,7 @@ SAME_CASH = 0.02
 """Standard deviation of the invested share below which it never changes."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
 """Distance of beta from 1, and yearly tracking error, below which a policy is the benchmark."""
-SAME_WEIGHT = 0.005
+SAME_WEIGHT = SMALL
 """Yearly tracking error against equal weight below which a policy is equal weight."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 """Sharpe ratio, and yearly growth, above which over so many years a result is not believed."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from finpod.active import rank_correlations
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity
@@ -118,19 +119,3 @@ def _over_time(market: MarketData, column: Array, rows: Array) -> Correlation:
             first = int(now[np.argmax(np.isfinite(column[now]) & np.isfinite(returns))])
             found.append(Correlation(float(each), 1 / np.sqrt(sessions - 1), int(sessions), first))
     return max(found, key=lambda one: -1.0 if np.isnan(one.mean) else abs(one.mean))
-
-
-def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Spearman's rank correlation of each row of two arrays [R, N], [R], and the number of pairs without NaN, [R].
-
-    NaN for fewer than two pairs and where one of the two does not vary.
-    """
-    import pandas as pd
-
-    both = np.isfinite(one) & np.isfinite(other)
-    ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
-    count = both.sum(axis=1)
-    middle = (count[:, None] + 1) / 2  # the mean of the ranks 1 to n, ties or not
-    left, right = (np.where(both, rank - middle, 0.0) for rank in ranks)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (left * right).sum(axis=1) / np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1)), count

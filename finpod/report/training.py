@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from markupsafe import Markup
 
-from finpod.figures import percent, ratio
+from finpod.figures import ratio
 from finpod.files import refuse_existing, write_text
 from finpod.market.features import MOST_UNDEFINED
 from finpod.periods import aside
 from finpod.report import clip
 from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
-from finpod.tournament.history import History, Trial
-from finpod.tournament.standing import Luck, differing, inputs, ranked, sentences, tree
+from finpod.report.training_tables import SCORES, best, settings, trouble, used, won, words
+from finpod.tournament.history import History
+from finpod.tournament.standing import Luck, differing, near_baseline, of_agents, ranked, sentences, tree
 
 if TYPE_CHECKING:
     from finpod.report.training_charts import Training, WorkingTime
@@ -28,10 +28,6 @@ SHOWN = 20
 """Ranks in the tables."""
 TROUBLES = 50
 """Trials that did not go smoothly that are listed."""
-SCORES = {"sharpe": "Sharpe ratio on the validation days, net of costs"}
-"""Metric that agents are ranked by -> how the page calls it; others go by their own name."""
-FIGURES, OTHERS = ("total_return", "volatility", "max_drawdown"), 3
-"""Metrics beside the score of agents that trade, and how many of any other agents."""
 LEGEND = {"strategy": "a trial", "benchmark": "best so far", "equal-weight": "expected best by luck alone"}
 """Keys of `PALETTE` as the charts of scores use them."""
 
@@ -139,99 +135,6 @@ def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, 
     ]
 
 
-def best(order: Sequence[Trial], measure: str = "sharpe") -> Table:
-    """The best trials, with the figures of their scores beside that which they are ranked by."""
-    several = len({trial.run for trial in order}) > 1
-    names = dict.fromkeys(name for trial in order for name in trial.metrics if name != measure)
-    figures = FIGURES if measure == "sharpe" else tuple(names)[:OTHERS]
-    show = percent if measure == "sharpe" else ratio
-    head = ("Rank", *(["Seed"] if several else []), "Agent", "Parent", "Level", "Score", "Steps",
-            *map(_words, figures), "Kept")  # fmt: skip
-    return Table(
-        head,
-        [
-            (
-                str(rank),
-                *([str(trial.run)] if several else []),
-                trial.agent,
-                trial.parent or "-",
-                str(trial.level),
-                ratio(trial.score, 3),
-                f"{trial.steps:,}",
-                *(show(trial.metrics.get(name)) for name in figures),
-                "yes" if trial.kept else "",
-            )
-            for rank, trial in enumerate(order, start=1)
-        ],
-    )
-
-
-def settings(order: Sequence[Trial], names: Sequence[str]) -> Table:
-    """The settings of the best trials in which trials differ."""
-    rows = [
-        (str(rank), trial.agent, *(_setting(trial, name) for name in names))
-        for rank, trial in enumerate(order, start=1)
-    ]
-    return Table(("Rank", "Agent", *map(_words, names)), rows if names else [])
-
-
-def won(order: Sequence[Trial]) -> Table:
-    """Each setting that differs: in the best quarter of the trials, and in all."""
-    quarter = order[: math.ceil(len(order) / 4)]
-    names = [name for name in differing(order) if name != "features"] if len(order) >= 4 else []
-    rows = [(_words(name), _range(quarter, name), _range(order, name)) for name in names]
-    return Table(("", f"Best {len(quarter)}", f"All {len(order)}"), rows)
-
-
-def used(history: History, order: Sequence[Trial]) -> Table:
-    """How often each feature was observed, in the best quarter of the trials and in all; those of the best first."""
-    known = history.logs[-1].header.get("task", {}).get("features", [])
-    quarter = order[: math.ceil(len(order) / 4)]
-    if len(order) < 4 or "features" not in differing(order):
-        return Table(("", "", ""), [])
-    shares = {name: (_share(quarter, name), _share(order, name)) for name in map(str, known)}
-    names = sorted(shares, key=lambda name: (-shares[name][0], -shares[name][1], name))
-    rows = [(name.replace("_", " "), *(percent(share, 0) for share in shares[name])) for name in names]
-    return Table(("", f"Best {len(quarter)}", f"All {len(order)}"), rows)
-
-
-def _share(trials: Sequence[Trial], feature: str) -> float:
-    own = [trial.settings.get("features") for trial in trials]
-    return sum(features is None or feature in features for features in own) / len(trials)
-
-
-def _range(trials: Sequence[Trial], name: str) -> str:
-    """Median, lowest and highest of a setting that is a fraction; how often each value of another."""
-    values = [trial.settings.get(name) for trial in trials]
-    if all(isinstance(value, float) for value in values):
-        low, middle, high = np.quantile(np.array(values, dtype=float), (0, 0.5, 1))
-        return f"{middle:.3g} ({low:.3g} to {high:.3g})"
-    texts = [_setting(trial, name) for trial in trials]
-    counts = {text: texts.count(text) for text in sorted(set(texts), key=lambda text: (-texts.count(text), text))}
-    return ", ".join(f"{text}: {count}" for text, count in counts.items())
-
-
-def _setting(trial: Trial, name: str) -> str:
-    if name == "features":
-        return inputs(trial)
-    value = trial.settings.get(name)
-    return "as asked" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def trouble(troubled: Sequence[Trial]) -> Table:
-    """Trials that failed, or were begun again."""
-    rows = [
-        (
-            f"{trial.agent}, level {trial.level}",
-            "failed" if trial.state == "failed" else "begun again" if trial.state == "ended" else "open",
-            str(len(trial.lost)),
-            trial.reason or (trial.lost[-1].reason if trial.lost else ""),
-        )
-        for trial in troubled
-    ]
-    return Table(("Agent", "What became of it", "Pods lost", "Why"), rows)
-
-
 def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     """Plan, task and versions as label and text, as the last tournament had them."""
     header = history.logs[-1].header
@@ -261,7 +164,7 @@ def _pairs(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
     """Nested values as label and text; what was not asked for is left out."""
     rows: list[tuple[str, str]] = []
     for key, value in sorted(values.items()):
-        label = _words(f"{prefix}{key}")
+        label = words(f"{prefix}{key}")
         if isinstance(value, Mapping):
             rows += _pairs(value, f"{prefix}{key}: ")
         elif isinstance(value, (list, tuple)):
@@ -286,11 +189,6 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _words(name: str) -> str:
-    text = name.replace("_", " ")
-    return text[:1].upper() + text[1:]
-
-
 def _score(history: History) -> str:
     """The metric that agents are ranked by, and how many returns a year it counts."""
     return SCORES.get(history.measure, history.measure) + aside(history.frequency)
@@ -305,6 +203,14 @@ def _best(training: Training) -> dict[str, Any]:
     shown = training.order[:SHOWN]
     measure = training.history.measure
     return {"best": best(shown, measure), "settings": settings(shown, differing(training.order))}
+
+
+def _figures(training: Training) -> dict[str, Any] | None:
+    rows = of_agents(training.history.figures)
+    if not rows:
+        return None
+    table = Table(tuple(map(words, rows[0])), [tuple(row.values()) for row in rows])
+    return {"figures": table, "near": near_baseline(training.history.figures)}
 
 
 def _won(training: Training) -> dict[str, Any]:
@@ -342,6 +248,7 @@ SECTIONS = (
     Section("scores", "Scores", lambda it: {"score": _score(it.history)}),
     Section("clip", "The best agent", lambda training: clip.section(training)),
     Section("best", "Best trials", _best),
+    Section("figures", "Training and validation", _figures),
     Section("won", "Settings that won", _won),
     Section("lineage", "Lineage", _lineage),
     Section("pods", "Pods", _pods),

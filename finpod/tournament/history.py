@@ -60,7 +60,7 @@ class Trial:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Validation metrics."""
     returns: Array = field(default_factory=lambda: np.empty(0))
-    """[n] validation returns, net of costs; empty unless it ended."""
+    """[n] validation returns, net of costs, over the baseline where agents are ranked so; empty unless it ended."""
     steps: int = 0
     """Environment steps of experience, its ancestors' included, as far as the log knows."""
     spent: int = 0
@@ -110,6 +110,8 @@ class History:
     """One a seed."""
     notes: tuple[str, ...] = ()
     """What a reader should know."""
+    figures: tuple[Mapping[str, Any], ...] = ()
+    """'agent', 'window' and figures of the ensemble and its members in training and validation, of a finished run."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -156,14 +158,16 @@ def read_history(run: str | Path) -> History:
     place, logs = _find(str(run))
     finished = all(not name.endswith(NAME) for name in logs)
     notes: list[str] = []
-    kept = _kept(place, notes) if finished else frozenset()
+    told = _provenance(place, notes) if finished else {}
+    kept = frozenset((member["agent"], member["generation"] + 1) for member in told.get("members", ()))
     read = [_read(place, name, seed, kept) for name, seed in logs.items()]
     if not any(log.trials for log in read):
         raise InputError(f"{place.where} has just begun, and no agent is drawn yet; look again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
     if finished and _logs(Store(Path(place.where + UNFINISHED))):
         notes.append(f"an unfinished run of the same name lies in {place.where}{UNFINISHED}")
-    return History(name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes))
+    return History(name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes),
+                   figures=tuple(told.get("figures", ())))  # fmt: skip
 
 
 def _find(run: str) -> tuple[Store, dict[str, int]]:
@@ -197,20 +201,21 @@ def _logs(place: Store) -> dict[str, int]:
     return dict(sorted(seeds.items(), key=lambda item: item[1]))
 
 
-def _kept(place: Store, notes: list[str]) -> frozenset[tuple[str, int]]:
-    """Agent and level of each member of the ensemble; a note where they cannot be known, or one could not be kept."""
+def _provenance(place: Store, notes: list[str]) -> dict[str, Any]:
+    """What a finished run says of itself; a note where that cannot be read, or an agent could not be kept."""
     names = place.names()
     manifest = next((name for name in FINISHED if name in names), FINISHED[0])
     try:
-        told = json.loads(place.read(manifest))["provenance"]
+        told: dict[str, Any] = json.loads(place.read(manifest))["provenance"]
         notes += [
             f"agent {one['agent']} was to be kept at level {one['generation'] + 1}, and could not be read: {one['reason']}"
             for one in told.get("unread", [])
         ]
-        return frozenset((member["agent"], member["generation"] + 1) for member in told["members"])
+        _ = [(member["agent"], member["generation"] + 1) for member in told["members"]]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")
-        return frozenset()
+        return {}
+    return told
 
 
 def _read(place: Store, name: str, seed: int, kept: frozenset[tuple[str, int]]) -> Log:
@@ -242,6 +247,8 @@ def _told(records: list[dict[str, Any]], seed: int, kept: frozenset[tuple[str, i
         elif kind in ("submit", "failed", "lost", "checkpoint"):
             number = record["trial"]
             trials[number] = _onward(trials[number], kind, record, trials, kept)
+            if kind == "submit" and "baseline" in header:
+                trials[number] = replace(trials[number], returns=trials[number].returns - np.array(header["baseline"]))
     if records and not str(header["format"]).startswith("finpod tournament "):
         raise ValueError(header["format"])
     return Log(seed=seed, header=header, trials=tuple(trials), end=end, notes=tuple(notes))

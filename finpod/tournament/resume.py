@@ -18,11 +18,11 @@ from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read
 from finpod.tournament.setup import LEVELS, completed
 
 FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
-        "undefined.")  # fmt: skip
+        "undefined.", "baseline")  # fmt: skip
 """Settings that may change from one driver to the next, for no agent depends on them."""
 FREQUENCY = ("task.periods_per_year", "task.sessions_per_year")
 """In the header: bars and sessions a year that scores count. Logs of earlier versions lack them."""
-FIXED = ("task.", "format")
+FIXED = ("task.", "format", "measure")
 """Settings that may never change, for the scores would not compare."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """In the header: hash of the bars up to the end of validation, and the windows, on which it depends."""

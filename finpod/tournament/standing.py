@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from finpod.active import BOUND, SMALL
+from finpod.figures import percent, ratio, times
 from finpod.significance import expected_best, overfitting
 from finpod.tournament.history import Trial
 
@@ -27,7 +29,8 @@ class Luck(NamedTuple):
     sd: float
     """Standard deviation of all scores (ddof 1)."""
     expected: float
-    """Expected best of so many without skill: draws of mean 0 and that deviation. NaN for scores that are not of returns."""
+    """Expected best of so many without skill: draws of that deviation and of the mean that no skill has: 0, or 0 less the mean
+    standard error. NaN for scores that are not of returns."""
     alike: float
     """Expected best of so many that are equally good: draws of the mean and deviation of all."""
     overfitting: float
@@ -66,8 +69,11 @@ def luck(trials: Sequence[Trial]) -> Luck:
     sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
     mean = float(scores.mean())
-    has_returns = any(len(trial.returns) for trial in scored)  # then the score is a Sharpe ratio, and 0 is no skill
-    unskilled = expected if has_returns else math.nan
+    has_returns = any(
+        len(trial.returns) for trial in scored
+    )  # then the score is a ratio, and 0 before its error is no skill
+    errors = [trial.metrics["information_ratio"] - trial.score for trial in scored if BOUND in trial.metrics]
+    unskilled = expected - float(np.mean(errors or [0.0])) if has_returns else math.nan
     return Luck(len(scores), float(scores.max()), mean, sd, unskilled, mean + expected, _overfitting(scored))
 
 
@@ -97,6 +103,32 @@ def sentences(found: Luck) -> list[str]:
             f"{100 * found.overfitting:.0f} % of the ways to halve them: the probability of overfitting."
         )
     return said
+
+
+def of_agents(figures: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the rows of the table of `History.figures`, its headings as keys."""
+    return [
+        {
+            "agent": line["agent"],
+            "window": line["window"],
+            "excess": percent(line["excess"]),
+            "information ratio": ratio(line["information_ratio"]),
+            "tracking error": percent(line["tracking_error"]),
+            "effective names": ratio(line["effective_names"], 1),
+            "rank correlation": ratio(line["rank_correlation"], 3),
+            "turnover a year": times(line["turnover"]),
+        }
+        for line in figures
+    ]
+
+
+def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence that names those of `History.figures` that held almost the baseline on validation; none if none did."""
+    near = [
+        line["agent"] for line in figures if line["window"] == "validation" and (line["tracking_error"] or 0.0) < SMALL
+    ]
+    said = f"Less than {SMALL:.0%} tracking error a year, and so hardly more than the baseline: {', '.join(near)}."
+    return [said] if near else []
 
 
 def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Branch]:

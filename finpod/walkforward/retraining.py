@@ -153,7 +153,7 @@ def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
         max_weight=trading.max_weight,
         max_turnover=trading.max_turnover,
     )
-    return with_segments(result, strategy, market)
+    return with_segments(result, strategy)
 
 
 def _part(progress: Progress, i: int, count: int) -> Progress:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from finpod.backtester import equal_weight_equity
+from finpod.active import ratio_and_error
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, StrategyError
 from finpod.files import WALK_FORWARD, to_json, write_text
 from finpod.market.data import MarketData, as_date
-from finpod.measures import Array, metrics
+from finpod.measures import Array, simple_returns
 from finpod.result import BacktestResult
-from finpod.simulation import Terms
 from finpod.strategy import MarketView, Strategy
 from finpod.walkforward.segments import Segment
 
@@ -140,13 +139,13 @@ def _alike(agents: Sequence[Strategy], name: str) -> bool:
     return name != "features" or all(agent.provenance.get(name) == agents[0].provenance.get(name) for agent in agents)
 
 
-def with_segments(result: BacktestResult, strategy: WalkForward, market: MarketData) -> BacktestResult:
+def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
     """The result with what each segment earned in `agent["segments"]`, and how far validation foretold it.
 
-    To each line: 'out_of_sample_score' (Sharpe), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from
-    the first close of its test to that of the next segment. In `agent["walk_forward"]`, Spearman's rank correlation of
-    the segments' validation and out-of-sample scores, and of what both have above the Sharpe ratio of equal weight in the
-    same days, which takes the mood of the market out; NaN below three segments.
+    To each line: 'out_of_sample_score' (as agents are ranked by: the information ratio over equal weight less its standard
+    error), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of
+    the next segment. In `agent["walk_forward"]`, Spearman's rank correlation of the segments' validation and out-of-sample
+    scores; NaN below three segments.
     """
     begins = np.array([one.test[0] for one in strategy.segments], dtype="datetime64[ns]")
     edges = [*np.searchsorted(result.equity.index.to_numpy(), begins), len(result.equity) - 1]
@@ -154,22 +153,18 @@ def with_segments(result: BacktestResult, strategy: WalkForward, market: MarketD
     lines = [
         {**line, **_figures(result, part)} for line, part in zip(strategy.provenance["segments"], parts, strict=True)
     ]
-    terms = Terms(costs=result.costs, cash=float(result.equity.iloc[0]))
-    before = [equal_weight_equity(market, *one.validation, terms, result.fill) for one in strategy.segments]
-    after = [result.equal_weight_equity.iloc[part] for part in parts]
-    equal = np.array([[_sharpe(result, curve) for curve in curves] for curves in (before, after)])
     scores = np.array([[line[f"{when}_score"] for line in lines] for when in ("validation", "out_of_sample")])
-    whole = {
-        "rank_correlation": rank_correlation(*scores),
-        "rank_correlation_over_equal_weight": rank_correlation(*(scores - equal)),
-    }
+    whole = {"rank_correlation": rank_correlation(*scores)}
     walk = {**strategy.provenance["walk_forward"], **whole}
     return replace(result, agent={**result.agent, "segments": lines, "walk_forward": walk})
 
 
-def _sharpe(result: BacktestResult, curve: pd.Series) -> float:
-    terms = {"risk_free": result.risk_free, "periods_per_year": result.periods_per_year}
-    return float(metrics(curve.to_numpy(), **terms).sharpe) if len(curve) > 1 and curve.iloc[0] > 0 else math.nan
+def _score(result: BacktestResult, part: slice) -> float:
+    curves = [curve.iloc[part].to_numpy() for curve in (result.equity, result.equal_weight_equity)]
+    if len(curves[0]) < 2 or not all(curve[0] > 0 for curve in curves):
+        return math.nan
+    ratio, error = ratio_and_error(simple_returns(curves[0]) - simple_returns(curves[1]), result.periods_per_year)
+    return ratio - error
 
 
 def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
@@ -178,7 +173,7 @@ def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
     values = (curve.iloc[part].dropna().to_numpy() for curve in curves)
     own, bench, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in values)
     return {
-        "out_of_sample_score": _sharpe(result, result.equity.iloc[part]),
+        "out_of_sample_score": _score(result, part),
         "total_return": own,
         "benchmark": bench,
         "equal_weight": equal,

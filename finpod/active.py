@@ -1,0 +1,92 @@
+"""What an agent earns over its baseline and how it bets, from the path of its account: the figures agents are chosen by."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from finpod.market.tape import Tape
+from finpod.measures import DUST, Array, metrics, simple_returns
+from finpod.significance import sharpe_error
+from finpod.simulation import Path
+
+BOUND = "ratio_less_error"
+"""What stock agents are ranked by."""
+SMALL = 0.01
+"""Yearly tracking error below which an agent is its baseline but for rounding."""
+ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
+"""The figures that are shown of each agent, beside `BOUND`."""
+
+
+def active_figures(path: Path, baseline: Path, tape: Tape, first: int, periods_per_year: float) -> dict[str, float]:
+    """Return how the path of an account [] from row `first` stands to that of its baseline; NaN where undefined.
+
+    'excess'             CAGR less the baseline's
+    'information_ratio'  mean over standard deviation of the returns less the baseline's, a year; 0 where they are the same
+    'ratio_less_error'   the same less its standard error, so that a ratio that a short window shows by chance counts for
+                         less (Lo 2002, Mertens 2002)
+    'tracking_error'     standard deviation of these differences, a year
+    'effective_names'    1 / sum of squared shares of what is invested (Herfindahl 1950), the mean over the closes
+    'rank_correlation'   Spearman's, of what a decision holds over the baseline and what each name returns until the fill
+                         of the next decision, the mean over decisions; of the names that either holds and that have both prices
+    'turnover'           traded notional over equity, both sides, a year
+    """
+    own, other = path.equity.numpy(), baseline.equity.numpy()
+    over = simple_returns(own) - simple_returns(other)
+    ratio, error = ratio_and_error(over, periods_per_year)
+    growth = [metrics(curve, periods_per_year=periods_per_year).cagr for curve in (own, other)]
+    return {
+        BOUND: ratio - error,
+        "information_ratio": ratio,
+        "excess": growth[0] - growth[1],
+        "tracking_error": float(over.std(ddof=1)) * math.sqrt(periods_per_year) if len(over) > 1 else math.nan,
+        "effective_names": _effective(path, tape, first),
+        "rank_correlation": _foresight(path, baseline, tape, first),
+        "turnover": float(path.turnover.mean()) * periods_per_year,
+    }
+
+
+def ratio_and_error(over: Array, periods_per_year: float) -> tuple[float, float]:
+    """Return the yearly information ratio of returns over a baseline [n], and its standard error; 0 where they stand still."""
+    tracking = float(over.std(ddof=1)) if len(over) > 1 else math.nan
+    ratio = float(over.mean()) / tracking * math.sqrt(periods_per_year) if tracking >= DUST else 0.0
+    return ratio, sharpe_error(over, periods_per_year=periods_per_year)
+
+
+def _effective(path: Path, tape: Tape, first: int) -> float:
+    worth = path.shares.numpy() * tape.mark[first : first + len(path.equity)].cpu().numpy()
+    invested = worth.sum(-1)
+    held = invested > 0
+    return float((invested[held] ** 2 / (worth[held] ** 2).sum(-1)).mean()) if held.any() else math.nan
+
+
+def _foresight(path: Path, baseline: Path, tape: Tape, first: int) -> float:
+    """The mean over decisions of the rank correlation of active weights and the returns that follow."""
+    bets = (path.targets - baseline.targets).numpy()
+    decided = np.flatnonzero(~np.isnan(bets).all(-1))
+    if len(decided) < 2:
+        return math.nan
+    held = ((path.targets > 0) | (baseline.targets > 0)).numpy() & (
+        tape.price[first + 1 - tape.lag :][: len(bets)] > 0
+    ).cpu().numpy()
+    bets = np.where(held, np.where(np.abs(bets) < DUST, 0.0, bets), np.nan)[decided[:-1]]
+    price = tape.price.cpu().numpy()[first + decided + 1 - tape.lag]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each, _ = rank_correlations(bets, np.where(price[1:] > 0, price[1:], np.nan) / price[:-1] - 1)
+    return float(np.nanmean(each)) if np.isfinite(each).any() else math.nan
+
+
+def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
+    """Spearman's rank correlation of each row of two arrays [R, N], [R], and the number of pairs without NaN, [R].
+
+    NaN for fewer than two pairs and where one of the two does not vary.
+    """
+    both = np.isfinite(one) & np.isfinite(other)
+    ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
+    count = both.sum(axis=1)
+    middle = (count[:, None] + 1) / 2  # the mean of the ranks 1 to n, ties or not
+    left, right = (np.where(both, rank - middle, 0.0) for rank in ranks)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (left * right).sum(axis=1) / np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1)), count

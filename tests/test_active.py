@@ -1,0 +1,104 @@
+"""Figures of an account over its baseline, and the choice by them."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from made_markets import make_market, random_market
+
+import finpod
+from finpod.active import active_figures, rank_correlations, ratio_and_error
+from finpod.market.tape import build_tape
+from finpod.rl.policy import MarketPolicy
+from finpod.significance import sharpe_error
+from finpod.simulation import Terms, simulate
+from finpod.tasks import make_stock_task, trading_of
+from finpod.tournament.standing import near_baseline, of_agents
+
+
+@pytest.fixture(scope="module")
+def task():
+    market = random_market(names=6, days=400)
+    days = market.dates
+    return make_stock_task(market, (days[260], days[320]), (days[330], days[399]), trading_of(num_envs=4))
+
+
+def test_an_untrained_agent_is_its_baseline(task):
+    score = task.score(task.policy(task.space().start, torch.Generator().manual_seed(0)))
+    figures, count = score.metrics, len(score.returns)
+    np.testing.assert_array_equal(score.returns, task.baseline())
+    assert (figures["excess"], figures["information_ratio"], figures["tracking_error"]) == (0, 0, 0)
+    assert figures["ratio_less_error"] == pytest.approx(-math.sqrt(task.market.periods_per_year / (count - 1)))
+    assert 3 < figures["effective_names"] <= 6
+    assert math.isnan(figures["rank_correlation"])
+    assert task.measure == "ratio_less_error"
+
+
+def test_figures_by_hand():
+    market = make_market(np.array([[10, 10], [10, 10], [11, 10], [12.1, 9], [12.1, 9]], dtype=float))
+    tape = build_tape(market, "close")
+    terms = Terms(costs=finpod.Costs(fee_bps=0))
+
+    def hold(first):
+        return simulate(tape, 0, 4, lambda k, row, seen: torch.tensor([first, 1 - first], dtype=torch.float64), terms)
+
+    own, other = hold(0.75), hold(0.5)
+    figures = active_figures(own, other, tape, 0, 252)
+    over = np.diff(own.equity) / own.equity[:-1].numpy() - np.diff(other.equity) / other.equity[:-1].numpy()
+    ratio = over.mean() / over.std(ddof=1) * math.sqrt(252)
+    assert figures["information_ratio"] == pytest.approx(ratio)
+    assert figures["ratio_less_error"] == pytest.approx(ratio - sharpe_error(over))
+    assert figures["effective_names"] < 2
+    assert figures["rank_correlation"] == pytest.approx(1.0)
+    assert figures["turnover"] == pytest.approx(float(own.turnover.mean()) * 252)
+
+
+def test_the_error_of_a_ratio_is_that_of_many_draws():
+    draws = np.random.default_rng(0).standard_t(6, (4000, 250)) * 0.01 + 0.001
+    ratios = [ratio_and_error(one, 252) for one in draws]
+    spread = np.std([ratio for ratio, _ in ratios])
+    assert spread == pytest.approx(np.mean([error for _, error in ratios]), rel=0.05)
+
+
+def test_an_agent_that_does_nothing_ranks_below_one_that_earns_and_above_one_that_loses():
+    year = np.random.default_rng(1).normal(0, 0.002, 252)
+    year -= year.mean()
+    still, earns, loses = (ratio - error for ratio, error in (
+        ratio_and_error(np.zeros(252), 252), ratio_and_error(year + 2e-4, 252), ratio_and_error(year - 2e-4, 252)))  # fmt: skip
+    assert earns > still > loses
+
+
+def test_ranks_share_ties_and_leave_out_what_is_missing():
+    one = np.array([[1.0, 2.0, 2.0, np.nan], [1.0, 1.0, 1.0, 1.0]])
+    other = np.array([[10.0, 30.0, 20.0, 5.0], [1.0, 2.0, 3.0, 4.0]])
+    each, count = rank_correlations(one, other)
+    assert each[0] == pytest.approx(math.sqrt(3) / 2)
+    assert math.isnan(each[1])
+    assert count.tolist() == [3, 4]
+
+
+def test_agents_close_to_their_baseline_are_named_in_one_line():
+    line = {"agent": "0-1", "window": "validation", "excess": 0.0, "information_ratio": 0.1, "tracking_error": 0.0025,
+            "effective_names": 98.9, "rank_correlation": math.nan, "turnover": 4.0}  # fmt: skip
+    far = {**line, "agent": "0-2", "tracking_error": 0.03}
+    assert near_baseline([line, far, {**far, "window": "training", "tracking_error": 0.001}]) == [
+        "Less than 1% tracking error a year, and so hardly more than the baseline: 0-1."
+    ]
+    assert near_baseline([far]) == []
+    assert of_agents([line])[0]["rank correlation"] == "n/a"
+
+
+def test_the_figures_of_training_and_validation_travel_with_a_policy(task):
+    policy = task.policy({"hidden": 8}, torch.Generator().manual_seed(0))
+    assert isinstance(policy, MarketPolicy)
+    with torch.no_grad():
+        policy.out.weight.normal_(0, 1, generator=torch.Generator().manual_seed(3))
+    for window in (task.train, task.validation):
+        metrics = task.score_of(task.play(policy, window), window).metrics
+        assert metrics["tracking_error"] > 0
+        assert -1 <= metrics["rank_correlation"] <= 1
+        assert metrics["turnover"] > 0
+    own = dataclasses.replace(task)
+    assert own.score(policy).metrics == task.score(policy).metrics
