@@ -159,3 +159,13 @@ def test_agents_and_logs_without_an_anchor_are_of_equal_weight():
     assert completed(header)["task"]["trading"] == {"hold": 5, "anchor": "equal-weight"}
     assert list(ANCHORS) == ["equal-weight", AROUND]
     assert finpod.Strategy.anchor in ANCHORS
+
+
+@pytest.mark.shared
+def test_dollar_volume_weekly_on_the_nasdaq_100(shared):
+    """Measured: Sharpe 1.209 against 1.070 of equal weight; it holds 61 effective names."""
+    folder = shared / "data"
+    market = finpod.load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
+    result = finpod.backtest(AROUND, market, start="2020-01-02", end="2021-05-28", fill="open", examine=False)
+    assert result.metrics.sharpe == pytest.approx(1.2089, abs=1e-3)
+    assert result.equal_weight_metrics.sharpe == pytest.approx(1.0701, abs=1e-3)

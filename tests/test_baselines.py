@@ -9,6 +9,7 @@ import pytest
 from made_markets import NAN, make_market, random_market
 
 from finpod.backtester import backtest
+from finpod.backtesting.sentences import warning_sentence
 from finpod.errors import StrategyError
 from finpod.evidence.baselines import (
     BASELINES,
@@ -16,6 +17,7 @@ from finpod.evidence.baselines import (
     MONTH,
     YEAR,
     Baseline,
+    DollarVolume,
     HierarchicalRiskParity,
     InverseVolatility,
     MinimumVariance,
@@ -37,6 +39,10 @@ PAIRS = np.tile([1.0, 1.0, -1.0, -1.0], YEAR // 4)
 """One that changes its sign every other day; over a year it has no correlation with the first."""
 
 
+VOLUME = np.random.default_rng(6).lognormal(10, 1, (340, 12))
+"""Volumes for markets of 12 names."""
+
+
 def prices(*steps):
     """Closes [253, N] from 100 with the given returns [252]."""
     return 100 * np.cumprod(np.vstack([np.zeros(len(steps)), np.column_stack(steps)]) + 1, axis=0)
@@ -52,7 +58,8 @@ def noise():
     random = np.random.default_rng(5)
     steps = random.normal(0, 0.01, (500, 1)) + random.normal(0, 1, (500, 8)) * np.linspace(0.005, 0.03, 8)
     close = 50 * np.cumprod(1 + steps, axis=0)
-    return make_market(close, open=close * np.exp(random.normal(0, 0.002, close.shape)))
+    opened = close * np.exp(random.normal(0, 0.002, close.shape))
+    return make_market(close, open=opened, volume=random.lognormal(10, 1, close.shape))
 
 
 def intraday():
@@ -165,7 +172,7 @@ def test_a_name_with_few_bars_over_a_long_time_is_new_too(noise):
     assert InverseVolatility().decide(at_the_end(make_market(close)))[0] == 0
 
 
-@pytest.mark.parametrize("kind", BASELINES.values())
+@pytest.mark.parametrize("kind", [kind for kind in BASELINES.values() if kind is not DollarVolume])
 def test_with_fewer_than_two_names_that_qualify_the_members_are_held_in_equal_parts(noise, kind):
     early = noise.rows(0, 100)
     np.testing.assert_array_equal(kind().decide(at_the_end(early)), np.full(8, 1 / 8))
@@ -182,17 +189,18 @@ def test_with_fewer_than_two_names_that_qualify_the_members_are_held_in_equal_pa
 @pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_every_baseline_runs_on_ragged_data_and_repeats_itself(name, fill):
-    market = random_market(days=340, names=12, gaps=0.02)
+    market = random_market(days=340, names=12, gaps=0.02, volume=VOLUME[:340])
     results = [backtest(BASELINES[name](), market, start=market.dates[260], fill=fill) for _ in range(2)]
     assert results[0].strategy == name
-    assert 3 <= (results[0].turnover > 0).sum() <= 4  # days 0, 21, 42, 63 of 80
+    often = 80 // BASELINES[name].every  # monthly on days 0, 21, 42, 63 of 80, weekly on 16
+    assert often <= (results[0].turnover > 0).sum() <= often + 1
     assert np.isfinite(results[0].equity).all()
     np.testing.assert_array_equal(results[0].equity.to_numpy(), results[1].equity.to_numpy())
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_no_baseline_looks_ahead(name):
-    market = random_market(days=320, names=12, gaps=0.02)
+    market = random_market(days=320, names=12, gaps=0.02, volume=VOLUME[:320])
     assert audit(BASELINES[name](), market, start=market.dates[255], days=3).passed
 
 
@@ -237,7 +245,7 @@ def test_d22_without_the_package_one_line_says_so(noise, monkeypatch):
         ) as raised:
             backtest(kind(), noise, start=noise.dates[300])
         assert "\n" not in str(raised.value)
-    assert available() == ("inverse-volatility", "momentum-12-1")
+    assert available() == ("inverse-volatility", "momentum-12-1", "dollar-volume")
     kept, why = baselines_for(noise)
     assert [strategy.name for strategy in kept] == list(available())
     missing = {"rules": ["minimum-variance", "hierarchical-risk-parity"], "package": "skfolio"}
@@ -248,6 +256,16 @@ def test_all_are_available_for_daily_data(noise):
     kept, why = baselines_for(noise)
     assert ([strategy.name for strategy in kept], why) == (list(BASELINES), [])
     assert available() == tuple(BASELINES)
+
+
+def test_without_volumes_the_rule_that_needs_them_is_left_out_with_a_warning(noise):
+    bare = make_market(noise.close, open=noise.open)
+    kept, why = baselines_for(bare)
+    assert [strategy.name for strategy in kept] == list(BASELINES)[:-1]
+    assert why == [ResultWarning("rules_without_volumes", {"rules": ["dollar-volume"]})]
+    assert warning_sentence(why[0]) == "dollar-volume is left out: the data have no volumes"
+    with pytest.raises(StrategyError, match=r"dollar-volume failed on .*: anchor 'dollar-volume' needs volumes"):
+        backtest(DollarVolume(), bare)
 
 
 def test_none_for_intraday_data():
@@ -281,5 +299,6 @@ def test_on_the_nasdaq_100_point_in_time(shared):
         assert set(result.weights.columns[result.weights.iloc[1] > 1e-9]) <= set(np.array(market.tickers)[member])
         assert getattr(strategy, "failures", 0) == 0
         volatility[name] = result.metrics.volatility
+    assert result.strategy == "dollar-volume"
     assert min(volatility, key=volatility.__getitem__) == "minimum-variance"
     assert volatility["minimum-variance"] < 0.95 * result.equal_weight_metrics.volatility

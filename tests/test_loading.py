@@ -43,7 +43,13 @@ def test_built_in_strategies_and_baselines_by_name(name):
 
 def test_what_is_known_by_name():
     assert list(KNOWN) == [*BUILT_IN, *BASELINES]
-    assert list(BASELINES) == ["inverse-volatility", "minimum-variance", "hierarchical-risk-parity", "momentum-12-1"]
+    assert list(BASELINES) == [
+        "inverse-volatility",
+        "minimum-variance",
+        "hierarchical-risk-parity",
+        "momentum-12-1",
+        "dollar-volume",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,7 @@ WARNINGS: dict[str, Callable[[Data], str]] = {
     "closet_equal_weight": lambda d: f"closet equal weight: a tracking error of {d['tracking_error']:.2%} a year",
     "rules_daily_only": lambda d: f"{', '.join(d['rules'])} are left out: they are rules for daily bars",
     "rules_missing": lambda d: f"{', '.join(d['rules'])} are left out: the package {d['package']} is not installed",
+    "rules_without_volumes": lambda d: f"{', '.join(d['rules'])} is left out: the data have no volumes",
     "rule_fell_back": lambda d: (
         f"{d['rule']} found no solution on {plural(d['days'], 'day')} and held inverse volatility then"
     ),

@@ -1,4 +1,4 @@
-"""Rules that anyone could have followed, to set beside an agent: risk-based weights and plain momentum. Loads no torch."""
+"""Rules that anyone could have followed, to set beside an agent: weights by risk or size, plain momentum. Loads no torch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 
 YEAR, MONTH = 252, 21
 """Sessions that a baseline looks back over, and between its decisions."""
+WEEK = 5
+"""Sessions between decisions by size."""
 LEAST = 126
 """Returns within the year that a name needs before its risk is measured."""
 DUST = 1e-12
@@ -144,8 +146,29 @@ class TwelveOneMomentum(Strategy):
         return top_k(strength, max(ranked // 10, 1), among=among) if ranked > 1 else equal_parts(among)
 
 
+class DollarVolume(Strategy):
+    """Weights in proportion to the square root of dollar volume, anew every `WEEK` sessions, always all invested.
+
+    The mean of close * volume over 63 sessions, among the members with a bar (`finpod.market.anchors.dollar_volume`): the
+    anchor of the same name as a strategy. For daily bars with volumes only.
+    """
+
+    name = "dollar-volume"
+    every = WEEK
+    needs_volumes = True
+    """Whether it cannot do without volumes."""
+
+    def decide(self, view: MarketView) -> Decision:
+        """The anchor's weights of the decision day."""
+        from finpod.market.anchors import anchor_of_view
+
+        _require_daily(self.name, view)
+        return anchor_of_view(view, self.name).numpy()
+
+
 BASELINES: dict[str, type[Strategy]] = {
-    kind.name: kind for kind in (InverseVolatility, MinimumVariance, HierarchicalRiskParity, TwelveOneMomentum)
+    kind.name: kind
+    for kind in (InverseVolatility, MinimumVariance, HierarchicalRiskParity, TwelveOneMomentum, DollarVolume)
 }
 """The baselines by name."""
 
@@ -162,6 +185,10 @@ def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarnin
     names = available()
     absent = [name for name in BASELINES if name not in names]
     missing = [ResultWarning("rules_missing", {"rules": absent, "package": PACKAGE})] if absent else []
+    if market.volume is None or not (np.nan_to_num(market.volume) > 0).any():
+        sized = [name for name in names if getattr(BASELINES[name], "needs_volumes", False)]
+        names = tuple(name for name in names if name not in sized)
+        missing.append(ResultWarning("rules_without_volumes", {"rules": sized}))
     return [BASELINES[name]() for name in names], missing
 
 
