@@ -8,12 +8,15 @@ import torch
 from made_agents import CONFIG, VALIDATION, make_pod, make_setup, tiny_train
 from made_markets import make_market, random_market
 from made_saved import SAVED
+from typer.testing import CliRunner
 
 import finpod
+from finpod.cli import app
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.weights import target_weights
 from finpod.errors import CheckpointError, InputError
 from finpod.market.anchors import ANCHORS, anchor_of_view, anchor_weights
+from finpod.market.store import save_snapshot
 from finpod.market.tape import build_tape
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
@@ -156,7 +159,12 @@ def test_apg_and_ppo_learn_around_an_anchor(market, tmp_path):
 def test_agents_and_logs_without_an_anchor_are_of_equal_weight():
     assert finpod.load_strategy(SAVED / "ensemble").anchor == "equal-weight"
     header = {"task": {"features": [], "trading": {"hold": 5}}, "learner": "ppo", "config": vars(CONFIG)}
-    assert completed(header)["task"]["trading"] == {"hold": 5, "anchor": "equal-weight"}
+    assert completed(header)["task"]["trading"] == {
+        "hold": 5,
+        "anchor": "equal-weight",
+        "max_weight": None,
+        "max_turnover": None,
+    }
     assert list(ANCHORS) == ["equal-weight", AROUND]
     assert finpod.Strategy.anchor in ANCHORS
 
@@ -169,3 +177,16 @@ def test_dollar_volume_weekly_on_the_nasdaq_100(shared):
     result = finpod.backtest(AROUND, market, start="2020-01-02", end="2021-05-28", fill="open", examine=False)
     assert result.metrics.sharpe == pytest.approx(1.2089, abs=1e-3)
     assert result.equal_weight_metrics.sharpe == pytest.approx(1.0701, abs=1e-3)
+
+
+def test_the_command_line_trains_around_an_anchor_within_caps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(finpod.simulate_market(names=4, days=200, signal=0.1, seed=1), tmp_path / "data" / "sim")
+    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out agents "
+    line += "--agents 1 --rounds 1 --keep 1 --steps 512 --envs 16 --features return_5 --device cpu --learner apg "
+    line += f"--anchor {AROUND} --max-weight 0.4 --max-turnover 0.5"
+    ended = CliRunner().invoke(app, line.split())
+    assert ended.exit_code == 0, ended.output
+    agent = finpod.load_strategy("agents")
+    assert (agent.anchor, agent.max_weight, agent.max_turnover) == (AROUND, 0.4, 0.5)
+    assert agent.provenance["trading"]["anchor"] == AROUND

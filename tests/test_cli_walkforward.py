@@ -93,7 +93,7 @@ def test_options_reach_the_training(work, run, monkeypatch):
 
     monkeypatch.setattr(walkforward, "walk_forward", walk_forward)
     more = "--expanding --purge 7 --embargo 3 --seeds 2 --seed 5 --hold 4 --action softmax --fill close"
-    more += " --fee-bps 3 --impact 0.1 --ray"
+    more += " --fee-bps 3 --impact 0.1 --ray --anchor dollar-volume --max-weight 0.3 --max-turnover 0.4"
     refused(run(LINE, SPAN, SIZE, more, "--end 2010-12-31 --features default --device cpu"), "that is all")
     assert asked.pop("market").shape == (280, 4)
     assert callable(asked.pop("progress"))
@@ -102,7 +102,7 @@ def test_options_reach_the_training(work, run, monkeypatch):
         "task": "stocks", "start": "2010-09-15", "end": "2010-12-31", "out": Path("strategies/wf"), "train": "120",
         "validation": "40", "test": "60", "expanding": True, "purge": 7, "embargo": 3, "hold": 4, "fill": "close",
         "overwrite": False, "resume": False, "learner": "ppo", "features": None, "costs": finpod.Costs(fee_bps=3, impact=0.1),
-        "agents": 1, "rounds": 1, "keep": 1, "steps": 1, "action": "softmax", "seed": 5, "seeds": 2, "device": "cpu",
+        "agents": 1, "rounds": 1, "keep": 1, "steps": 1, "action": "softmax", "seed": 5, "anchor": "dollar-volume", "max_weight": 0.3, "max_turnover": 0.4, "seeds": 2, "device": "cpu",
     }  # fmt: skip
 
 

@@ -62,11 +62,14 @@ Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points 
 Impact = Annotated[
     float, typer.Option(help="Market impact: this many daily volatilities times the root of the share of volume.")
 ]
+Anchor = Annotated[
+    Literal["equal-weight", "dollar-volume"], typer.Option(help="What a tilt is taken around, and agents have to beat.")
+]
 MaxWeight = Annotated[
-    float | None, typer.Option(help="Largest weight of a name, as a share; the strategy's own cap if left out.")
+    float | None, typer.Option(help="Largest weight of a name; no cap, or an agent's own, if left out.")
 ]
 MaxTurnover = Annotated[
-    float | None, typer.Option(help="Most that a decision trades, both sides, as a share; likewise.")
+    float | None, typer.Option(help="Most that one decision trades, both sides, of the account; likewise.")
 ]
 FillPrice = Annotated[
     Literal["open", "close"] | None, typer.Option("--fill", help="Price of the fills; open where the data have opens.")

@@ -16,6 +16,8 @@ OF_PLAN = ("agents", "rounds", "keep", "steps", "seed", "mode", "choice", "alike
 """Options that are fields of the plan."""
 OF_COSTS = ("fee_bps", "slippage_bps", "impact")
 """Options that are fields of the costs."""
+OF_TRADING = ("hold", "action", "anchor", "max_weight", "max_turnover")
+"""Options that are fields of the trading terms."""
 OF_MARKET = ("path", "members", "benchmark", "calendar", "periods_per_year", "ticker_column", "renames", "extra")
 """Arguments of `load_market` that have an option of their own."""
 OF_PLACE = ("out", "storage", "tensorboard")
@@ -69,7 +71,7 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
         "validation": ":".join(task["windows"]["validation"]),
         "features": "default" if features is None else features if isinstance(features, str) else ",".join(features),
         **{name: task["trading"]["costs"][name] for name in OF_COSTS},
-        **{name: task["trading"][name] for name in ("hold", "action")},
+        **{name: task["trading"][name] for name in OF_TRADING},
         "fill": task["fill"],
     }
 

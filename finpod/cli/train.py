@@ -14,7 +14,7 @@ import typer
 from finpod import runs
 from finpod.cli import console, options
 from finpod.cli.leaderboard import TOP
-from finpod.cli.recorded import OF_COSTS, OF_PLAN, recorded_options
+from finpod.cli.recorded import OF_COSTS, OF_PLAN, OF_TRADING, recorded_options
 from finpod.environments import STOCKS, TASKS, require_task_name
 from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError
@@ -34,7 +34,7 @@ SIZE = ("agents", "rounds", "keep", "steps", "seed")
 """Options that say how large a tournament is."""
 OF_LOAD = ("market", "members", "benchmark", "calendar", "periods_per_year", "ticker_column", "renames", "extra")
 """Options that say what the market is."""
-OF_STOCKS = (*OF_LOAD, "train", "validation", "features", *OF_COSTS, "fill", "hold", "action")
+OF_STOCKS = (*OF_LOAD, "train", "validation", "features", *OF_COSTS, "fill", *OF_TRADING)
 """Options that mean something to stocks alone."""
 OF_PODS = ("pods", "pod_cpus", "pod_gpus", "timeout")
 """Options that mean something on Ray alone."""
@@ -78,6 +78,9 @@ def train(
     ] = "standard",
     hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
     action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
+    anchor: options.Anchor = "equal-weight",
+    max_weight: options.MaxWeight = None,
+    max_turnover: options.MaxTurnover = None,
     seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
     seeds: Annotated[
         int, typer.Option(help="Runs of the whole tournament, from seed, seed + 1, ...; all are kept.")
@@ -208,7 +211,7 @@ def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
         "market": options.load(**{name: given[name] for name in OF_LOAD}, **given.get("load", {})),
         "features": None if given["features"] == "default" else options.words(given["features"]),
         "costs": costs,
-        **{name: given[name] for name in ("hold", "action", "fill")},
+        **{name: given[name] for name in (*OF_TRADING, "fill")},
     }
 
 
@@ -249,11 +252,8 @@ def _beyond(recorded: Recorded | None) -> dict[str, Any]:
     """Arguments of `finpod.train` that have no option, as the run has recorded them."""
     if recorded is None:
         return {}
-    rest = {
-        name: value
-        for name, value in recorded.task.get("trading", {}).items()
-        if name not in ("costs", "hold", "action")
-    }
+    trading = recorded.task.get("trading", {}).items()
+    rest = {name: value for name, value in trading if name not in ("costs", *OF_TRADING)}
     return {**rest, "config": recorded.config, "threads": recorded.threads}
 
 
@@ -280,7 +280,7 @@ def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple
     plan = replace(base, search=replace(base.search, fresh=given["fresh"]), stop=stop, **sizes)
     known = recorded.task.get("trading", {}).get("costs", {}) if recorded else {}
     costs = replace(Costs(**known), **{name: given[name] for name in OF_COSTS})
-    trading_of(hold=given["hold"], action=given["action"], costs=costs)
+    trading_of(costs=costs, **{name: given[name] for name in OF_TRADING})
     count = given["pods"] if given["pods"] == "auto" else _whole(given["pods"])
     check_pods(count, given["pod_cpus"], given["pod_gpus"], given["timeout"])
     return plan, costs, count

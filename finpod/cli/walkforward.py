@@ -13,6 +13,10 @@ from finpod import runs
 from finpod.cli import console, options
 from finpod.market.ledger import Costs
 
+OF_TRAINING = ("learner", "agents", "rounds", "keep", "steps", "action", "anchor", "max_weight", "max_turnover", "seed",
+               "seeds", "device")  # fmt: skip
+"""Options that are arguments of `finpod.train`."""
+
 
 def walkforward(
     context: typer.Context,
@@ -54,6 +58,9 @@ def walkforward(
     ] = None,
     hold: Annotated[int, typer.Option(help="Sessions between decisions.")] = 5,
     action: Annotated[Literal["tilt", "softmax", "shares"], typer.Option(help="What an action means.")] = "tilt",
+    anchor: options.Anchor = "equal-weight",
+    max_weight: options.MaxWeight = None,
+    max_turnover: options.MaxTurnover = None,
     seed: Annotated[int, typer.Option(help="The one seed that all randomness comes from.")] = 0,
     seeds: Annotated[int, typer.Option(help="Runs of each tournament, from seed, seed + 1, ...; all are kept.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Train on Ray, on all cores of this machine.")] = False,
@@ -71,18 +78,9 @@ def walkforward(
     outputs = runs.plan_outputs(runs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite)
     runs.plain_word(out.resolve().name)
     options.check_dates(start, end)
-    training = {
-        "learner": learner,
+    training = {name: context.params[name] for name in OF_TRAINING} | {
         "features": None if features == "default" else options.words(features),
         "costs": Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact),
-        "agents": agents,
-        "rounds": rounds,
-        "keep": keep,
-        "steps": steps,
-        "action": action,
-        "seed": seed,
-        "seeds": seeds,
-        "device": device,
     }
     _check(out, {"train": train, "validation": validation, "test": test}, device, overwrite=overwrite, resume=resume)
     from finpod.tournament.training import Pods

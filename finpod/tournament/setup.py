@@ -238,7 +238,7 @@ LACKING: dict[str, Any] = {
     },
 }
 """What a header means that lacks these entries. Logs of stock agents were written without them."""
-LACKING_TERMS: dict[str, Any] = {"anchor": "equal-weight"}
+LACKING_TERMS: dict[str, Any] = {"anchor": "equal-weight", "max_weight": None, "max_turnover": None}
 """The same of the entry `trading` of a task."""
 
 
