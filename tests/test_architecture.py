@@ -28,7 +28,7 @@ WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | 
 """Expressions that are made of the texts in them."""
 
 LAYERS = """
-errors figures measures periods significance risk_figures files storage | seeds pickling devices
+errors figures measures periods significance overfitting risk_figures files storage | seeds pickling devices
 market
 features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
 trading | market.ledger market.tape market.anchors simulation active

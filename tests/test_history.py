@@ -14,7 +14,8 @@ from made_logs import BEGAN, Invented, play, write_run
 from made_markets import random_market
 
 from finpod.errors import CheckpointError, InputError
-from finpod.significance import expected_best, overfitting
+from finpod.overfitting import overfitting
+from finpod.significance import expected_best
 from finpod.storage import Store
 from finpod.tournament.history import Trial, read_history
 from finpod.tournament.journal import Journal

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from finpod.errors import InputError
+from finpod.overfitting import Overfitting, overfitting
 from finpod.significance import (
-    Overfitting,
     deflated_sharpe,
     expected_best,
     minimum_length,
-    overfitting,
     probabilistic_sharpe,
 )
 

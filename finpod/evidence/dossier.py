@@ -20,9 +20,9 @@ from finpod.lookahead.playing import played
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
 from finpod.measures import metrics
+from finpod.overfitting import overfitting
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
-from finpod.significance import overfitting
 from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import EqualWeight, FeatureTable, Strategy
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from finpod.active import BOUND, SMALL
 from finpod.figures import percent, ratio, times
-from finpod.significance import expected_best, overfitting
+from finpod.overfitting import overfitting
+from finpod.significance import expected_best
 from finpod.tournament.history import Trial
 
 ROOM = 2.5e8
