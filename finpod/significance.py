@@ -92,6 +92,27 @@ def intervals(
     }
 
 
+def growth_interval(
+    returns: Array, other: Array, *, periods_per_year: float = 252, level: float = 0.95, resamples: int = 10_000
+) -> Interval:
+    """Percentile interval of the CAGR of `returns` [n] less that of `other` [n]: the one of `intervals`, much faster.
+
+    It draws the same days, and adds up whole blocks. Raises InputError as `intervals` does, and for a return of -1 or less.
+    """
+    steps = np.stack([_checked(one, len(returns)) for one in (returns, other)])
+    if (steps <= -1).any():
+        raise InputError(f"a return is {steps.min():g}; the growth of a lost account has no interval")
+    days = steps.shape[1]
+    days_twice = np.tile(steps, 2)  # for blocks that go on at the beginning
+    sums = np.cumsum(np.log1p(np.pad(days_twice, ((0, 0), (1, 0)))), axis=1)
+    totals = [np.diff(sums[:, [0, days]])]
+    for begun, first, size in _blocks(days, resamples, block_length(steps[0] - steps[1]), seed=0):
+        blocks = sums[:, first + size] - sums[:, first]
+        totals.append(np.add.reduceat(blocks, np.flatnonzero(begun % days == 0), axis=1))
+    own, base = np.expm1(np.concatenate(totals, axis=1) * (periods_per_year / days))
+    return _interval(own - base, level)
+
+
 def block_length(values: Array) -> float:
     """Mean block length for a series [n]: as its autocorrelations ask, and n^(1/3) at least.
 
@@ -133,6 +154,14 @@ def _checked(series: Array, days: int) -> Array:
 
 def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[Array]:
     """Rows [resamples, days] in chunks: each day follows the one before it, or with probability 1 / block begins anew."""
+    for begun, first, size in _blocks(days, resamples, block, seed):
+        rows = np.arange(size.sum()) + np.repeat(first - begun, size)
+        rows -= days * (rows >= days)  # a block that reaches the end goes on at the beginning
+        yield rows.reshape(-1, days)
+
+
+def _blocks(days: int, resamples: int, block: float, seed: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Blocks [B], end to end, in chunks of whole resamples: where each begins, its first day, and its number of days."""
     random = np.random.default_rng(seed)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
@@ -140,10 +169,7 @@ def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[
         anew = random.random(shape, dtype=np.float32) < 1 / block
         anew[:, 0] = True
         begun = np.flatnonzero(anew)
-        shift = random.integers(days, size=len(begun)) - begun
-        rows = np.arange(anew.size) + np.repeat(shift, np.diff(begun, append=anew.size))
-        rows -= days * (rows >= days)  # a block that reaches the end goes on at the beginning
-        yield rows.reshape(shape)
+        yield begun, random.integers(days, size=len(begun)), np.diff(begun, append=anew.size)
 
 
 def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
