@@ -15,6 +15,7 @@ from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
 from finpod.files import Progress
+from finpod.market.anchors import EQUAL
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.ledger import Costs
 from finpod.market.tape import build_tape
@@ -22,10 +23,10 @@ from finpod.measures import Array, check_rates
 from finpod.outcome import outcome
 from finpod.relaxation import relax
 from finpod.result import BacktestResult
-from finpod.simulation import Path, Terms, Window, equal_weight_path, equal_weights, simulate
+from finpod.simulation import Path, Terms, Window, anchor_decisions, simulate
 from finpod.strategy import FeatureTable, Strategy
 
-__all__ = ["Path", "Terms", "backtest", "clean_weights", "equal_weight_equity", "simulate"]
+__all__ = ["Path", "Terms", "anchor_equity", "backtest", "clean_weights", "simulate"]
 
 
 class Options(TypedDict, total=False):
@@ -41,6 +42,7 @@ class Options(TypedDict, total=False):
     delisting_return: float
     max_weight: float | None
     max_turnover: float | None
+    opened: int
     allow_in_sample: bool
     name: str | None
     examine: bool | None
@@ -68,6 +70,7 @@ def backtest(
     delisting_return: float = 0.0,
     max_weight: float | None = None,
     max_turnover: float | None = None,
+    opened: int = 1,
     allow_in_sample: bool = False,
     name: str | None = None,
     examine: bool | None = None,
@@ -94,7 +97,9 @@ def backtest(
 
     Two days of every strategy are audited for look-ahead. With `examine`, which is what trained agents get unless told
     otherwise, it is also set beside simple baselines and random portfolios, and its decisions are replayed at other costs
-    and sizes (`finpod.evidence`). `progress` is called with what is being done and the share that is done.
+    and sizes (`finpod.evidence`). The verdict is over the strategy's `anchor`, equal weight unless it says otherwise,
+    restored as often as the strategy decides (`every`), and widened for `opened`, the number of results of this window
+    that were looked at. `progress` is called with what is being done and the share that is done.
 
     Raises InputError for a window without two sessions, for one that starts on or before `trained_until` (unless
     `allow_in_sample`), and for `fast` with a Strategy, which decides one day after the other; StrategyError, naming
@@ -106,8 +111,7 @@ def backtest(
             argument="market",
         )
     check_rates(risk_free)
-    if not isinstance(name, (str, type(None))):
-        raise InputError(f"name is {name!r:.60}; give a text", argument="name")
+    _check(name, opened)
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast=True is for ready weights; a strategy decides one day after the other", argument="fast")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -120,8 +124,9 @@ def backtest(
     agents: dict[str, Path] = {}
 
     @cache
-    def equal_weight() -> pd.Series:
-        return equal_weight_equity(market, window.dates[0], window.dates[-1], terms.uncapped, fill, fast=fast)
+    def held(anchor: str, every: int) -> pd.Series:
+        first, last = window.dates[[0, -1]]
+        return anchor_equity(market, first, last, terms.uncapped, fill, anchor=anchor, every=every, fast=fast)
 
     def dressed(path: Path, title: str) -> BacktestResult:
         return outcome(
@@ -131,7 +136,9 @@ def backtest(
             label=title,
             strategy=who,
             reference=market,
-            equal_weight=equal_weight(),
+            equal_weight=held(EQUAL, 1),
+            anchor=held(who.anchor, who.every),
+            opened=opened,
             risk_free=risk_free,
             in_sample=in_sample,
             variants=variants,
@@ -175,24 +182,42 @@ def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: Fe
     return simulate(window.tape, window.first, window.last, decisions_of(strategy, label, window, table), terms)
 
 
-def equal_weight_equity(
-    market: MarketData, start: DateLike, end: DateLike, terms: Terms, fill: str | None = None, *, fast: bool = False
+def anchor_equity(
+    market: MarketData,
+    start: DateLike,
+    end: DateLike,
+    terms: Terms,
+    fill: str | None = None,
+    *,
+    anchor: str = EQUAL,
+    every: int = 1,
+    fast: bool = False,
 ) -> pd.Series:
-    """Equity [n + 1] of the point-in-time equal weight, restored at every session from `start` to `end`.
+    """Equity [n + 1] of an anchor from `start` to `end`, by default the point-in-time equal weight of every session.
 
-    `fill` is 'open', 'close', or None for open where the data have opens.
+    It is restored as `anchor_decisions` has it. `fill` is 'open', 'close', or None for open where the data have opens.
     """
     first, last = market.window(start, end)
     tape = build_tape(market, fill)
+    weights, due = anchor_decisions(market, tape, first, anchor=anchor, every=every)
     if fast:
-        weights, due = equal_weights(market, tape, first)
         rows = np.arange(first, last) - tape.lag
         steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
         path = relax(tape, first, last, steps, terms)
     else:
-        path = equal_weight_path(market, tape, first, last, terms)
+        path = simulate(tape, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
     dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
-    return pd.Series(path.equity.numpy(), index=dates, name="equal_weight")
+    return pd.Series(path.equity.numpy(), index=dates, name="anchor")
+
+
+def _check(name: str | None, opened: int) -> None:
+    if not isinstance(name, (str, type(None))):
+        raise InputError(f"name is {name!r:.60}; give a text", argument="name")
+    if type(opened) is not int or opened < 1:
+        raise InputError(
+            f"opened is {opened!r:.60}; give how often results of this window were looked at, 1 or more with this one",
+            argument="opened",
+        )
 
 
 def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLike, fill: str | None) -> Window:

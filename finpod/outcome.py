@@ -32,6 +32,8 @@ def outcome(
     strategy: Strategy,
     reference: MarketData,
     equal_weight: pd.Series,
+    anchor: pd.Series,
+    opened: int,
     risk_free: float,
     in_sample: bool,
     variants: Mapping[str, Path] = MappingProxyType({}),
@@ -42,14 +44,16 @@ def outcome(
     equity = path.equity.numpy()[:, None]
     worth = path.shares.numpy() * tape.mark[window.first : window.last + 1].numpy()
     weights = np.divide(worth, equity, out=np.zeros_like(worth), where=equity > 0)
-    trades = trade_log(path, window, terms)
-    unfilled = tuple(_unfilled(path, window, terms))
+    trades, unfilled = trade_log(path, window, terms), tuple(_unfilled(path, window, terms))
     result = BacktestResult(
         strategy=label,
         equity=pd.Series(equity[:, 0], index=dates, name="equity"),
         benchmark=reference.benchmark,
         benchmark_equity=_held(reference, dates, terms.cash),
         equal_weight_equity=equal_weight.reindex(dates),
+        anchor_equity=anchor.reindex(dates),
+        anchor=strategy.anchor,
+        anchor_every=strategy.every,
         weights=pd.DataFrame(weights, index=dates, columns=list(window.market.tickers)),
         trades=trades,
         turnover=pd.Series(path.turnover.numpy(), index=_dates(window, window.fill_rows), name="turnover"),
@@ -61,6 +65,7 @@ def outcome(
         sessions_per_year=window.market.sessions_per_year,
         trained_until=strategy.trained_until,
         trials=strategy.trials,
+        opened=opened,
         windows=dict(strategy.windows),
         agent=dict(strategy.provenance),
         in_sample=in_sample,

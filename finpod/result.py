@@ -42,6 +42,8 @@ class BacktestResult:
     """[n + 1] the benchmark bought at the first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
     """[n + 1] the point-in-time equal weight, same dates, same costs."""
+    anchor_equity: pd.Series
+    """[n + 1] what the verdict is over: the `anchor` as the strategy could have held it, same dates, same costs."""
     weights: pd.DataFrame
     """[n + 1, N] share of the account in each name at each close; the rest is cash."""
     trades: pd.DataFrame
@@ -54,6 +56,10 @@ class BacktestResult:
     """Costs that were charged."""
     fill: str
     """'open' or 'close': the price at which decisions are filled."""
+    anchor: str = "equal-weight"
+    """The rule that gives the anchor's weights."""
+    anchor_every: int = 1
+    """The anchor is restored at each n-th decision, as the strategy's own `every` has it; 1 is once a session."""
     whole_shares: bool = False
     """Whether only whole shares, as traded, were dealt in."""
     risk_free: float = 0.0
@@ -66,6 +72,8 @@ class BacktestResult:
     """Last day the strategy was trained or chosen on."""
     trials: int = 1
     """Number of agents tried before this one was chosen."""
+    opened: int = 1
+    """How many results of this window were looked at, this one included."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """First and last day of the windows the strategy was made on: 'train', 'validation'."""
     agent: Mapping[str, Any] = field(default_factory=dict)
@@ -131,6 +139,11 @@ class BacktestResult:
         """The strategy against the point-in-time equal weight."""
         return self._relative(self.equity, self.equal_weight_equity)
 
+    @cached_property
+    def relative_to_anchor(self) -> Relative:
+        """The strategy against its anchor."""
+        return self._relative(self.equity, self.anchor_equity)
+
     def metrics_of(self, equity: pd.Series) -> Metrics:
         """Metrics of another curve of the same days, at the same risk-free rate."""
         return metrics(equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
@@ -142,6 +155,19 @@ class BacktestResult:
     def has_benchmark(self) -> bool:
         """Whether there is anything to call a benchmark: one without any bar in the window is none."""
         return bool(self.benchmark_equity.notna().any())
+
+    @property
+    def candidates(self) -> int:
+        """Number of results of this window that the one shown may have been chosen from.
+
+        `opened`, times `trials` where the choice was made on days of this window: it is in-sample, or nothing was trained.
+        """
+        return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
+
+    @property
+    def has_own_anchor(self) -> bool:
+        """Whether the anchor is another curve than the equal weight restored every session."""
+        return not self.anchor_equity.equals(self.equal_weight_equity)
 
     @property
     def is_short(self) -> bool:
@@ -160,7 +186,7 @@ class BacktestResult:
         """
         if not self.is_intraday:
             return self
-        series = ("equity", "benchmark_equity", "equal_weight_equity", "weights", "fan")
+        series = ("equity", "benchmark_equity", "equal_weight_equity", "anchor_equity", "weights", "fan")
         cut: dict[str, Any] = {name: self.sessions_of(getattr(self, name)) for name in series}
         for name in ("variants", "agents", "baselines"):
             cut[name] = {label: self.sessions_of(curve) for label, curve in getattr(self, name).items()}

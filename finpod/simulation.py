@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
+from finpod.market.anchors import EQUAL, anchor_weights
 from finpod.market.caps import require_caps
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs, Fill, orders_for, value
@@ -174,21 +175,19 @@ def path_from(
     return Path(torch.stack(equity), torch.stack(held), traded, cost, *columns), account
 
 
-def equal_weights(market: MarketData, tape: Tape, first: int) -> tuple[Tensor, Array]:
-    """Return the point-in-time equal weights [T, N] and the rows [T] that decide on them, for an account from row `first`.
+def anchor_decisions(
+    market: MarketData, tape: Tape, first: int, *, anchor: str = EQUAL, every: int = 1
+) -> tuple[Tensor, Array]:
+    """Return the weights [T, N] of an anchor and the rows [T] that decide on them, for an account from row `first`.
 
-    These are the first row of each session and the first that the account can see.
+    These are the first row of each session and the first that the account can see; with `every` above 1, each so many
+    rows from that first on, those at which a Strategy of this `every` decides. Raises InputError as `anchor_weights` does.
     """
-    among = tape.member & tape.has_bar
-    due = market.begins_session.copy()
-    due[max(first - tape.lag, 0)] = True
-    return among / among.sum(-1, keepdim=True).clamp(min=1).double(), due
-
-
-def equal_weight_path(market: MarketData, tape: Tape, first: int, last: int, terms: Terms) -> Path:
-    """Return what happens to the equal weight, restored at every session from row `first` to row `last`."""
-    weights, due = equal_weights(market, tape, first)
-    return simulate(tape, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+    due, begins = market.begins_session.copy(), max(first - tape.lag, 0)
+    due[begins] = True
+    if every > 1:
+        due = (np.arange(len(due)) - begins) % every == 0
+    return anchor_weights(tape, anchor), due
 
 
 def simulate_totals(

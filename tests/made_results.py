@@ -56,7 +56,8 @@ def make_result(equity=None, *, days=1008, names=20, start="2017-01-03", seed=0,
         "data_hash": "3f" * 32,
         "manifest": {"title": "a made market", "source": "made", "members": {"count": names}},
     }
-    return BacktestResult(**{**content, **changes})
+    content |= changes
+    return BacktestResult(**{"anchor_equity": content["equal_weight_equity"], **content})
 
 
 def trained(days=1008, **changes: Any) -> BacktestResult:
@@ -102,6 +103,8 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
         "cost_sweep": _sweep((0.0, 5.0, 10.0, 20.0, 50.0), rules, 0.03),
         "capacity": _sweep((1e6, 1e7, 1e8, 1e9), rules, 0.05, costs=True),
         "audit": Audit(True, days=("2018-03-01", "2019-05-02"), unchecked=("other_days",)),
+        "anchor_every": 21,
+        "anchor_equity": base.equal_weight_equity * np.linspace(1, 0.99, days + 1),
         "search": {"trials": 16, "sharpe_sd": 0.21, "overfitting": 0.38},
         "variant_kind": "seed",
         "variants": {
@@ -109,14 +112,15 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
         },
     }
     result = trained(days=days, names=names, seed=seed, **{**content, **changes})
-    skill._CACHE[result] = made_intervals()
+    skill._CACHE[result] = {None: made_intervals()}
     return result
 
 
 def made_intervals() -> skill.Intervals:
-    """What `skill.intervals_of` gives for a result with an unclear lead over equal weight and a clear one over the benchmark."""
+    """What `skill.intervals_of` gives for a result with a clear lead over the benchmark and none over anchor and equal weight."""
     spans = {
         "strategy": ((-0.13, 0.49, 1.1), (-0.036, 0.0768, 0.19), (-0.55, -0.3221, -0.2)),
+        skill.ANCHOR: ((-0.06, 0.24, 0.55), (-0.009, 0.0451, 0.104), (-0.11, 0.0665, 0.19)),
         skill.EQUAL_WEIGHT: ((-0.08, 0.21, 0.52), (-0.011, 0.0425, 0.101), (-0.11, 0.0665, 0.19)),
         skill.BENCHMARK: ((0.03, 0.24, 0.47), (0.004, 0.0457, 0.091), (-0.12, 0.0293, 0.14)),
     }
@@ -139,12 +143,14 @@ def made_evidence() -> dict[str, Any]:
             name: {key: at._asdict() for key, at in figures.items()} for name, figures in made_intervals().items()
         },
         "probabilistic_sharpe": 0.932,
-        "deflated_sharpe": 0.614,
+        "deflated_sharpe": 0.932,
         "deflated_active_sharpe": 0.402,
+        "candidates": 1,
         "trials": 16,
-        "trial_sd": 0.21,
-        "trial_sd_source": skill.MEASURED,
-        "expected_best": 0.376,
+        "trial_sd": 0.5,
+        "trial_sd_source": skill.SAMPLING,
+        "expected_best": 0.0,
+        "validation_luck": 0.376,
         "overfitting": 0.38,
         "minimum_years": 11.2,
         "minimum_active_years": float("inf"),

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_markets import NAN, make_market, random_market
 
-from finpod.backtester import Terms, backtest, clean_weights, equal_weight_equity, simulate
+from finpod.backtester import Terms, anchor_equity, backtest, clean_weights, simulate
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
-from finpod.evidence.baselines import MinimumVariance
+from finpod.evidence.baselines import DollarVolume, MinimumVariance
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.market.sources import load_market
 from finpod.market.tape import build_tape
 from finpod.simulator import simulate_market
-from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy
+from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy, equal_parts
 
 FREE = Costs(fee_bps=0)
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
@@ -376,8 +376,48 @@ def test_the_equal_weight_column_is_the_strategy_of_that_name():
     for fill in ("open", "close"):
         result = backtest(EqualWeight(), market, start=market.dates[1], fill=fill)
         assert result.equal_weight_equity.tolist() == result.equity.tolist()
-    alone = equal_weight_equity(market, market.dates[1], market.dates[-1], Terms(), "close")
+    alone = anchor_equity(market, market.dates[1], market.dates[-1], Terms(), "close")
     assert alone.tolist() == result.equity.tolist()
+
+
+class Cadenced(Strategy):
+    """Equal parts at each n-th decision, like the anchor of a strategy of this `every`."""
+
+    def __init__(self, every):
+        self.every = every
+
+    def decide(self, view):
+        return equal_parts(view.member & view.tradable)
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+@pytest.mark.parametrize("first", [0, 3])
+def test_the_anchor_decides_on_the_days_of_the_strategy(fill, first):
+    market = random_market(days=60)
+    for every in (2, 5, 21):
+        result = backtest(Cadenced(every), market, start=market.dates[first], fill=fill)
+        assert (result.anchor_every, result.has_own_anchor) == (every, True)
+        assert result.anchor_equity.tolist() == result.equity.tolist()
+    daily = backtest(Cadenced(1), market, start=market.dates[first], fill=fill)
+    assert not daily.has_own_anchor
+
+
+def test_the_anchor_is_the_one_that_the_strategy_names():
+    strategy, market = DollarVolume(), simulate_market(names=6, days=120, seed=1)
+    strategy.anchor = "dollar-volume"
+    result = backtest(strategy, market, start=market.dates[70])
+    assert (result.anchor, result.anchor_every) == ("dollar-volume", 5)
+    np.testing.assert_allclose(result.anchor_equity, result.equity, rtol=1e-12)
+    assert result.relative_to_equal_weight.tracking_error > 0
+
+
+def test_how_often_the_window_was_opened_is_a_count():
+    market = random_market(days=30)
+    assert backtest(EqualWeight(), market, opened=3).candidates == 3
+    for wrong in (0, 2.0, True):
+        with pytest.raises(InputError, match=f"opened is {wrong}; give how often") as raised:
+            backtest(EqualWeight(), market, opened=wrong)
+        assert raised.value.argument == "opened"
 
 
 def test_a_benchmark_with_gaps_or_without_bars_leaves_the_strategy_its_own_figures():

@@ -8,7 +8,7 @@ from made_markets import NAN, make_market, random_market
 
 import finpod
 from finpod import batch
-from finpod.backtester import backtest, equal_weight_equity
+from finpod.backtester import anchor_equity, backtest
 from finpod.batch import Backtests
 from finpod.decisions import ReadyWeights
 from finpod.errors import InputError, StrategyError
@@ -294,7 +294,7 @@ def test_equal_weight_is_the_same_to_rounding_within_the_day_too(fill, first):
         dates=days.to_numpy(), close=close, open=close * 1.001, tickers=("A", "B", "C"), benchmark_close=close[:, 0]
     )
     given = (market, market.dates[first], market.dates[-1], Terms(), fill)
-    slow, quick = equal_weight_equity(*given), equal_weight_equity(*given, fast=True)
+    slow, quick = anchor_equity(*given), anchor_equity(*given, fast=True)
     np.testing.assert_allclose(quick, slow, rtol=1e-12)
     assert quick.index.equals(slow.index)
     assert slow.nunique() > 2

@@ -7,7 +7,7 @@ import torch
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
 from made_markets import random_market
 
-from finpod.backtester import Terms, equal_weight_equity
+from finpod.backtester import Terms, anchor_equity
 from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.rl.ppo import BOUNDS
@@ -146,7 +146,7 @@ def test_an_untrained_agent_is_the_equal_weight(market, fill):
     setup = make_setup(market, hold=1, costs=costs, fill=fill)
     _, returns = validate(setup, Pod(setup, settings()).checkpoint())
     days = market.dates[list(VALIDATION)]
-    equal_weight = equal_weight_equity(market, *days, Terms(costs=costs), fill)
+    equal_weight = anchor_equity(market, *days, Terms(costs=costs), fill)
     np.testing.assert_allclose(1e6 * np.cumprod([1, *(1 + returns)]), equal_weight, rtol=1e-9)
 
 

@@ -11,7 +11,7 @@ import pytest
 from made_markets import make_market, random_market
 
 from finpod.backtester import backtest
-from finpod.backtesting.result_io import load_result
+from finpod.backtesting.result_io import ADDED, checksums, load_result
 from finpod.comparison.comparison import headings
 from finpod.comparison.runs import compare
 from finpod.errors import InputError
@@ -49,14 +49,16 @@ def test_two_runs_are_byte_identical(tmp_path):
     assert json.loads((folders[0] / "run.json").read_text()) == {"seconds": 1.5}
 
 
-@pytest.mark.parametrize("options", [{}, {"fill": "close", "whole_shares": True, "costs": Costs(per_share=0.01)}])
+@pytest.mark.parametrize(
+    "options", [{"opened": 3}, {"fill": "close", "whole_shares": True, "costs": Costs(per_share=0.01)}]
+)
 def test_what_is_saved_is_loaded(tmp_path, options):
     result = run(**options)
     folder = result.save(tmp_path / "deep" / "run")
     assert {path.name for path in folder.iterdir()} == FILES
     back = load_result(folder)
     assert back.to_json() == result.to_json()
-    for name in ("equity", "benchmark_equity", "equal_weight_equity", "turnover", "returns"):
+    for name in ("equity", "benchmark_equity", "equal_weight_equity", "anchor_equity", "turnover", "returns"):
         pd.testing.assert_series_equal(
             getattr(back, name), getattr(result, name), check_names=False, check_freq=False, rtol=0, atol=0
         )
@@ -275,6 +277,18 @@ def test_the_checksums_are_those_of_sha256sum(tmp_path):
     for line in lines:
         assert hashlib.sha256((folder / line[66:]).read_bytes()).hexdigest() + "  " == line[:66]
     assert load_result(folder).strategy == "momentum"
+
+
+def test_a_result_without_an_anchor_is_over_equal_weight(tmp_path):
+    """As results were written before they had one."""
+    folder = run(opened=3).save(tmp_path / "run")
+    content = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({name: content[name] for name in content.keys() - ADDED.keys()}))
+    pd.read_csv(folder / "returns.csv").drop(columns="anchor").to_csv(folder / "returns.csv", index=False)
+    (folder / "SHA256SUMS").write_text(checksums(folder))
+    earlier = load_result(folder)
+    assert not earlier.has_own_anchor
+    assert (earlier.anchor, earlier.anchor_every, earlier.opened) == ("equal-weight", 1, 1)
 
 
 def test_another_format_is_refused(tmp_path):

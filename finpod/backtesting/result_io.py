@@ -33,6 +33,8 @@ SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
 PLAIN: dict[str, tuple[type, ...]] = {
     "strategy": (str,),
     "benchmark": (str,),
+    "anchor": (str,),
+    "anchor_every": (int,),
     "fill": (str,),
     "whole_shares": (bool,),
     "risk_free": (int, float),
@@ -40,6 +42,7 @@ PLAIN: dict[str, tuple[type, ...]] = {
     "sessions_per_year": (int, float),
     "trained_until": (str, type(None)),
     "trials": (int,),
+    "opened": (int,),
     "agent": (dict,),
     "in_sample": (bool,),
     "variant_kind": (str,),
@@ -48,6 +51,8 @@ PLAIN: dict[str, tuple[type, ...]] = {
     "manifest": (dict,),
 }
 """Fields that result.json holds as they are, and of what type."""
+ADDED: dict[str, Any] = {"anchor": "equal-weight", "anchor_every": 1, "opened": 1}
+"""Fields of it that results written earlier lack, whose anchor is the equal weight restored every session."""
 AGENT = "agent: "
 """Begins the columns of returns.csv that hold the equity of a single agent."""
 VARIANT = "variant: "
@@ -67,6 +72,7 @@ def to_json(result: BacktestResult) -> str:
         "equal_weight_metrics": asdict(result.equal_weight_metrics),
         "relative": asdict(result.relative),
         "relative_to_equal_weight": asdict(result.relative_to_equal_weight),
+        "relative_to_anchor": asdict(result.relative_to_anchor),
         "table": result.table,
         "costs": asdict(result.costs),
         "cash": float(result.equity.iloc[0]),
@@ -101,6 +107,7 @@ def save(
                 "equity": result.equity,
                 "benchmark": result.benchmark_equity,
                 "equal_weight": result.equal_weight_equity,
+                "anchor": result.anchor_equity,
                 "return": result.returns,
                 "turnover": result.turnover,
             }
@@ -170,6 +177,7 @@ def _reason(error: Exception) -> str:
 
 
 def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
+    content = ADDED | content
     for name, kinds in PLAIN.items():
         if not isinstance(content[name], kinds) or (isinstance(content[name], bool) and bool not in kinds):
             raise ValueError(f"{RESULT}: {name} is {content[name]!r:.60}")
@@ -185,6 +193,7 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         equity=curves["equity"],
         benchmark_equity=curves["benchmark"],
         equal_weight_equity=curves["equal_weight"],
+        anchor_equity=curves["anchor" if "anchor" in curves else "equal_weight"],
         weights=_numeric(_frame(source / "weights.parquet"), "weights.parquet"),
         trades=trades,
         turnover=curves["turnover"].dropna(),

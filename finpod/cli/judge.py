@@ -47,6 +47,9 @@ def backtest(
     max_turnover: options.MaxTurnover = None,
     risk_free: Annotated[float, typer.Option(help="Yearly rate for the Sharpe ratio, as a fraction.")] = 0.0,
     features_from: Features = None,
+    opened: Annotated[
+        int, typer.Option(help="Times that results of this window were looked at, with this one; widens the verdict.")
+    ] = 1,
     allow_in_sample: Annotated[
         bool, typer.Option("--allow-in-sample", help="Allow days the strategy was trained on; the report says so.")
     ] = False,
@@ -84,6 +87,7 @@ def backtest(
             max_weight=max_weight,
             max_turnover=max_turnover,
             risk_free=risk_free,
+            opened=opened,
             allow_in_sample=allow_in_sample,
             examine=not quick,
             progress=lambda doing, share: report(doing, 0.3 + share / 2),
