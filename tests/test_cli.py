@@ -249,7 +249,7 @@ def test_backtest_on_the_sample_writes_both_outputs(work, run):
 
 def test_options_reach_the_backtest(work, run):
     line = f"backtest equal-weight --market sim {WINDOW} --no-report --json"
-    more = "--fee-bps 3 --slippage-bps 2 --impact 1 --fill close --cash 5000 --whole-shares --risk-free 0.02"
+    more = "--fee-bps 3 --slippage-bps 2 --impact 1 --fill close --cash 5000 --whole-shares --risk-free 0.02 --opened 2"
     content = json.loads(run(line, more).out)
     assert content["costs"] == {"fee_bps": 3.0, "slippage_bps": 2.0, "per_share": 0.0, "impact": 1.0}
     assert (content["fill"], content["cash"], content["whole_shares"], content["risk_free"]) == (
@@ -258,6 +258,7 @@ def test_options_reach_the_backtest(work, run):
         True,
         0.02,
     )
+    assert content["opened"] == content["significance"]["candidates"] == 2
 
 
 def test_a_strategy_file_is_backtested_under_its_own_name(work, run):

@@ -418,7 +418,7 @@ def test_without_a_benchmark_there_is_no_column_of_one():
 
 def test_d12_the_best_of_all_trials_is_held_against_luck():
     found = compare([run(1, days=1008), run(2, days=1008, trials=9)])
-    assert found.trials == 10
+    assert found.candidates == 10
     assert found.chance[10] == pytest.approx(0.787299, abs=1e-6)
     assert found.chance[2] == expected_best(2, 0.5)
     assert "0.79 for the best of 10" in selection(found)
@@ -426,11 +426,18 @@ def test_d12_the_best_of_all_trials_is_held_against_luck():
 
 
 def test_one_search_counts_once():
-    agent = trained(100)
+    agent = trained(100, in_sample=True)
     runs = [replace(agent, strategy="cheap"), replace(agent, strategy="dear", costs=Costs(fee_bps=50)), run(1)]
-    assert compare(runs).trials == 17
+    assert compare(runs).candidates == 17
     other = replace(agent, agent={**agent.agent, "seed": 5})
-    assert compare([agent, other]).trials == 32
+    assert compare([agent, other]).candidates == 32
+
+
+def test_trials_on_other_days_are_no_candidates():
+    runs = [trained(100), run(1), run(2)]
+    assert compare(runs).candidates == 3
+    assert list(compare(runs).chance) == [3]
+    assert compare([trained(100, opened=5), run(1)]).candidates == 6
 
 
 @pytest.mark.parametrize(

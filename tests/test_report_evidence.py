@@ -16,6 +16,7 @@ from finpod.backtesting.sentences import luck_sentence
 from finpod.evidence import skill
 from finpod.evidence.alarms import alarms
 from finpod.evidence.attribution import attribute
+from finpod.evidence.skill import MEASURED
 from finpod.figures import amount, money, percent, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
@@ -92,15 +93,25 @@ def test_intervals_stand_in_a_table_with_their_drawing(result, html):
     found = luck(result, made_evidence())
     assert [title for title, _ in found["groups"]] == ["Sharpe ratio", "CAGR", "Max drawdown"]
     for title, spans in found["groups"]:
-        assert [span.label for span in spans] == ["strategy", "minus equal weight", "minus QQQ"], title
+        assert [span.label for span in spans] == [
+            "strategy",
+            "minus equal weight every 21 sessions",
+            "minus equal weight",
+            "minus QQQ",
+        ], title
         assert all(f"{span.estimate} {span.interval}" in text for span in spans)
     sharpe = found["groups"][0][1]
-    assert [span.estimate for span in sharpe] == ["0.49", "+0.21", "+0.24"]
-    assert [span.interval for span in sharpe] == ["-0.13 to 1.10", "-0.08 to +0.52", "+0.03 to +0.47"]
-    assert [span.said for span in sharpe] == ["covers zero", "covers zero", "above zero"]
+    assert [span.estimate for span in sharpe] == ["0.49", "+0.24", "+0.21", "+0.24"]
+    assert [span.interval for span in sharpe] == [
+        "-0.13 to 1.10",
+        "-0.06 to +0.55",
+        "-0.08 to +0.52",
+        "+0.03 to +0.47",
+    ]
+    assert [span.said for span in sharpe] == ["covers zero", "covers zero", "covers zero", "above zero"]
     assert found["groups"][1][1][0].interval == "-3.6% to 19.0%"
     assert found["groups"][2][1][0].said == "below zero"
-    assert html.split('class="spans"')[1].split("</table>")[0].count('<span class="track"') == 9
+    assert html.split('class="spans"')[1].split("</table>")[0].count('<span class="track"') == 12
     assert luck_sentence(result) in text
     assert f"{skill.RESAMPLES:,} resamples" in text
 
@@ -142,27 +153,40 @@ def test_undefined_figures_of_luck_are_not_drawn():
 def test_each_probability_is_said_in_words(result):
     answers = {question: (shown, meaning) for question, shown, meaning in luck(result, made_evidence())["answers"]}
     assert answers["Chance that the true Sharpe ratio is above zero"][0] == "93.2%"
-    deflated, meaning = answers["Chance that it is above the best of 16 without skill"]
-    assert deflated == "61.4%"
-    assert "luck alone would show 0.38" in meaning
-    assert "deviate by 0.21 (measured in the search)" in meaning
-    assert answers["Chance that the lead over equal weight is above the best of 16 without skill"][0] == "40.2%"
+    assert answers["Chance that the true Sharpe ratio of the excess is above zero"] == (
+        "40.2%",
+        "of the returns less those of equal weight every 21 sessions, which tell of skill where the whole market rises",
+    )
     assert answers["Years needed"][0] == "11.2"
-    assert "passes 95 %; this record has 1.2" in answers["Years needed"][1]
-    assert answers["Years needed for the lead"][0] == "no number is enough"
-    assert answers["Chance that the choice was overfitted"][0] == "38.0%"
+    assert "passes 97.5 %; this record has 1.2" in answers["Years needed"][1]
+    assert answers["Years needed for the excess"][0] == "no number is enough"
+    overfitted, meaning = answers["Chance that the choice among 16 trials was overfitted"]
+    assert overfitted == "38.0%"
+    assert "by luck alone the best would stand 0.38 above their mean Sharpe ratio" in meaning
     assert answers["Random portfolios beaten"] == (
         "87.0%",
         "by Sharpe ratio, of 200 with random weights that trade as much at the same costs",
     )
 
 
-def test_a_single_trial_has_nothing_to_be_deflated_by():
-    asked = [question for question, _, _ in probabilities(make_result(days=60), made_evidence() | {"trials": 1})]
-    assert asked[:2] == [
-        "Chance that the true Sharpe ratio is above zero",
-        "Chance that the lead over equal weight is above zero",
-    ]
+def test_only_what_was_chosen_on_the_window_is_deflated(result):
+    """In-sample the trials are candidates."""
+    chosen = made_evidence() | {
+        "deflated_sharpe": 0.614,
+        "expected_best": 0.376,
+        "trial_sd": 0.21,
+        "trial_sd_source": MEASURED,
+    }
+    before, here = (
+        {question: (shown, meaning) for question, shown, meaning in probabilities(one, chosen)}
+        for one in (result, replace(result, in_sample=True))
+    )
+    asked = "Chance that it is above the best of 16 without skill"
+    assert asked not in before
+    assert here[asked][0] == "61.4%"
+    assert "luck alone would show 0.38" in here[asked][1]
+    assert "deviate by 0.21 (measured in the search)" in here[asked][1]
+    assert "Chance that the best of 16 without skill would show a lower Sharpe ratio of the excess" in here
 
 
 def test_what_the_result_finds_itself_can_be_shown():
@@ -367,7 +391,7 @@ def test_names_are_escaped_in_the_new_sections():
 def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
     result.save(tmp_path / "run")
     again = load_result(tmp_path / "run")
-    skill._CACHE[again] = made_intervals()
+    skill._CACHE[again] = {None: made_intervals()}
     assert render(again) == html
 
 
@@ -391,7 +415,7 @@ def test_intraday_results_are_drawn_by_session():
     base = examined(days=119, names=4, randoms=5)
     moved = {
         name: getattr(base, name).set_axis(index)
-        for name in ("equity", "benchmark_equity", "equal_weight_equity", "weights", "fan")
+        for name in ("equity", "benchmark_equity", "equal_weight_equity", "anchor_equity", "weights", "fan")
     }
     result = replace(
         base,

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -11,30 +12,40 @@ from made_results import make_result
 
 from finpod import significance
 from finpod.backtesting.sentences import luck_sentence, verdict_lines
+from finpod.errors import InputError
 from finpod.evidence import skill
 from finpod.evidence.skill import (
+    ANCHOR,
     BENCHMARK,
-    EQUAL_WEIGHT,
     MEASURED,
     RESAMPLES,
     SAMPLING,
     Code,
     evidence,
     intervals_of,
+    verdict_of,
     verdicts,
+    widened,
 )
 from finpod.files import to_json
-from finpod.significance import expected_best, minimum_length, probabilistic_sharpe
+from finpod.significance import Interval, expected_best, minimum_length, probabilistic_sharpe
 
 DAYS = 756
-PROBABILITIES = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
 YEARS = ("minimum_years", "minimum_active_years")
+PROBABILITIES = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
 
 
 @pytest.fixture(autouse=True)
 def fewer_resamples(monkeypatch):
     assert RESAMPLES == 10_000
     monkeypatch.setattr(skill, "RESAMPLES", 1000)
+
+
+def wilson(count, total, z=1.96):
+    """The 95 % interval of a share (Wilson 1927)."""
+    share, spread = count / total, z**2 / total
+    centre, half = share + spread / 2, math.sqrt(spread * (share * (1 - share) + spread / 4))
+    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
 
 
 def curve(steps, index):
@@ -57,14 +68,78 @@ def against(mean, sd=0.002, trials=1, **changes):
 )
 def test_noise_is_luck_an_edge_is_more_and_a_loss_is_worse(mean, code):
     result = against(mean)
-    (over_equal_weight, _) = verdicts(result)
-    assert (over_equal_weight.over, over_equal_weight.code) == (EQUAL_WEIGHT, code)
-    assert evidence(result)["verdicts"][EQUAL_WEIGHT] == code.value
+    (over_anchor, _) = verdicts(result)
+    assert (over_anchor.over, over_anchor.code) == (ANCHOR, code)
+    assert evidence(result)["verdicts"][ANCHOR] == code.value
 
 
-def test_the_best_of_many_trials_is_not_judged_as_one():
-    assert verdict_lines(against(0.0008, trials=24))[0].endswith("if this were the only trial")
-    assert "only trial" not in verdict_lines(against(0.0008))[0]
+def test_an_excess_that_convinces_alone_does_not_as_the_best_of_many():
+    alone, chosen = against(0.0003), against(0.0003, trials=400)
+    assert [verdicts(result)[0].code for result in (alone, chosen)] == [Code.MORE, Code.NOT_DISTINGUISHABLE]
+    assert "widened" not in verdict_lines(alone)[0]
+    assert "(widened for the best of 400): not distinguishable" in verdict_lines(chosen)[0]
+
+
+def test_trials_count_only_where_the_choice_was_made():
+    before = {"trials": 24, "trained_until": "2016-12-30"}
+    asked = ({}, {"opened": 3}, {"in_sample": True}, {"in_sample": True, "opened": 2}, {"trained_until": None})
+    made = [against(0.0004, **{**before, **changes}) for changes in asked]
+    assert [result.candidates for result in made] == [1, 3, 24, 48, 24]
+    found = [evidence(result) for result in made]
+    assert [figures["trials"] for figures in found] == [24] * 5
+    once = found[0]["deflated_active_sharpe"]
+    assert [figures["deflated_active_sharpe"] for figures in found] == pytest.approx(
+        [once**n for n in (1, 3, 24, 48, 24)]
+    )
+    assert found[0]["deflated_sharpe"] == found[0]["probabilistic_sharpe"]
+
+
+def test_the_plain_function_says_what_the_result_says():
+    for mean, opened in ((0.00005, 1), (0.0003, 1), (0.0003, 400), (-0.0008, 24)):
+        result = against(mean, opened=opened)
+        base = result.anchor_equity.to_numpy()
+        code, interval = verdict_of(
+            result.returns.to_numpy(), base[1:] / base[:-1] - 1, opened=opened, resamples=skill.RESAMPLES
+        )
+        assert code is verdicts(result)[0].code
+        assert interval == pytest.approx(verdicts(result)[0].interval, rel=1e-9, abs=1e-12)
+
+
+def test_a_widened_interval_errs_as_seldom_for_the_best_of_many():
+    """Normal estimates of zero, the best of 24: its lower end is above zero in 2.5 % of cases."""
+    plain, normal = Interval(-1.96, 0.0, 1.96, 0.95), NormalDist()
+    assert widened(plain, 1) is plain
+    wide = widened(plain, 24)
+    assert -wide.low == pytest.approx(normal.inv_cdf(0.975 ** (1 / 24)), rel=1e-4)
+    assert wide.level == pytest.approx(1 - 2 * (1 - 0.975 ** (1 / 24)))
+    best = np.random.default_rng(0).normal(0, 1, (20_000, 24)).max(axis=1)
+    low, high = wilson(int((best + wide.low > 0).sum()), len(best))
+    assert low < 0.025 < high
+    with pytest.raises(InputError, match="opened is 0; a window"):
+        widened(plain, 0)
+
+
+WEEKS, YEARS_LONG, MARKETS = 52, 20, 1000
+
+
+def share_of_more(ratio, seed, deviation=0.005):
+    """Wilson interval of how often independent normal active returns of a yearly information ratio are more than luck."""
+    rows = YEARS_LONG * WEEKS
+    drift = ratio * deviation / math.sqrt(WEEKS)
+    active = np.random.default_rng(seed).normal(drift, deviation, (MARKETS, rows))
+    codes = [verdict_of(own, np.zeros(rows), resamples=300, periods_per_year=WEEKS)[0] for own in active]
+    return wilson(codes.count(Code.MORE), MARKETS)
+
+
+def test_without_skill_one_in_forty_is_called_more_than_luck():
+    low, high = share_of_more(0.0, seed=1)
+    assert low < 0.025 < high
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.7])
+def test_skill_is_found_as_often_as_theory_says(ratio):
+    low, high = share_of_more(ratio, seed=2)
+    assert low < NormalDist().cdf(ratio * math.sqrt(YEARS_LONG) - 1.96) < high
 
 
 def test_hindsight_is_held_against_the_excess_over_the_benchmark():
@@ -91,7 +166,7 @@ def test_both_comparisons_are_made_and_gaps_are_left_out():
     result = against(0.00005)
     holes = result.benchmark_equity.copy()
     holes.iloc[[5, 6, 100]] = np.nan
-    assert [verdict.over for verdict in verdicts(against(0.00005, benchmark_equity=holes))] == [EQUAL_WEIGHT, BENCHMARK]
+    assert [verdict.over for verdict in verdicts(against(0.00005, benchmark_equity=holes))] == [ANCHOR, BENCHMARK]
 
 
 def test_there_is_no_sentence_without_a_history_or_a_difference():
@@ -110,32 +185,38 @@ def test_evidence_is_the_intervals_and_the_ratios():
     steps, active = np.expm1(own), np.expm1(own) - np.expm1(base)
     sd = 1 / math.sqrt(DAYS / 252)
     best = expected_best(12, sd)
-    assert list(found["intervals"]) == ["strategy", EQUAL_WEIGHT, BENCHMARK]
+    assert list(found["intervals"]) == ["strategy", ANCHOR, BENCHMARK]
     assert found["intervals"]["strategy"]["sharpe"]["estimate"] == pytest.approx(result.metrics.sharpe)
     drawdown = result.metrics.max_drawdown - result.benchmark_metrics.max_drawdown
     assert found["intervals"][BENCHMARK]["max_drawdown"]["estimate"] == pytest.approx(drawdown)
     assert found["probabilistic_sharpe"] == pytest.approx(probabilistic_sharpe(steps))
     assert found["deflated_sharpe"] == pytest.approx(probabilistic_sharpe(steps, best))
-    assert found["deflated_active_sharpe"] == pytest.approx(probabilistic_sharpe(active, best))
-    assert found["minimum_years"] == pytest.approx(minimum_length(steps, best) / 252)
-    assert found["minimum_active_years"] == pytest.approx(minimum_length(active, best) / 252)
-    assert (found["trials"], found["trial_sd"], found["expected_best"]) == (12, pytest.approx(sd), pytest.approx(best))
+    assert found["deflated_active_sharpe"] == pytest.approx(probabilistic_sharpe(active) ** 12)
+    assert found["minimum_years"] == pytest.approx(minimum_length(steps, best, level=0.975) / 252)
+    assert found["minimum_active_years"] == pytest.approx(minimum_length(active, level=0.975 ** (1 / 12)) / 252)
+    assert (found["candidates"], found["trial_sd"], found["expected_best"]) == (
+        12,
+        pytest.approx(sd),
+        pytest.approx(best),
+    )
     assert found["trial_sd_source"] == SAMPLING
     assert (found["level"], found["resamples"], found["fan_size"]) == (0.95, 1000, 0)
-    assert np.isnan([found["overfitting"], found["fan_beaten"]]).all()
+    assert np.isnan([found["overfitting"], found["fan_beaten"], found["validation_luck"]]).all()
 
 
 def test_the_years_are_there_when_the_probability_passes_the_level():
     for mean in (0.0002, 0.0004, 0.0006):
         found = evidence(against(mean, trials=5))
-        assert (found["deflated_active_sharpe"] >= 0.95) == (found["minimum_active_years"] <= DAYS / 252)
+        assert (found["deflated_active_sharpe"] >= 0.975) == (found["minimum_active_years"] <= DAYS / 252)
 
 
 def test_what_the_search_measured_is_taken_from_it():
     result = against(0.0004, trials=12, search={"trials": 12, "sharpe_sd": 0.25, "overfitting": 0.4})
     found = evidence(result)
     assert (found["trial_sd"], found["trial_sd_source"], found["overfitting"]) == (0.25, MEASURED, 0.4)
-    assert found["expected_best"] == expected_best(12, 0.25)
+    assert found["expected_best"] == found["validation_luck"] == expected_best(12, 0.25)
+    before = evidence(replace(result, trained_until="2016-12-30"))
+    assert (before["validation_luck"], before["expected_best"]) == (expected_best(12, 0.25), 0.0)
     unknown = evidence(replace(result, search={"sharpe_sd": None, "overfitting": None}))  # as read back from JSON
     assert unknown["trial_sd_source"] == SAMPLING
     assert unknown["deflated_sharpe"] < found["deflated_sharpe"]
@@ -161,11 +242,11 @@ def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
     found = evidence(result)
     assert [own, bench] == verdict_lines(result)
     assert len(calls) == 1
-    for said, key in ((own, EQUAL_WEIGHT), (bench, BENCHMARK), (luck_sentence(result), EQUAL_WEIGHT)):
+    for said, key in ((own, ANCHOR), (bench, BENCHMARK), (luck_sentence(result), ANCHOR)):
         span = found["intervals"][key]["cagr"]
         assert all(f"{100 * span[end]:+.1f}" in said for end in ("estimate", "low", "high"))
     lead = verdicts(result)[0].interval
-    assert dict(zip(("low", "estimate", "high"), lead, strict=False)) == found["intervals"][EQUAL_WEIGHT]["cagr"]
+    assert dict(zip(("low", "estimate", "high"), lead, strict=False)) == found["intervals"][ANCHOR]["cagr"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +255,7 @@ def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
         (0.00005, 1, "not distinguishable from luck"),
         (0.0008, 1, "more than luck explains"),
         (0.0008, 24, "more than luck explains"),
-        (0.0003, 400, "more than luck explains in one trial, but not in 400"),
+        (0.00025, 400, "not distinguishable from luck"),
         (-0.0008, 24, "worse than luck explains"),
     ],
 )
@@ -182,8 +263,7 @@ def test_the_sentence_sums_up_interval_and_probability(mean, trials, said):
     result = against(mean, trials=trials)
     sentence = luck_sentence(result)
     assert sentence.endswith(f" {100 * evidence(result)['deflated_active_sharpe']:.0f} %: {said}")
-    hurdle = "zero" if trials == 1 else f"the best of {trials} without skill"
-    assert f"above {hurdle} is" in sentence
+    assert (f"the best of {trials} without skill would show a lower" in sentence) == (trials > 1)
 
 
 def test_the_share_of_random_portfolios_that_are_beaten():
@@ -231,7 +311,7 @@ def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
     gaps, whole = (evidence(one)["intervals"] for one in (replace(result, benchmark_equity=holes), result))
     assert list(gaps) == list(whole)
     assert gaps["strategy"] == whole["strategy"]
-    assert gaps[EQUAL_WEIGHT] == whole[EQUAL_WEIGHT]
+    assert gaps[ANCHOR] == whole[ANCHOR]
     assert gaps[BENCHMARK] != whole[BENCHMARK]
 
 
@@ -245,10 +325,11 @@ def test_intraday_results_are_judged_session_by_session():
         bars.index = series.index.append(series.index + pd.Timedelta(hours=6))
         return bars.sort_index().iloc[1:]
 
-    curves = ("equity", "benchmark_equity", "equal_weight_equity")
+    made = {name: twice(getattr(daily, name)) for name in ("equity", "benchmark_equity", "equal_weight_equity")}
+    made["anchor_equity"] = made["equal_weight_equity"]
     fine = replace(
         daily,
-        **{name: twice(getattr(daily, name)) for name in curves},
+        **made,
         weights=twice(daily.weights["N00"]).to_frame(),
         turnover=twice(daily.turnover),
         periods_per_year=504,

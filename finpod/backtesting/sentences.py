@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from finpod.evidence.skill import BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, evidence, verdicts
+from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, evidence, verdicts
 from finpod.figures import plural
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
 from finpod.result import BacktestResult
@@ -272,43 +272,50 @@ def format_audit(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-def hurdle(trials: int) -> str:
+def hurdle(candidates: int) -> str:
     """What a deflated Sharpe ratio is compared with."""
-    return f"the best of {trials:,} without skill" if trials > 1 else "zero"
+    return f"the best of {candidates:,} without skill" if candidates > 1 else "zero"
+
+
+def anchor_name(result: BacktestResult) -> str:
+    """The anchor and how often it is restored, such as 'equal weight every 5 sessions'."""
+    unit = "bars" if result.is_intraday else "sessions"
+    return result.anchor.replace("-", " ") + f" every {result.anchor_every} {unit}" * (result.anchor_every > 1)
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """A sentence on the growth over equal weight and one on that over the benchmark, as far as there are any."""
+    """A sentence each on the growth over the anchor, equal weight and the benchmark, as far as there are any."""
     return [verdict_sentence(verdict, result) for verdict in verdicts(result)]
 
 
 def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
     """What the interval of an excess growth says, and what the audit takes away from it."""
-    above = verdict.code is Code.MORE
-    name = {EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}[verdict.over]
-    hindsight = above and verdict.over == BENCHMARK and result.manifest.get("survivorship")
+    name = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}[verdict.over]
+    hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
     return (
-        f"Excess over {name}: {_span(verdict)}: {_LUCK[verdict.code]}"
-        + (" if this were the only trial" if result.trials > 1 and above else "")
+        f"Excess over {name}: {_span(verdict, result.candidates)}: {_LUCK[verdict.code]}"
         + (", but assets chosen with hindsight explain it as well" if hindsight else "")
         + doubt(result.audit)
     )
 
 
 def luck_sentence(result: BacktestResult) -> str:
-    """The growth over equal weight and its deflated Sharpe ratio in one sentence; empty where there is no interval."""
-    verdict = next((one for one in verdicts(result) if one.over == EQUAL_WEIGHT), None)
-    deflated, trials = evidence(result)["deflated_active_sharpe"], result.trials
+    """The growth over the anchor and its deflated Sharpe ratio in one sentence; empty where there is no interval."""
+    verdict = next((one for one in verdicts(result) if one.over == ANCHOR), None)
+    deflated = evidence(result)["deflated_active_sharpe"]
     if verdict is None or math.isnan(deflated):
         return ""
-    outcome = _LUCK[verdict.code]
-    if verdict.code is Code.MORE and deflated < LEVEL:
-        one_trial = f"more than luck explains in one trial, but not in {trials:,}"
-        outcome = one_trial if trials > 1 else _LUCK[Code.NOT_DISTINGUISHABLE]
     return (
-        f"Growth over equal weight is {_span(verdict)}, and the chance that the true Sharpe ratio of the excess is above "
-        f"{hurdle(trials)} is {100 * deflated:.0f} %: {outcome}{doubt(result.audit)}"
+        f"Growth over {anchor_name(result)} is {_span(verdict, result.candidates)}, and the chance that "
+        f"{lead(result.candidates)} is {100 * deflated:.0f} %: {_LUCK[verdict.code]}{doubt(result.audit)}"
     )
+
+
+def lead(candidates: int, excess: str = "the excess") -> str:
+    """Of what the deflated active Sharpe ratio is the probability."""
+    if candidates == 1:
+        return f"the true Sharpe ratio of {excess} is above zero"
+    return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"
 
 
 def doubt(audit: Audit | None) -> str:
@@ -328,7 +335,8 @@ _LUCK = {
 }
 
 
-def _span(verdict: Verdict) -> str:
+def _span(verdict: Verdict, candidates: int) -> str:
     interval = verdict.interval
     estimate, low, high = (f"{100 * value:+.1f}" for value in (interval.estimate, interval.low, interval.high))
-    return f"{estimate} points a year, {100 * interval.level:.0f} % interval {low} to {high}"
+    wide = f" (widened for the best of {candidates:,})" if candidates > 1 else ""
+    return f"{estimate} points a year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from finpod.backtesting.sentences import (
+    anchor_name,
     event_sentence,
-    hurdle,
+    lead,
     reason,
     severity_of,
     verdict_lines,
@@ -138,11 +139,11 @@ def evidence_lines(result: BacktestResult) -> list[str]:
     found = evidence(result)
     lines = []
     if not math.isnan(found["deflated_active_sharpe"]):
-        share = found["overfitting"]
-        overfit = "" if math.isnan(share) else f"; probability that choosing on validation overfits {percent(share, 0)}"
+        chance = percent(found["deflated_active_sharpe"], 0)
+        lines.append(f"Chance that {lead(found['candidates'], f'the excess over {anchor_name(result)}')}: {chance}")
+    if not math.isnan(share := found["overfitting"]):
         lines.append(
-            f"Chance that the true Sharpe of the excess over equal weight is above {hurdle(found['trials'])}: "
-            f"{percent(found['deflated_active_sharpe'], 0)}{overfit}"
+            f"Chance that the choice among {found['trials']:,} trials on validation is overfitted: {percent(share, 0)}"
         )
     if result.baselines:
         ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}

@@ -107,10 +107,10 @@ class Comparison:
         return tuple(sorted(warned, key=lambda one: (not one.warning.grave, one.warning.code != "look_ahead")))
 
     @property
-    def trials(self) -> int:
-        """Trials behind all the runs; those of one search count once."""
-        searches = {to_json(run.agent) if run.agent else name: run.trials for name, run in self.runs.items()}
-        return sum(searches.values())
+    def candidates(self) -> int:
+        """Results of this window behind all the runs; those of one search count once. See `BacktestResult.candidates`."""
+        searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
+        return max(sum(searches.values()), len(self.runs))
 
     @property
     def periods_per_year(self) -> float:
@@ -124,12 +124,12 @@ class Comparison:
 
     @property
     def chance(self) -> dict[int, float]:
-        """Number of skill-less candidates -> information ratio their best would show: the runs, and the trials behind them.
+        """Number of skill-less candidates -> information ratio their best would show: the runs, and the candidates behind them.
 
         `expected_best` of independent ones with the sampling deviation of a ratio of zero, 1 / sqrt(years).
         """
         sd = math.sqrt(self.periods_per_year / (len(self.equity) - 1))
-        return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.trials})}
+        return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.candidates})}
 
     def to_json(self) -> str:
         """All of it but the curves, as deterministic JSON; undefined figures are null."""
@@ -152,7 +152,7 @@ class Comparison:
             "unfair": [{"what": one.what, "runs": [names for _, names in one.groups]} for one in self.unfair],
             "notes": [asdict(note) for note in self.notes],
             "warnings": [asdict(warned.warning) | {"runs": warned.runs} for warned in self.warnings],
-            "trials": self.trials,
+            "candidates": self.candidates,
             "chance": self.chance,
         }
         return to_json(content)
@@ -221,7 +221,7 @@ def selection(comparison: Comparison) -> str:
     if comparison.is_short:
         return f"{said}."
     shown = [f"{ratio(best)} for the best of {number:,}" for number, best in comparison.chance.items()]
-    behind = f", all the trials behind these {len(comparison.runs)} runs" if len(shown) > 1 else ""
+    behind = f", all the candidates behind these {len(comparison.runs)} runs" if len(shown) > 1 else ""
     return (
         f"{said}: without any skill, luck alone is expected to show an information ratio over equal weight of "
         f"{' and of '.join(shown)}{behind}."
@@ -323,5 +323,5 @@ def _described(run: BacktestResult) -> dict[str, Any]:
         "warnings": records(run.warnings),
     } | {
         key: getattr(run, key)
-        for key in ("benchmark", "fill", "whole_shares", "risk_free", "trials", "in_sample", "data_hash")
+        for key in ("benchmark", "fill", "whole_shares", "risk_free", "trials", "opened", "in_sample", "data_hash")
     }

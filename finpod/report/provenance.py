@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finpod.backtesting.sentences import finding_sentence, reason, unchecked
+from finpod.backtesting.sentences import anchor_name, finding_sentence, reason, unchecked
 from finpod.backtesting.text import describe_terms, who_varies
 from finpod.figures import count, money, percent, ratio
 from finpod.files import versions
@@ -87,11 +87,10 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         ("Window", f"{start} to {end}, {len(result.returns):,} returns"),
         ("Starting cash", money(result.equity.iloc[0])),
         ("Costs and fills", describe_terms(result.costs, result.fill, result.whole_shares)),
-        (
-            "Benchmark",
-            f"{result.benchmark}, bought at the first close, without cost" if result.has_benchmark else "none",
-        ),
+        ("Benchmark", f"{result.benchmark}, bought at the first close, without cost" * result.has_benchmark or "none"),
         ("Equal weight", "point-in-time members, every session, same dates, same costs"),
+        ("Anchor of the verdict", f"{anchor_name(result)}, same dates, same costs"),
+        ("Results of this window looked at", count(result.opened)),
         ("Risk-free rate", percent(result.risk_free)),
         ("Periods a year", describe(result.periods_per_year, result.sessions_per_year)),
         ("Trained or chosen until", result.trained_until or "not trained"),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.backtesting.sentences import finding_sentence, hurdle, luck_sentence, reason
+from finpod.backtesting.sentences import anchor_name, finding_sentence, hurdle, lead, luck_sentence, reason
 from finpod.backtesting.text import columns
-from finpod.evidence.skill import BENCHMARK, EQUAL_WEIGHT, MEASURED, SAMPLING
+from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, SAMPLING
 from finpod.figures import count, percent, plural, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit
@@ -26,13 +26,11 @@ _MEASURES: tuple[tuple[str, str, Callable[..., str], int], ...] = (
     ("max_drawdown", "Max drawdown", percent, 1),
 )
 """What there are intervals of: key, heading, how it is written, and digits of the ends; the estimate has two."""
-_LEADS = {EQUAL_WEIGHT: "minus equal weight", BENCHMARK: "minus benchmark"}
-"""Labels of the differences."""
 _SOURCES = {
     MEASURED: " (measured in the search)",
     SAMPLING: " (sampling deviation of a ratio of zero, 1 / sqrt(years))",
 }
-"""Where the deviation of the trials comes from."""
+"""Where the deviation of the candidates comes from."""
 _SHORT_NAME = 12
 """Letters up to which the benchmark is called by its name beside figures."""
 _ROOM = 0.06
@@ -129,18 +127,18 @@ def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | N
         "note": (
             f"Block bootstrap of the returns, {count(found['resamples'])} resamples; " if found.get("resamples") else ""
         )
-        + "the upright line is zero, and an interval that covers it is no evidence. Resamples fall from more peaks than the "
-        "one record: a drawdown may lie far from the middle.",
+        + "the upright line is zero, and an interval that covers it is no evidence. "
+        + ("The verdict takes wider ones, for the best of several results. " if result.candidates > 1 else "")
+        + "Resamples fall from more peaks than the one record: a drawdown may lie far from the middle.",
     }
 
 
 def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What was asked, the answer, and what it means; questions without an answer are left out."""
-    trials = int(found.get("trials") or result.trials)
-    barrier = hurdle(trials)
-    level = f"{100 * found.get('level', 0.95):g} %"
+    candidates, anchor = result.candidates, anchor_name(result)
+    barrier, level = hurdle(candidates), f"{100 * ONE_SIDED:g} %"
     source = _SOURCES.get(found.get("trial_sd_source", ""), "")
-    active = "of the returns less equal weight's"
+    active = f"of the returns less those of {anchor}"
     history = f"this record has {len(result.returns) / result.periods_per_year:.1f}"
     rows = [
         (
@@ -150,12 +148,12 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
         ),
         (
             f"Chance that it is above {barrier}",
-            _share(found.get("deflated_sharpe")) if trials > 1 else "",
-            f"luck alone would show {ratio(found.get('expected_best'))}, as the ratios of the trials deviate by "
+            _share(found.get("deflated_sharpe")) if candidates > 1 else "",
+            f"luck alone would show {ratio(found.get('expected_best'))}, as the ratios of the candidates deviate by "
             f"{ratio(found.get('trial_sd'))}{source} (deflated Sharpe ratio)",
         ),
         (
-            f"Chance that the lead over equal weight is above {barrier}",
+            f"Chance that {lead(candidates)}",
             _share(found.get("deflated_active_sharpe")),
             f"{active}, which tell of skill where the whole market rises",
         ),
@@ -165,14 +163,15 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
             f"of returns like these, before the chance of beating {barrier} passes {level}; {history}",
         ),
         (
-            "Years needed for the lead",
+            "Years needed for the excess",
             _years(found.get("minimum_active_years")),
             f"the same {active}; {history}",
         ),
         (
-            "Chance that the choice was overfitted",
+            f"Chance that the choice among {plural(result.trials, 'trial')} was overfitted",
             _share(found.get("overfitting")),
-            "how often the best trial of one half of the days is below the median of the other; choosing blindly gives 50 %",
+            "how often the best trial of one half of the validation days is below the median of the other (choosing blindly: "
+            f"50 %); by luck alone the best would stand {ratio(found.get('validation_luck'))} above their mean Sharpe ratio",
         ),
         (
             "Random portfolios beaten",
@@ -248,18 +247,22 @@ def _spans(
         for name, figures in (found.get("intervals") or {}).items()
         if key in figures
     }
+    labels = {
+        ANCHOR: f"minus {anchor_name(result)}",
+        EQUAL_WEIGHT: "minus equal weight",
+        BENCHMARK: f"minus {short_benchmark(result)}",
+    }
     scale = scale_of([value for three in ends.values() for value in three])
     spans = []
     for name, (low, estimate, high) in ends.items():
-        sign = "+" if name in _LEADS else ""
+        sign = "+" if name in labels else ""
         shown = [
             f"{sign * (value > 0)}{show(value, digits)}"
             for value, digits in ((low, places), (estimate, 2), (high, places))
         ]
         drawn = mark(low, high, scale, estimate)
         said = {"gain": "above zero", "loss": "below zero", "": "covers zero"}[drawn.tone] if drawn else "undefined"
-        label = f"minus {short_benchmark(result)}" if name == BENCHMARK else _LEADS.get(name, name)
-        spans.append(Span(label, shown[1], f"{shown[0]} to {shown[2]}", said, drawn))
+        spans.append(Span(labels.get(name, name), shown[1], f"{shown[0]} to {shown[2]}", said, drawn))
     return spans
 
 
