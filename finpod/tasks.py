@@ -34,6 +34,13 @@ VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""
 COST_FACTOR = (0.5, 2.0)
 """Bounds of the factor on these costs in training."""
+DISCOUNT = 0.87
+"""Discount of PPO a session, and so 0.5 of a decision each fifth: what was traded lasts about that long, the market does not
+answer to an account, and further on other decisions are most of the noise."""
+PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
+"""Settings of PPO that did best on the validation days of simulated markets, see backtests/LOG.md."""
+PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
+"""How far a search may move them, where its own bounds are narrower."""
 HIDDEN = (16, 32, 64)
 """Widths of the network that a fresh agent may have."""
 
@@ -158,7 +165,12 @@ class StockTask(Task):
             ranges={"cost_factor": COST_FACTOR},
             subsets={"features": self.panel.names},
             choices={"hidden": HIDDEN, "reward": ("log", "value")},
+            learner=PPO_BOUNDS,
         )
+
+    def defaults(self, learner: str) -> dict[str, Any]:
+        """Return settings of PPO; its discount is stated a session and converted by `hold`."""
+        return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
         """Return figures and returns [n] of the deterministic policy on the validation window, net of all costs."""

@@ -1,6 +1,7 @@
 """Tiny tasks, agents and tournaments for the tests of everything that learns."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def validate(setup: TournamentSetup, checkpoint: Checkpoint) -> tuple[Metrics, A
     own = Settings(agent_id="judged", seed=0, config=CONFIG, task={"features": checkpoint.task_spec["features"],
                                                                    "hidden": checkpoint.policy_spec["hidden"]})  # fmt: skip
     score = judge(setup, own, checkpoint)
-    return Metrics(**score.metrics), score.returns
+    return Metrics(**{field.name: score.metrics[field.name] for field in fields(Metrics)}), score.returns
 
 
 def tiny_train(market: MarketData, out: Any, **changes: Any) -> Ensemble:

@@ -224,3 +224,24 @@ def test_d21_statistics_stand_still_in_evaluation():
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert math.isfinite(first.volatility)
+
+
+def test_the_value_trains_its_own_layer_and_not_the_encoder():
+    policy = MarketPolicy(PolicySpec(features=2), generator())
+    with torch.no_grad():
+        policy.day.weight.fill_(0.1)
+    code = policy.encode(torch.randn(3, 5, 2, generator=generator()), torch.ones(3, 5, dtype=torch.bool))
+    _, value = policy(code, torch.full((3, 2, 6), 1 / 6))
+    value.sum().backward()
+    assert policy.day.weight.grad[1:].abs().sum() > 0
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.mixed.parameters())
+
+
+def test_what_is_held_is_never_kept_whole():
+    """Else an account would run away from the scores: z = score + inertia * z has no end for an inertia from 1 on."""
+    policy = MarketPolicy(PolicySpec(features=2), generator())
+    with torch.no_grad():
+        policy.out.bias.copy_(torch.tensor([0.1, 50.0]))
+    code = policy.encode(torch.randn(1, 5, 2, generator=generator()), torch.ones(1, 5, dtype=torch.bool))
+    assert (code.inertia.abs() <= 0.98).all()
+    assert (code.inertia > 0.9).all()

@@ -449,3 +449,11 @@ def test_every_round_learns_however_few_the_steps(market, tmp_path):
     steps = sorted({line["steps"] for line in ensemble.log})
     assert len(steps) == 2
     assert steps[1] == 2 * steps[0]
+
+
+@pytest.mark.parametrize("hold", [1, 5])
+def test_the_discount_is_stated_a_session(market, hold):
+    days = market.dates
+    task = make_stock_task(market, (days[0], days[40]), (days[41], days[60]), trading_of(hold=hold, num_envs=4))
+    assert task.defaults("ppo")["gamma"] == pytest.approx(0.87**hold)
+    assert task.defaults("apg") == {}

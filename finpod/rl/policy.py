@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+MOST_KEPT = 0.98
+"""Share of the present holding, as an action, that is kept at most: from 1 on an account would run away from the scores."""
 SUMMARY = 3
 """Account figures that the value head reads: cash, mean score of what is held, concentration."""
 
@@ -108,11 +110,12 @@ class Code(NamedTuple):
     score: Tensor
     """[D, N] the action it would take with an empty account."""
     inertia: Tensor
-    """[D, N] how much of the present holding to keep."""
+    """[D, N] how much of the present holding to keep, from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account's figures."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account's figures. The value reads what the encoder learns
+    for the scores and does not train it: its gradient is several times that of the policy."""
     among: Tensor
     """[D, N] bool: names that a decision of the day may hold."""
     anchor: Tensor | None = None
@@ -184,8 +187,9 @@ class MarketPolicy(AccountPolicy):
         mean = torch.einsum("...nh,...n->...h", hidden, share).unsqueeze(-2)
         hidden = nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
         score, inertia = self.out(hidden).unbind(-1)
-        day = self.day(torch.einsum("...nh,...n->...h", hidden, share))
-        return Code(score, inertia, day[..., :1], day[..., 1:], among, anchor)
+        day = torch.einsum("...nh,...n->...h", hidden, share)
+        cash, value = self.day(day)[..., :1], self.day(day.detach())[..., 1:]
+        return Code(score, MOST_KEPT * inertia.tanh(), cash, value, among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
         """Mean action [..., M, A] and value [..., M] of M accounts a day, out of a code [..., N] and states [..., M, N + 1]."""

@@ -12,11 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from finpod.rl.policy import AccountPolicy, PolicySpec
+from finpod.rl.policy import MOST_KEPT, AccountPolicy, PolicySpec
 
 NETWORKS = ("linear", "mlp")
-MOST_KEPT = 0.98
-"""Share of the present holding that is kept at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
