@@ -199,7 +199,7 @@ def anchor_equity(
     """
     first, last = market.window(start, end)
     tape = build_tape(market, fill)
-    weights, due = anchor_decisions(market, tape, first, anchor=anchor, every=every)
+    weights, due = anchor_decisions(market, tape, first, last, anchor=anchor, every=every)
     if fast:
         rows = np.arange(first, last) - tape.lag
         steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)

@@ -53,7 +53,8 @@ def make_env(
     for each environment; the vector wrappers of gymnasium that take `AutoresetMode.SAME_STEP` work on such an environment.
 
     "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64. `features`, `costs` and `fill` are those of training and backtest.
+    action="softmax" or start_groups=64; `anchor` may be ready weights [T, N]. `features`, `costs` and `fill` are those of
+    training and backtest.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
     `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` of the physics and
@@ -82,6 +83,7 @@ def _stocks(
 ) -> VectorEnv[Any, Any, Any]:
     from finpod.envs.market import TradingConfig
     from finpod.envs.trading import NumpyTradingEnv, TradingEnv
+    from finpod.market.anchors import with_anchor
     from finpod.tasks import require_known
 
     if market is None:
@@ -90,7 +92,10 @@ def _stocks(
             argument="market",
         )
     require_known(trading)
-    env = TradingEnv(market, config=TradingConfig(**trading), **options)
+    terms = dict(trading)
+    if not isinstance(terms.get("anchor", ""), str):
+        market, terms["anchor"] = with_anchor(market, terms["anchor"])
+    env = TradingEnv(market, config=TradingConfig(**terms), **options)
     return NumpyTradingEnv(env) if numpy else env
 
 

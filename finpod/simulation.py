@@ -176,9 +176,9 @@ def path_from(
 
 
 def anchor_decisions(
-    market: MarketData, tape: Tape, first: int, *, anchor: str = EQUAL, every: int = 1
+    market: MarketData, tape: Tape, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return the weights [T, N] of an anchor and the rows [T] that decide on them, for an account from row `first`.
+    """Return the weights [T, N] of an anchor and the rows [T] that decide on them, for an account from row `first` to `last`.
 
     These are the first row of each session and the first that the account can see; with `every` above 1, each so many
     rows from that first on, those at which a Strategy of this `every` decides. Raises InputError as `anchor_weights` does.
@@ -187,7 +187,7 @@ def anchor_decisions(
     due[begins] = True
     if every > 1:
         due = (np.arange(len(due)) - begins) % every == 0
-    return anchor_weights(tape, anchor), due
+    return anchor_weights(tape, anchor, market, slice(begins, last)), due
 
 
 def simulate_totals(

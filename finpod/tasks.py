@@ -91,7 +91,8 @@ class StockTask(Task):
     @cached_property
     def anchor(self) -> Tensor:
         """[T, N] float64 weights that a tilt is taken around, and that agents have to beat."""
-        return anchor_weights(self.tape, self.trading.anchor)
+        first = max(self.train[0] - self.tape.lag, 0)
+        return anchor_weights(self.tape, self.trading.anchor, self.market, slice(first, self.validation[1] + 1))
 
     @cached_property
     def panel(self) -> Panel:
@@ -119,7 +120,7 @@ class StockTask(Task):
         if num_envs != trading.num_envs:
             groups = math.gcd(num_envs, trading.groups)
             trading = replace(trading, num_envs=num_envs, start_groups=groups)
-        return MarketEnv(self.tape, *self.train, trading, seed=seed)
+        return MarketEnv(self.tape, *self.train, trading, seed=seed, anchor=self.anchor)
 
     def policy(
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
@@ -328,7 +329,7 @@ def make_stock_task(
         validation=validation_rows,
         device=device,
     )
-    anchor_weights(task.tape, trading.anchor)  # refused before anything is trained
+    _ = task.anchor  # refused before anything is trained
     return task
 
 

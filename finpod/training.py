@@ -18,6 +18,7 @@ from finpod.environments import STOCKS, require_task_name
 from finpod.errors import InputError, did_you_mean
 from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.locomotion import LocomotionTask
+from finpod.market.anchors import with_anchor
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, Panel, name_of
 from finpod.market.ledger import Costs
@@ -84,7 +85,8 @@ def train(
     """Train agents on a task in a tournament, keep the best, and save them in the folder `out`.
 
     The task "stocks" trades `market`: agents train on the days of `train` and are chosen on those of `validation`; no later
-    row is read. `features`, `costs`, `hold` (sessions from one decision to the next), `action`, `fill` and further keywords,
+    row is read. `anchor` may be ready weights [T, N], which agents then read from the column `extra:anchor` of a market.
+    `features`, `costs`, `hold` (sessions from one decision to the next), `action`, `fill` and further keywords,
     the fields of `TradingConfig`, say how. Returns the `Ensemble` of the chosen, a Strategy. Features that are undefined on
     more than half of the training rows are dropped, and named in a warning or to `progress` and `watch`.
 
@@ -183,7 +185,9 @@ def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: 
                 f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)",
                 argument=what,
             )
-    costs = given.pop("costs") or Costs()
+    costs, settings = given.pop("costs") or Costs(), dict(settings)
+    if not isinstance(settings.get("anchor", ""), str):
+        given["market"], settings["anchor"] = with_anchor(given["market"], settings["anchor"])
     trading = trading_of(hold=given.pop("hold"), action=given.pop("action"), costs=costs, **settings)
     return make_stock_task(**given, trading=trading, device=device)
 

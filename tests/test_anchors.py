@@ -15,7 +15,7 @@ from finpod.cli import app
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.weights import target_weights
 from finpod.errors import CheckpointError, InputError
-from finpod.market.anchors import ANCHORS, anchor_of_view, anchor_weights
+from finpod.market.anchors import ANCHORS, anchor_of_view, anchor_weights, with_anchor
 from finpod.market.store import save_snapshot
 from finpod.market.tape import build_tape
 from finpod.rl.policy import MarketPolicy, PolicySpec
@@ -190,3 +190,63 @@ def test_the_command_line_trains_around_an_anchor_within_caps(tmp_path, monkeypa
     agent = finpod.load_strategy("agents")
     assert (agent.anchor, agent.max_weight, agent.max_turnover) == (AROUND, 0.4, 0.5)
     assert agent.provenance["trading"]["anchor"] == AROUND
+
+
+def random_anchor(market, seed=7):
+    """Ready weights [T, N] with sums of 0.6 over all names."""
+    raw = np.random.default_rng(seed).lognormal(0, 1, market.shape)
+    return 0.6 * raw / raw.sum(axis=1, keepdims=True)
+
+
+def test_ready_weights_are_an_anchor_in_training_and_backtest(market, tmp_path):
+    given = random_anchor(market)
+    tiny_train(market, tmp_path / "own", anchor=given, features=("return_5",), keep=1, agents=1, learner="apg",
+               config=None, start_groups=None)  # fmt: skip
+    agent = finpod.load_strategy(tmp_path / "own")
+    assert agent.anchor == "extra:anchor"
+    with_weights, _ = with_anchor(market, given)
+    days = market.dates[list(VALIDATION)]
+    result = finpod.backtest(agent, with_weights, start=days[0], end=days[1], allow_in_sample=True, examine=False)
+    chosen = next(line for line in agent.log if line["score"] == agent.scores[0])
+    np.testing.assert_allclose(result.returns, chosen["returns"], rtol=0, atol=1e-9)
+    tape, first = build_tape(with_weights), VALIDATION[0]
+    own = anchor_weights(tape, agent.anchor, with_weights)
+
+    def decide(step, row, _account):
+        return own[row] if step % agent.every == 0 else None
+
+    path = simulate(tape, first, VALIDATION[1], decide, agent.trading)
+    np.testing.assert_allclose(result.anchor_equity / 1e6, path.equity / path.equity[0], rtol=1e-12)
+    assert result.anchor == "extra:anchor"
+    with pytest.raises(CheckpointError, match=r"around an anchor that it cannot have here: .*anchor"):
+        finpod.backtest(agent, market, start=market.dates[101])
+
+
+def test_the_environment_takes_ready_weights(market):
+    given = random_anchor(market)
+    env = finpod.make_env("stocks", market=market, num_envs=2, random_start=False, anchor=given)
+    row = int(env.market_env.observe().row[0])
+    among = market.member[row] & market.has_bar[row]
+    weights = env.market_env.weights(torch.zeros(2, 5))[0].numpy()
+    np.testing.assert_allclose(weights, given[row] * among, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (np.nan, "a weight that is not finite"),
+        (-0.1, "a weight below zero"),
+        (2.0, "weights that sum to more than 1"),
+        (0.0, "nothing to hold among the members"),
+    ],
+)
+def test_ready_weights_that_cannot_be_are_refused_by_the_day(market, change, fault):
+    given = random_anchor(market)
+    given[60] = change
+    day = f"{market.dates[60]!s:.10}"
+    with pytest.raises(InputError, match=f"has {fault} on {day}") as raised:
+        finpod.make_env("stocks", market=market, num_envs=2, anchor=given)
+    assert raised.value.argument == "anchor"
+    finpod.make_env("stocks", market=market, num_envs=2, anchor=given, end=market.dates[55])
+    with pytest.raises(InputError, match=r"ready weights must be \[T, N\] = \(110, 5\)"):
+        finpod.make_env("stocks", market=market, num_envs=2, anchor=given[1:])

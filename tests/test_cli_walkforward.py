@@ -102,7 +102,8 @@ def test_options_reach_the_training(work, run, monkeypatch):
         "task": "stocks", "start": "2010-09-15", "end": "2010-12-31", "out": Path("strategies/wf"), "train": "120",
         "validation": "40", "test": "60", "expanding": True, "purge": 7, "embargo": 3, "hold": 4, "fill": "close",
         "overwrite": False, "resume": False, "learner": "ppo", "features": None, "costs": finpod.Costs(fee_bps=3, impact=0.1),
-        "agents": 1, "rounds": 1, "keep": 1, "steps": 1, "action": "softmax", "seed": 5, "anchor": "dollar-volume", "max_weight": 0.3, "max_turnover": 0.4, "seeds": 2, "device": "cpu",
+        "agents": 1, "rounds": 1, "keep": 1, "steps": 1, "action": "softmax", "seed": 5, "anchor": "dollar-volume",
+        "max_weight": 0.3, "max_turnover": 0.4, "seeds": 2, "device": "cpu",
     }  # fmt: skip
 
 

@@ -63,7 +63,10 @@ Impact = Annotated[
     float, typer.Option(help="Market impact: this many daily volatilities times the root of the share of volume.")
 ]
 Anchor = Annotated[
-    Literal["equal-weight", "dollar-volume"], typer.Option(help="What a tilt is taken around, and agents have to beat.")
+    str,
+    typer.Option(
+        help="What a tilt is taken around and agents have to beat: equal-weight, dollar-volume or extra:COLUMN."
+    ),
 ]
 MaxWeight = Annotated[
     float | None, typer.Option(help="Largest weight of a name; no cap, or an agent's own, if left out.")

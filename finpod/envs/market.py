@@ -20,7 +20,7 @@ from torch import Tensor
 from finpod.envs.step import GradientStep, Observation, Step
 from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
-from finpod.market.anchors import ANCHORS, EQUAL, anchor_weights
+from finpod.market.anchors import ANCHORS, EQUAL, anchor_weights, is_anchor
 from finpod.market.tape import Account, Tape
 from finpod.seeds import require_seed, torch_seed
 from finpod.simulation import Terms, phases
@@ -44,7 +44,7 @@ class TradingConfig(Terms):
     tilt: float = 1.0
     """k of w ~ a exp(k tanh z), a being the anchor; 1 holds about 60 effective names of 100 around equal weight."""
     anchor: str = EQUAL
-    """Name in `finpod.market.anchors.ANCHORS` of what a tilt is taken around; agents have to beat it, whatever the action."""
+    """What a tilt is taken around, and agents have to beat: a name in `finpod.market.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
     """Largest order of the 'shares' action in shares as traded, per name and step."""
     hold: int = 5
@@ -71,7 +71,7 @@ class TradingConfig(Terms):
                 argument="start_groups",
             )
         for name, choices in (("action", ACTIONS), ("reward", REWARDS), ("anchor", ANCHORS)):
-            if getattr(self, name) not in choices:
+            if getattr(self, name) not in choices and not (name == "anchor" and is_anchor(self.anchor)):
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
@@ -109,12 +109,14 @@ class MarketEnv:
     Within a group all accounts stand on the same day. Which day is known on the host, so that neither delistings nor
     ends of episodes need a look at the device. A bad action (NaN or infinite) trades nothing and is remembered until
     `check` is called. Eager steps agree with the backtest to the last bit; with `compile` (torch.compile: it needs a
-    C++ compiler, and a minute at the first step) they take a fraction of the time and agree to 1e-6.
+    C++ compiler, and a minute at the first step) they take a fraction of the time and agree to 1e-6. `anchor` [T, N] are
+    the weights of `config.anchor` if they are not a rule's.
     """
 
     def __init__(
-        self, tape: Tape, first: int, last: int, config: TradingConfig, seed: int = 0, *, compile: bool = False
-    ) -> None:
+        self, tape: Tape, first: int, last: int, config: TradingConfig, seed: int = 0, *, compile: bool = False,
+        anchor: Tensor | None = None,
+    ) -> None:  # fmt: skip
         self.tape, self.config = tape, config
         self.first, self.last = max(first, tape.lag), last
         if self.last - self.first < config.hold:
@@ -127,7 +129,7 @@ class MarketEnv:
         self.device = tape.mark.device
         self.groups, self.differentiable = config.groups, config.undifferentiable is None
         self._shape = (config.groups, config.num_envs // config.groups)
-        self.anchor = anchor_weights(tape, config.anchor)
+        self.anchor = anchor_weights(tape, config.anchor) if anchor is None else anchor
         self._any_delisted = tape.delisted.any(-1).cpu()
         tape.impact_for(config.costs)  # measured, or refused, before the first step
         self._generator = torch.Generator().manual_seed(torch_seed(require_seed(seed)))

@@ -16,6 +16,7 @@ from torch import Tensor
 from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.step import Observation
 from finpod.errors import InputError
+from finpod.market.anchors import anchor_weights
 from finpod.market.data import DateLike, MarketData
 from finpod.market.features import Features, build_panel
 from finpod.market.scaling import CLIP, Scaling
@@ -32,7 +33,7 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
 
     An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], which
     all accounts share, and the weights held at its close, cash last. Actions [E, A] are those of `TradingConfig.action`:
-    z [E, N] of a tilt around equal weight, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are
+    z [E, N] of a tilt around the anchor, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are
     float32 [E]. End of data and horizon truncate, ruin terminates. An action that is not finite is refused before anything
     is traded.
 
@@ -62,7 +63,9 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         self.config = config or TradingConfig()
         self.tickers, self.dates = market.tickers, market.dates
         self.tape = build_tape(market, fill, device)
-        self.market_env = MarketEnv(self.tape, first, last, self.config, seed)
+        used = slice(max(first - self.tape.lag, 0), last + 1)
+        anchor = anchor_weights(self.tape, self.config.anchor, market, used)
+        self.market_env = MarketEnv(self.tape, first, last, self.config, seed, anchor=anchor)
         self.panel = build_panel(market, features, scaling=scaling, fit=(first, last + 1), device=device)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": [], "torch": True}
         self.num_envs = self.config.num_envs

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from finpod.errors import InputError, did_you_mean
+from finpod.market.data import MarketData
+from finpod.market.extra import ExtraData, column_of
 from finpod.market.tape import MONTH, Tape, over_rows
+from finpod.measures import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EQUAL = "equal-weight"
 """The anchor unless another is named."""
@@ -18,6 +26,8 @@ QUARTER = 3 * MONTH
 """Sessions over which the dollar volume is measured."""
 SUM = 1e-9
 """What ready weights may add up to above one."""
+GIVEN = "anchor"
+"""Column of the user's own that ready weights become."""
 
 
 def equal_weight(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
@@ -52,15 +62,26 @@ ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
 """Name -> weights [T, N] float64 out of dollar volumes [T, N], the members with a bar [T, N], and the rows of `QUARTER`."""
 
 
-def anchor_weights(tape: Tape, anchor: str = EQUAL) -> Tensor:
+def is_anchor(name: str) -> bool:
+    """Whether a name is that of an anchor: a rule, or `extra:NAME` for a column of the user's own."""
+    return name in ANCHORS or column_of(name) is not None
+
+
+def anchor_weights(
+    tape: Tape, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
+) -> Tensor:
     """Return the target weights [T, N] float64 of an anchor: zero but for members with a bar, row t known at the close of t.
 
-    Raises InputError for an unknown name, and for 'dollar-volume' where there are no volumes.
+    'extra:NAME' are ready weights, the column NAME of the `market`; the `rows` of it that are used are checked (`ready`).
+    Raises InputError for an unknown name, for 'dollar-volume' where there are no volumes, and for such weights.
     """
+    among = tape.member & tape.has_bar
+    if market is not None and (column := column_of(anchor)) is not None:
+        table = torch.tensor(market.extra[column]).to(among.device)
+        return ready(table, among, anchor, market.dates, rows)
     if anchor not in ANCHORS:
         hint = did_you_mean(str(anchor), list(ANCHORS), f"choose from {', '.join(ANCHORS)}")
         raise InputError(f"unknown anchor {anchor!r}; {hint}", argument="anchor")
-    among = tape.member & tape.has_bar
     dollars = None if tape.volume is None else (tape.mark * tape.volume).where(tape.has_bar, math.nan)
     if dollars is not None and not bool((dollars > 0).any()):
         dollars = None
@@ -70,5 +91,45 @@ def anchor_weights(tape: Tape, anchor: str = EQUAL) -> Tensor:
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
     """Return the row [N] of `anchor_weights` that a decision on a `MarketView` knows. Raises InputError as that does."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
+    if (column := column_of(anchor)) is not None:
+        return ready(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
     dollars = torch.tensor(view.closes(rows) * view.volumes(rows)) if anchor != EQUAL and view.has_volumes else None
     return ANCHORS[anchor](dollars, among if dollars is None else among.expand(len(dollars), -1), rows)[-1]
+
+
+def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
+    """Return ready weights [T, N], zero outside `among` [T, N].
+
+    Raises InputError naming the first day among `rows` on which they are not finite and zero or more, sum to more than
+    one (by over `SUM`), or are zero for all names that may be held.
+    """
+    weights = table.where(among, 0.0)
+    total = weights.sum(-1)
+    faults = {
+        "a weight that is not finite": ~weights.isfinite().all(-1),
+        "a weight below zero": (weights < 0).any(-1),
+        "weights that sum to more than 1": total > 1 + SUM,
+        "nothing to hold among the members": (total == 0) & among.any(-1),
+    }
+    for fault, where in faults.items():
+        if where[rows].any():
+            day = dates[rows][int(where[rows].to(torch.uint8).argmax())]
+            raise InputError(
+                f"the anchor {anchor} has {fault} on {day!s:.10}; give weights from 0 on with a sum above 0 and up to 1",
+                argument="anchor",
+            )
+    return weights
+
+
+def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
+    """Return the market with ready weights [T, N] as a column of the user's own, and the name of that anchor.
+
+    Row t is what is known at the close of row t. Raises InputError for another shape, or for other tickers in a frame.
+    """
+    if np.shape(weights) != market.shape or list(getattr(weights, "columns", market.tickers)) != list(market.tickers):
+        raise InputError(
+            f"the anchor has shape {np.shape(weights)}; ready weights must be [T, N] = {market.shape}, in the market's order",
+            argument="anchor",
+        )
+    tables = {**market.extra.tables, GIVEN: np.asarray(weights, dtype=np.float64)}
+    return replace(market, extra=ExtraData(tables=tables, width=market.shape[1])), f"extra:{GIVEN}"
