@@ -1,0 +1,278 @@
+"""How often luck is called skill, and skill is seen: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
+
+False skill: agents are trained, chosen and tested on markets without signal, free of costs, half of them simulated and half
+drawn from real days (`--real FILE`). Power: on markets whose informed rule has a stated net information ratio, at 10 bps, for
+the informed rule and for agents. Each market is a row, a file of its own. Rows that are there are not made again, so that the
+command can be stopped and repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from finpod.bench.machine import processor
+from finpod.decisions import decisions_of
+from finpod.devices import usable_cores
+from finpod.errors import InputError
+from finpod.evidence.skill import Code, verdict_of
+from finpod.files import to_json, versions, write_text
+from finpod.market.data import MarketData
+from finpod.market.ledger import Costs
+from finpod.market.sources import load_market
+from finpod.measures import Array, simple_returns
+from finpod.rl import LEARNERS
+from finpod.simulation import Window, simulate
+from finpod.simulator import CALIBRATED, HOLD, NAMES, SimulatedMarket, resampled, simulate_market
+from finpod.tasks import StockTask, make_stock_task, trading_of
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Pod
+from finpod.tournament.setup import TournamentSetup
+
+FOLDER = Path("backtests") / "skill"
+"""Where rows are kept, relative to the current folder."""
+INFORMED = "informed"
+RULES = ("apg", "ppo", INFORMED)
+FAMILIES = SIMULATED, RESAMPLED = "simulated", "resampled"
+RATIOS = (0.5, 1.0, 1.5, 2.0)
+MARKETS = {**dict.fromkeys(FAMILIES, 200), **dict.fromkeys(map(str, RATIOS), 100)}
+"""Markets of each cell: without signal by family, and with one by net ratio."""
+YEAR = 252
+ROWS = {
+    "train": (64, 64 + 8 * YEAR),
+    "validation": (65 + 8 * YEAR, 65 + 10 * YEAR),
+    "test": (66 + 10 * YEAR, 66 + 18 * YEAR),
+}
+"""First and last row of each window: 8, 2 and 8 years."""
+FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "volume_shock_5")
+UPDATES = {"apg": 40, "ppo": 60}
+"""Of an agent, 64 accounts x num_steps decisions each."""
+AGENTS, CHECKPOINTS = 2, 2
+"""Seeds of agents, and how often each is judged on validation; the best of all is tested."""
+RESAMPLES = 2000
+
+
+class Cell(NamedTuple):
+    """A row to be made."""
+
+    world: str
+    """A family of markets without signal, or the net ratio of one with a signal."""
+    rule: str
+    """A learner, or the informed rule."""
+    seed: int
+    """Of the market."""
+
+    @property
+    def file(self) -> str:
+        return f"{self.world}-{self.rule}-{self.seed}.json"
+
+
+@cache
+def complete(real: str) -> MarketData:
+    """Return the names of a file without missing bars."""
+    market = load_market(real)
+    bars = [market.has_bar, *(np.isfinite(table) for table in (market.open, market.volume) if table is not None)]
+    whole = np.all(bars, axis=(0, 1))
+    if whole.sum() < NAMES:
+        raise InputError(f"{real} has {whole.sum()} names without missing bars; {NAMES} are needed", argument="real")
+    return market.select([name for name, keep in zip(market.tickers, whole, strict=True) if keep])
+
+
+def market_of(cell: Cell, real: str | None) -> MarketData:
+    """Return the market of a row; those with a signal take lookbacks and signs in turn."""
+    days = ROWS["test"][1] + 1
+    if cell.world == RESAMPLED:
+        if real is None:
+            raise InputError("resampled markets need a file of real bars", argument="real")
+        source = complete(real)
+        chosen = np.random.default_rng(cell.seed).choice(len(source.tickers), NAMES, replace=False)
+        return resampled(source.select([source.tickers[i] for i in sorted(chosen)]), days=days, seed=cell.seed)
+    if cell.world == SIMULATED:
+        return simulate_market(days=days, net_ratio=0.0, seed=cell.seed)
+    lookback, sign = list(CALIBRATED)[cell.seed % len(CALIBRATED)]
+    return simulate_market(
+        days=days, net_ratio=float(cell.world), lookback=lookback, reversal=sign < 0, seed=10_000 + cell.seed
+    )
+
+
+def task_of(market: MarketData, free: bool) -> StockTask:
+    """Return the task, whose data reach to the end of the test window; features are scaled on the training window."""
+    train, _, test = ((market.dates[first], market.dates[last]) for first, last in ROWS.values())
+    costs = Costs(fee_bps=0.0) if free else Costs()
+    trading = trading_of(num_envs=64, start_groups=None, hold=HOLD, costs=costs)
+    return replace(make_stock_task(market, train, test, trading, "open", FEATURES), validation=ROWS["validation"])
+
+
+def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
+    """Return the test returns [n] of the best of all checkpoints on validation, and its score there."""
+    config = LEARNERS[learner].Config(**task.defaults(learner))
+    setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, learner=learner)
+    total = UPDATES[learner] * setup.update
+    best, returns = -math.inf, np.empty(0)
+    for agent in range(AGENTS):
+        settings = {
+            "seed": AGENTS * seed + agent,
+            "task": dict(task.space().start),
+            "config": config,
+            "learner": learner,
+        }
+        pod = Pod(setup, Settings(agent_id=f"{agent}-0", **settings))
+        for point in range(1, CHECKPOINTS + 1):
+            for _ in pod.train(total * point // CHECKPOINTS, total):
+                pass
+            score = task.score(pod.policy).metrics[task.measure]
+            if score > best or not len(returns):
+                best, returns = score, simple_returns(task.play(pod.policy, ROWS["test"]).equity.numpy())
+    return returns, best
+
+
+def informed(market: SimulatedMarket, task: StockTask) -> Array:
+    """Return the returns [n] of the informed rule in the test window."""
+    window = Window(market=market, tape=task.tape, first=ROWS["test"][0], last=ROWS["test"][1])
+    path = simulate(task.tape, window.first, window.last, decisions_of(market.oracle, "oracle", window), task.trading)
+    return simple_returns(path.equity.numpy())
+
+
+def ratio_of(active: Array) -> float:
+    """Return the yearly information ratio of active returns [n]; 0 for an agent that holds equal weight."""
+    spread = float(active.std(ddof=1))
+    return float(active.mean()) / spread * YEAR**0.5 if spread > 0 else 0.0
+
+
+def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
+    """Return a row: what the verdict says of the test window, over equal weight at the same cadence and costs."""
+    began = time.process_time()
+    market = market_of(cell, real)
+    task = task_of(market, free=cell.world in FAMILIES)
+    score = None
+    if cell.rule == INFORMED:
+        returns = informed(market, task)  # type: ignore[arg-type]
+    else:
+        returns, score = trained(task, cell.rule, cell.seed)
+    equal = simple_returns(task.baseline_path(ROWS["test"]).equity.numpy())
+    code, interval = verdict_of(returns, equal, resamples=RESAMPLES)
+    active = returns - equal
+    return {
+        **cell._asdict(), "market": market.title, "code": code.value, "interval": interval[:3], "ratio": ratio_of(active),
+        "tracking_error": float(active.std(ddof=1)) * YEAR**0.5, "validation": score, "seconds": time.process_time() - began,
+        "hardware": f"{processor()}, {usable_cores()} cores", "versions": versions("finpod", "numpy", "torch"),
+    }  # fmt: skip
+
+
+def cells(rules: Sequence[str], real: str | None, most: int | None = None) -> list[Cell]:
+    """Return the rows of the table, those of the first seeds first. Raises InputError for an unknown rule."""
+    if unknown := [rule for rule in rules if rule not in RULES]:
+        raise InputError(f"unknown rule {unknown[0]!r}; choose from {', '.join(RULES)}", argument="rules")
+    wanted = [
+        Cell(world, rule, seed)
+        for world, markets in MARKETS.items()
+        for rule in rules
+        for seed in range(markets if most is None else min(most, markets))
+        if not (world in FAMILIES and rule == INFORMED) and not (world == RESAMPLED and real is None)
+    ]
+    return sorted(wanted, key=lambda cell: cell.seed)
+
+
+def make(cell: Cell, real: str | None, folder: Path) -> None:
+    """Make a row and keep it."""
+    torch.set_num_threads(1)
+    write_text(folder / cell.file, to_json(play(cell, real)))
+
+
+def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> list[dict[str, Any]]:
+    """Make the rows that are not there yet, in so many processes; return all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [(cell, real, folder) for cell in wanted if not (folder / cell.file).exists()]
+    if jobs == 1 or len(missing) < 2:
+        for piece in missing:
+            make(*piece)
+    else:
+        with get_context("spawn").Pool(min(jobs, len(missing))) as pool:
+            pool.starmap(make, missing, chunksize=1)
+    return [json.loads((folder / cell.file).read_text()) for cell in wanted]
+
+
+def wilson(hits: int, count: int, level: float) -> tuple[float, float]:
+    """Return the score interval of a rate (Wilson 1927)."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    centre, spread = hits + z**2 / 2, z * math.sqrt(hits * (count - hits) / count + z**2 / 4)
+    return (centre - spread) / (count + z**2), (centre + spread) / (count + z**2)
+
+
+def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table of markets without signal."""
+    yield "| without signal | learner | markets | called skill | 99 % interval | has 2.5 % | worse | tracking error | seconds |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for (world, rule), own in by_cell(rows):
+        if world in FAMILIES:
+            hits, worse = (sum(row["code"] == code for row in own) for code in (Code.MORE, Code.WORSE))
+            low, high = wilson(hits, len(own), 0.99)
+            right = "yes" if hits and low <= 0.025 <= high else "no"
+            error = np.median([row["tracking_error"] for row in own])
+            yield (
+                f"| {world} | {rule} | {len(own)} | {hits / len(own):.1%} | {low:.1%} to {high:.1%} | {right} | "
+                f"{worse / len(own):.1%} | {error:.2%} | {seconds(own):.1f} |"
+            )
+
+
+def power(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table of markets with a signal."""
+    yield "| net ratio | rule | markets | called skill | 95 % interval | theory | has it | mean ratio | kept | seconds |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    years = (ROWS["test"][1] - ROWS["test"][0]) / YEAR
+    mean = {cell: float(np.mean([row["ratio"] for row in own])) for cell, own in by_cell(rows)}
+    for (world, rule), own in by_cell(rows):
+        if world not in FAMILIES:
+            hits = sum(row["code"] == Code.MORE for row in own)
+            low, high = wilson(hits, len(own), 0.95)
+            theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
+            right = "yes" if low <= theory <= high else "no"
+            kept = mean[world, rule] / mean.get((world, INFORMED), math.nan)
+            yield (
+                f"| {world} | {rule} | {len(own)} | {hits / len(own):.1%} | {low:.1%} to {high:.1%} | {theory:.1%} | {right} | "
+                f"{mean[world, rule]:.2f} | {kept:.2f} | {seconds(own):.1f} |"
+            )
+
+
+def by_cell(rows: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
+    """Return the rows of each world and rule."""
+    places: dict[tuple[str, str], list[dict[str, Any]]] = {(world, rule): [] for world in MARKETS for rule in RULES}
+    for row in rows:
+        places[row["world"], row["rule"]].append(row)
+    return [(place, own) for place, own in places.items() if own]
+
+
+def seconds(rows: Sequence[dict[str, Any]]) -> float:
+    """Return the mean CPU seconds of a row."""
+    return float(np.mean([row["seconds"] for row in rows]))
+
+
+def main() -> None:
+    """Parse the arguments, make what is missing, and print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m finpod.bench.skill", description=__doc__)
+    parser.add_argument("rules", nargs="*", default=list(RULES), help="apg, ppo, informed; all if left out")
+    parser.add_argument(
+        "-r", dest="real", help="file of real daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet"
+    )
+    parser.add_argument("-n", dest="most", type=int, help="markets of each cell, if fewer than usual")
+    parser.add_argument("-j", dest="jobs", type=int, default=usable_cores(), help="processes")
+    parser.add_argument("-o", dest="folder", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    rows = run(cells(given.rules, given.real, given.most), given.real, given.folder, given.jobs)
+    print("\n".join([*false_skill(rows), "", *power(rows)]))
+
+
+if __name__ == "__main__":
+    main()
