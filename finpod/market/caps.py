@@ -10,6 +10,9 @@ from torch import Tensor
 
 from finpod.errors import InputError
 
+LOOSE = 1e-6
+"""What weights may add up to above one."""
+
 
 def within_caps(
     target: Tensor, held: Tensor, max_weight: float | None = None, max_turnover: float | None = None
@@ -47,15 +50,17 @@ def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:
-    """[..., N] min(c * target, cap) with the same sum, as far as there are names for it; exact, by sorting.
+    """[..., N] min(c * target, cap) with the same sum, as far as there are names for it; exact, by ranking.
 
     If the k largest are capped, c is (sum - k * cap) / (sum of the others). The right k is the first for which c times the
-    largest of the others is no more than the cap; there always is one once a weight of zero is added.
+    largest of the others is no more than the cap; there always is one once a weight of zero is added, and with sums of one
+    it is at most 1 / cap.
     """
     total = target.sum(-1, keepdim=True)
     with torch.no_grad():
-        ranked = torch.nn.functional.pad(target, (0, 1)).sort(-1, descending=True).values
-        others = ranked.flip(-1).cumsum(-1).flip(-1)
+        every = torch.nn.functional.pad(target, (0, 1))
+        ranked, places = every.topk(min(int((1 + LOOSE) / cap) + 1, every.shape[-1]))
+        others = ranked.flip(-1).cumsum(-1).flip(-1) + every.scatter(-1, places, 0.0).sum(-1, keepdim=True)
         factor = (total - cap * torch.arange(ranked.shape[-1], device=target.device)) / others.clamp(min=1e-300)
         count = (factor * ranked <= cap).to(torch.uint8).argmax(-1, keepdim=True)
         capped = target * factor.gather(-1, count) > cap
