@@ -26,8 +26,9 @@ LEAST = 1e-12
 """What is taken to be left of an account that lost everything, where a log is asked for."""
 PERCENT = 100.0
 """Factor on the objective."""
-EPSILON = 0.1
-"""Of Adam: as large as gradients are, so that weights of features without merit, whose gradients are small, grow slowly."""
+ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
+"""Network -> step size and epsilon of Adam. That of 'linear' is as large as gradients are, so that weights of features
+without merit, whose gradients are small, grow slowly."""
 
 
 class Play(NamedTuple):
@@ -108,8 +109,8 @@ class APGConfig:
     """'linear' or 'mlp': the scorer of a task that scores assets."""
     num_steps: int = 16
     """K, steps through which gradients pass."""
-    learning_rate: float = 0.1
-    """Step size of Adam at the start."""
+    learning_rate: float | None = None
+    """Step size of Adam at the start; None is replaced by that of the network in `ADAM`."""
     anneal_lr: bool = True
     """Let the step size fall linearly to zero."""
     weight_decay: float = 0.0
@@ -128,14 +129,16 @@ class APGConfig:
             raise InputError(
                 f"num_steps is {self.num_steps}; it must be a whole number from 1 on", argument="num_steps"
             )
-        if not 0 < self.learning_rate < math.inf:
+        if self.learning_rate is None:
+            object.__setattr__(self, "learning_rate", ADAM[self.network][0])
+        if not 0 < float(self.learning_rate or 0) < math.inf:
             raise InputError(f"learning_rate is {self.learning_rate}; it must be positive", argument="learning_rate")
         for name in ("penalty", "weight_decay", "smooth"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be 0 or more", argument=name)
 
 
-BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.02, 0.3), "penalty": (0.3, 3.0)}
+BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
 """Settings that a search may vary, and how far."""
 
 
@@ -152,9 +155,10 @@ class APG:
     ) -> None:
         self.policy, self.table, self.groups, self.config = policy, table, groups, config
         self.updates = 0
+        self.learning_rate = float(config.learning_rate or ADAM[config.network][0])
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            trained, lr=config.learning_rate, eps=EPSILON, weight_decay=config.weight_decay
+            trained, lr=self.learning_rate, eps=ADAM[config.network][1], weight_decay=config.weight_decay
         )
 
     def collect(self, env: DifferentiableEnvironment) -> Play:
@@ -190,7 +194,7 @@ class APG:
         norm = torch.nn.utils.get_total_norm(grads)
         for grad in grads:
             grad.copy_(grad.where(norm.isfinite(), 0.0))
-        self.optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - progress if config.anneal_lr else 1.0)
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate * (1 - progress if config.anneal_lr else 1.0)
         self.optimizer.step()
         self.updates += 1
         over = active(play).detach()

@@ -1,0 +1,279 @@
+"""How well agents do on real days: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
+
+Agents of each learner are trained, the best of `CHECKPOINTS` checkpoints is chosen on validation, and it is judged on later
+days: once on one window with five seeds, and walking forward year by year with three. Each agent is a row, a file of its own.
+Rows that are there are not trained again, so that the command can be stopped, repeated, and run for several learners at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finpod.active import ACTIVE
+from finpod.bench.machine import processor
+from finpod.devices import usable_cores
+from finpod.envs.weights import target_weights
+from finpod.errors import InputError
+from finpod.evidence.skill import verdict_of
+from finpod.files import to_json, versions, write_text
+from finpod.market.anchors import ANCHORS
+from finpod.market.data import MarketData
+from finpod.market.ledger import Costs
+from finpod.market.sources import load_market
+from finpod.measures import Array, metrics, simple_returns
+from finpod.rl import LEARNERS
+from finpod.rl.policy import Policy
+from finpod.simulation import Terms, simulate_totals
+from finpod.tasks import StockTask, make_stock_task, trading_of
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Pod
+from finpod.tournament.setup import TournamentSetup
+
+FOLDER = Path("backtests") / "agents"
+"""Where rows are kept, relative to the current folder."""
+KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "apg-linear": ("apg", {"network": "linear"}, 64, 200_000),
+    "apg-mlp": ("apg", {"network": "mlp"}, 64, 150_000),
+    "ppo": ("ppo", {}, 512, 600_000),
+}
+"""Name -> learner, settings beside its defaults, environments, and environment steps."""
+CHECKPOINTS = 4
+"""Checkpoints an agent is chosen from, evenly spaced over its training."""
+TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
+"""Features whose tilts stand for what is known without learning: size, residual momentum, beta, volatility."""
+
+
+ANCHORED = tuple(ANCHORS)
+"""What agents tilt around."""
+
+
+class Period(NamedTuple):
+    """Days to train on, to choose by, and to be judged on."""
+
+    name: str
+    train: tuple[str, str]
+    validation: tuple[str, str]
+    test: tuple[str, str]
+    seeds: range
+
+
+FIXED = Period(
+    "2020", ("2009-01-02", "2018-12-31"), ("2019-01-02", "2019-12-31"), ("2020-01-02", "2021-05-28"), range(5)
+)
+YEARS = [
+    Period(
+        f"walk-{year}",
+        (f"{year - 5}-01-01", f"{year - 2}-12-31"),
+        (f"{year - 1}-01-01", f"{year - 1}-12-31"),
+        (f"{year}-01-01", "2021-05-28" if year == 2021 else f"{year}-12-31"),
+        range(3),
+    )
+    for year in range(2014, 2022)
+]
+
+
+class Days:
+    """The tasks of one period and anchor: that of training, whose data end with validation, and one that has the test."""
+
+    def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
+        trading = trading_of(anchor=anchor)
+        self.task = make_stock_task(market, period.train, period.validation, trading)
+        self.test = make_stock_task(market, period.train, period.test, trading)
+
+    def figures(self, policy: Policy) -> dict[str, Any]:
+        """Return the figures of training, validation and test, and the returns [n] of the test and of its anchor."""
+        path = self.test.play(policy, self.test.validation)
+        windows = {"training": self.task.train, "validation": self.task.validation}
+        found = {name: self.task.score_of(self.task.play(policy, rows), rows).metrics for name, rows in windows.items()}
+        score = self.test.score_of(path)
+        shown = {name: {key: own[key] for key in ACTIVE} for name, own in (found | {"test": score.metrics}).items()}
+        return {**shown, "returns": score.returns, "anchor_returns": self.test.baseline()}
+
+
+def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
+    """Train one agent, choose its checkpoint on validation, and return its row."""
+    learner, settings, envs, steps = KINDS[kind]
+    task = days.task
+    config = LEARNERS[learner].Config(**{**task.defaults(learner), **settings})
+    shared = replace(task, trading=replace(task.trading, num_envs=envs, start_groups=envs if learner == "apg" else 32))
+    vars(shared).update({name: vars(task)[name] for name in ("tape", "panel", "_baselines") if name in vars(task)})
+    setup = TournamentSetup(task=shared, num_envs=envs, config=config, learner=learner)
+    own = Settings(agent_id=kind, seed=seed, config=config, learner=learner, task=dict(task.space().start))
+    pod, spent = Pod(setup, own), 0.0
+    tried: list[tuple[float, int, Policy]] = []
+    for point in range(1, CHECKPOINTS + 1):
+        start = time.process_time()
+        for _ in pod.train(steps * point // CHECKPOINTS, steps):
+            pass
+        spent += time.process_time() - start
+        score = task.score(pod.policy).metrics[task.measure]
+        tried.append((score, pod.steps, copy.deepcopy(pod.policy)))
+    _, chosen, policy = max(tried, key=lambda one: one[0])
+    return {"steps": pod.steps, "chosen": chosen, "cpu_seconds": spent, **days.figures(policy)}
+
+
+def rules(task: StockTask) -> dict[str, Any]:
+    """Return returns [n] on the test days by name: of each anchor at the task's costs, of equal weight and each tilt without
+    costs, each restored when agents decide; and of the benchmark."""
+    first, last = task.validation
+    tape, panel, hold = task.tape, task.panel, task.trading.hold
+    among = panel.member & panel.tradable
+    columns = [panel.names.index(name) for name in TILTS]
+    values = panel.features[..., columns].movedim(-1, 0)  # [tilts, T, N]
+    mean = (values * among).sum(-1, keepdim=True) / among.sum(-1, keepdim=True).clamp(min=1)
+    weights = target_weights(torch.cat([torch.zeros_like(values[:1]), values - mean]), among, "tilt")
+
+    def decide(step: int, row: int, _seen: Any) -> Tensor | None:
+        return None if step % hold else weights[:, row]
+
+    free = Terms(costs=Costs(fee_bps=0))
+    equity = simulate_totals(tape, first, last, decide, free, (len(weights),)).equity.numpy()
+    found = dict(zip(("equal weight", *TILTS), map(simple_returns, equity.T), strict=True))
+    closes = task.market.benchmark_close[first : last + 1]
+    return {"benchmark": simple_returns(closes), **{f"{name}, free": returns for name, returns in found.items()}}
+
+
+def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
+    """Return the yearly constant of a regression of `returns` [n] on `known` [n, k], and its t statistic.
+
+    Ordinary least squares; the error is robust to unequal variances and to five lags of correlation (Newey and West 1987).
+    """
+    design = np.column_stack([np.ones(len(returns)), known])
+    inverse = np.linalg.pinv(design.T @ design)
+    beta = inverse @ design.T @ returns
+    moved = design * (returns - design @ beta)[:, None]
+    spread = moved.T @ moved
+    for lag in range(1, 6):
+        cross = moved[lag:].T @ moved[:-lag]
+        spread += (1 - lag / 6) * (cross + cross.T)
+    error = float(np.sqrt((inverse @ spread @ inverse)[0, 0]))
+    return float(beta[0]) * periods_per_year, float(beta[0]) / error
+
+
+def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> None:
+    """Make the rows that are not there yet. Raises InputError for an unknown name."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f"unknown learner {kind!r}; choose from {', '.join(KINDS)}", argument="learner")
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    for period in periods:
+        days = cache(lambda anchor, period=period: Days(market, period, anchor))
+        if not (file := folder / f"{period.name}-rules.json").exists():
+            found = rules(days(ANCHORED[0]).test)
+            anchors = {f"{anchor}, weekly": days(anchor).test.baseline() for anchor in ANCHORED}
+            write_text(file, to_json(_short(anchors | found)))
+        for kind, anchor, seed in product(kinds, ANCHORED, period.seeds):
+            if (file := folder / f"{period.name}-{kind}-{anchor}-{seed}.json").exists():
+                continue
+            row = learn(days(anchor), kind, seed)
+            named = {"learner": kind, "anchor": anchor, "seed": seed, "period": period.name}
+            made = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": versions("finpod", "torch")}
+            write_text(file, to_json(_short(named | row | made)))
+            print(f"{file.stem}: {row['cpu_seconds']:.0f} s, validation {row['validation']['excess']:+.2%}", flush=True)
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its returns to eight digits."""
+    return {
+        name: np.round(value, 8).tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()
+    }
+
+
+def table(folder: Path, periods: Sequence[Period]) -> str:
+    """Return the rows of the periods, one after the other, as a Markdown table: a line a learner and anchor, then the rules."""
+    known = [json.loads((folder / f"{period.name}-rules.json").read_text()) for period in periods]
+    factors = np.column_stack([_joined(known, f"{name}, free") for name in ("equal weight", *TILTS)])
+    lines = [
+        "| learner | anchor | test: excess over the anchor | information ratio | Sharpe | alpha (t) | turnover | names | training: "
+        "excess, ratio | validation: excess, ratio, rank correlation | test: rank correlation | CPU s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, anchor in product(KINDS, ANCHORED):
+        rows = [list(_rows(folder, periods, kind, anchor, seed)) for seed in periods[0].seeds]
+        if whole := [own for own in rows if len(own) == len(periods)]:
+            lines.append(_line(kind, anchor, whole, factors))
+    for name in (*(f"{anchor}, weekly" for anchor in ANCHORED), "benchmark"):
+        lines.append(_rule_line(name, _joined(known, name), _joined(known, f"{ANCHORED[0]}, weekly"), factors))
+    return "\n".join(lines)
+
+
+def _rows(folder: Path, periods: Sequence[Period], kind: str, anchor: str, seed: int) -> Iterator[dict[str, Any]]:
+    for period in periods:
+        if (file := folder / f"{period.name}-{kind}-{anchor}-{seed}.json").exists():
+            yield json.loads(file.read_text())
+
+
+def _joined(rows: Sequence[dict[str, Any]], name: str) -> Array:
+    return np.concatenate([np.array(row[name]) for row in rows])
+
+
+def _line(kind: str, anchor: str, seeds: Sequence[Sequence[dict[str, Any]]], factors: Array) -> str:
+    """The mean over the seeds (lowest to highest); the interval is that of the mean of their returns."""
+    own = np.array([_joined(rows, "returns") for rows in seeds])
+    base = _joined(seeds[0], "anchor_returns")
+    _, interval = verdict_of(own.mean(0), base)
+    over = [_growth(one) - _growth(base) for one in own]
+    alphas = np.array([alpha(one, factors, 252) for one in own])
+
+    def mean(window: str, name: str) -> float:
+        return float(np.nanmean([[row[window][name] or np.nan for row in rows] for rows in seeds]))
+
+    ratios = [metrics(returns=one - base, periods_per_year=252).sharpe for one in own]
+    sharpes = [metrics(returns=one, periods_per_year=252).sharpe for one in own]
+    return (
+        f"| {kind} | {anchor} | {np.mean(over):+.1%} ({min(over):+.1%} to {max(over):+.1%}); seeds averaged "
+        f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}] | {np.mean(ratios):.2f} ({min(ratios):.2f} to "
+        f"{max(ratios):.2f}) | {np.mean(sharpes):.2f} | {alphas[:, 0].mean():+.1%} ({alphas[:, 1].mean():.1f}) | "
+        f"{mean('test', 'turnover'):.1f} | {mean('test', 'effective_names'):.0f} | {mean('training', 'excess'):+.1%}, "
+        f"{mean('training', 'information_ratio'):.2f} | {mean('validation', 'excess'):+.1%}, "
+        f"{mean('validation', 'information_ratio'):.2f}, {mean('validation', 'rank_correlation'):.3f} | "
+        f"{mean('test', 'rank_correlation'):.3f} | {np.mean([row['cpu_seconds'] for rows in seeds for row in rows]):.0f} |"
+    )
+
+
+def _rule_line(name: str, own: Array, base: Array, factors: Array) -> str:
+    """A rule: its excess over equal weight, and what a regression leaves of it."""
+    found = metrics(returns=own, periods_per_year=252)
+    over = own - base
+    still = not over.any()
+    interval = None if still else verdict_of(own, base)[1]
+    excess = "0" if interval is None else f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
+    ratio = "" if still else f"{metrics(returns=over, periods_per_year=252).sharpe:.2f}"
+    constant, t = alpha(own, factors, 252)
+    return f"| {name} | over equal weight | {excess} | {ratio} | {found.sharpe:.2f} | {constant:+.1%} ({t:.1f}) | | | | | | |"
+
+
+def _growth(returns: Array) -> float:
+    return float(metrics(returns=returns, periods_per_year=252).cagr)
+
+
+def main() -> None:
+    """Parse the arguments, make what is missing, and print a table of the fixed window and one of the walk forward."""
+    parser = argparse.ArgumentParser(prog="python -m finpod.bench.agents", description=__doc__)
+    parser.add_argument("prices", type=Path)
+    parser.add_argument("members", type=Path)
+    parser.add_argument("learners", nargs="*", default=list(KINDS), help="learners, all if left out")
+    parser.add_argument("-o", dest="folder", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    market = load_market(given.prices, members=given.members)
+    for periods in ([FIXED], YEARS):
+        run(market, given.learners, given.folder, periods)
+        print(f"\n{table(given.folder, periods)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
