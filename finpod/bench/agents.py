@@ -54,6 +54,8 @@ CHECKPOINTS = 4
 """Checkpoints an agent is chosen from, evenly spaced over its training."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features whose tilts stand for what is known without learning: size, residual momentum, beta, volatility."""
+KNOWN = ("equal weight, free", *(f"{name}, free" for name in TILTS))
+"""Names of the returns that alpha is taken over."""
 
 
 ANCHORED = tuple(ANCHORS)
@@ -141,9 +143,9 @@ def rules(task: StockTask) -> dict[str, Any]:
 
     free = Terms(costs=Costs(fee_bps=0))
     equity = simulate_totals(tape, first, last, decide, free, (len(weights),)).equity.numpy()
-    found = dict(zip(("equal weight", *TILTS), map(simple_returns, equity.T), strict=True))
+    found = dict(zip(KNOWN, map(simple_returns, equity.T), strict=True))
     closes = task.market.benchmark_close[first : last + 1]
-    return {"benchmark": simple_returns(closes), **{f"{name}, free": returns for name, returns in found.items()}}
+    return {"benchmark": simple_returns(closes), **found}
 
 
 def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
@@ -196,7 +198,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 def table(folder: Path, periods: Sequence[Period]) -> str:
     """Return the rows of the periods, one after the other, as a Markdown table: a line a learner and anchor, then the rules."""
     known = [json.loads((folder / f"{period.name}-rules.json").read_text()) for period in periods]
-    factors = np.column_stack([_joined(known, f"{name}, free") for name in ("equal weight", *TILTS)])
+    factors = np.column_stack([_joined(known, name) for name in KNOWN])
     lines = [
         "| learner | anchor | test: excess over the anchor | information ratio | Sharpe | alpha (t) | turnover | names | training: "
         "excess, ratio | validation: excess, ratio, rank correlation | test: rank correlation | CPU s |",
