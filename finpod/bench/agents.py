@@ -54,7 +54,7 @@ CHECKPOINTS = 4
 """Checkpoints an agent is chosen from, evenly spaced over its training."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features whose tilts stand for what is known without learning: size, residual momentum, beta, volatility."""
-KNOWN = ("equal weight, free", *(f"{name}, free" for name in TILTS))
+KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
 """Names of the returns that alpha is taken over."""
 
 
