@@ -110,7 +110,8 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
     learner, settings, envs, steps = KINDS[kind]
     task = days.task
     config = LEARNERS[learner].Config(**{**task.defaults(learner), **settings})
-    shared = replace(task, trading=replace(task.trading, num_envs=envs, start_groups=envs if learner == "apg" else 32))
+    own_days = {"start_groups": None} if learner == "apg" else {}
+    shared = replace(task, trading=trading_of(anchor=task.trading.anchor, num_envs=envs, **own_days))
     vars(shared).update({name: vars(task)[name] for name in ("tape", "panel", "_baselines") if name in vars(task)})
     setup = TournamentSetup(task=shared, num_envs=envs, config=config, learner=learner)
     own = Settings(agent_id=kind, seed=seed, config=config, learner=learner, task=dict(task.space().start))
