@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from finpod.market.tape import Tape
 from finpod.measures import DUST, Array, metrics, simple_returns
 from finpod.significance import sharpe_error
-from finpod.simulation import Path
+
+if TYPE_CHECKING:
+    from finpod.market.tape import Tape
+    from finpod.simulation import Path
 
 BOUND = "ratio_less_error"
 """What stock agents are ranked by."""

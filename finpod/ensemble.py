@@ -42,7 +42,8 @@ class Ensemble(Strategy):
     sessions before, gross of costs: the published rolling choice. Until there are so many it holds the mean.
     `runs` [members] are the seeds of the tournaments they come from; as `variants` each run stands alone, or each member
     where there was one run. The members share one task. They fit any market that can give their features, whatever its
-    names. `log` keeps every trial of the tournament with its validation returns, chosen or not.
+    names. `log` keeps every trial of the tournament with its validation returns, chosen or not; `baseline` [n] are the returns
+    over which they were ranked.
     """
 
     def __init__(
@@ -57,13 +58,14 @@ class Ensemble(Strategy):
         own_features: Sequence[Callable[[MarketData], Array]] = (),
         choice: str = "mean",
         scores: Sequence[float] = (),
+        baseline: Sequence[float] = (),
     ) -> None:
         if not members:
             raise CheckpointError("an ensemble needs at least one member")
         task = members[0].task_spec
         self.members = tuple(members)
         self.name, self.trials, self.provenance = name, trials, provenance
-        self.log = tuple(log)
+        self.log, self.baseline = tuple(log), tuple(baseline)
         self.runs = tuple(runs) or (0,) * len(members)
         self.trained_until = task["trained_until"]
         self.windows = {key: (first, last) for key, (first, last) in task["windows"].items()}
@@ -96,6 +98,11 @@ class Ensemble(Strategy):
         """[n, trials] validation returns of all trials that have some; those of all seeds are one choice."""
         known = [line["returns"] for line in self.log if line["returns"]]
         return [np.array(known, dtype=np.float64).T] if known else []
+
+    @property
+    def tried_over(self) -> Sequence[Array]:  # type: ignore[override]
+        """The `baseline`, where there are trials and it is known."""
+        return [np.array(self.baseline)] if self.baseline and self.tried else []
 
     @property
     def variant_kind(self) -> str:  # type: ignore[override]
@@ -209,6 +216,7 @@ class Ensemble(Strategy):
                 "log": self.log,
                 "choice": self.choice,
                 "scores": self.scores,
+                "baseline": self.baseline,
             }
             for file, stored in beside.items():
                 write_bytes(fresh / file, stored)
@@ -239,6 +247,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             own_features=features,
             choice=str(content["choice"]),
             scores=[math.nan if score is None else float(score) for score in content["scores"]],
+            baseline=content.get("baseline", ()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} lacks {error}; it is not whole, train again") from error

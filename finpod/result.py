@@ -98,7 +98,8 @@ class BacktestResult:
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """What was tried before: 'trials', 'sharpe_sd' of their validation Sharpe ratios, 'overfitting' (a probability)."""
+    """What was tried before: 'trials', 'sharpe_sd' of their validation Sharpe ratios, 'ranked_sd' of the ratios
+    they were ranked by, 'overfitting' (a probability)."""
     warnings: tuple[ResultWarning, ...] = ()
     """What a reader must know before believing the figures."""
     events: tuple[Event, ...] = ()

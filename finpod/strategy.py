@@ -222,6 +222,8 @@ class Strategy:
 
     tried: Sequence[Array] = ()
     """[n, trials] validation returns of all that was tried, one table for each choice that was made."""
+    tried_over: Sequence[Array] = ()
+    """[n] returns of the baseline over which the trials of each of these tables were ranked; empty if over none."""
     variants: Sequence[Strategy] = ()
     """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
     variant_kind: str = ""

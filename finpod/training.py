@@ -286,6 +286,7 @@ def _ensemble(
         own_features=[feature for feature in _single(features) if callable(feature)],
         choice=runs[0].setup.plan.choice,
         scores=[entry.score for one in runs for entry in one.chosen],
+        baseline=task.baseline().tolist(),
     )
     ensemble.provenance = {**ensemble.provenance, "figures": agent_figures(task, runs, ensemble)}
     ensemble.save(target.out, overwrite=target.overwrite, beside=logs)

@@ -29,7 +29,7 @@ class Second(finpod.Strategy):
 
 @pytest.fixture(scope="module")
 def market():
-    return random_market(days=330, gaps=0)
+    return random_market(days=330, gaps=0, volume=np.full((330, 5), 1e6))
 
 
 @pytest.fixture

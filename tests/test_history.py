@@ -157,7 +157,7 @@ def test_what_train_leaves_is_read(tmp_path):
     history = read_history(tmp_path / "tiny")
     assert [one.score for one in ranked(history.trials)] == [row["score"] for row in ensemble.provenance["board"]]
     assert sum(one.kept for one in history.trials) == 1
-    assert np.array_equal(history.trials[0].returns, ensemble.log[0]["returns"])
+    assert np.array_equal(history.trials[0].returns, np.subtract(ensemble.log[0]["returns"], ensemble.baseline))
     assert all(one.places and one.places[-1].ended > one.places[0].started for one in history.trials)
 
 

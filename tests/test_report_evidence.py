@@ -162,7 +162,7 @@ def test_each_probability_is_said_in_words(result):
     assert answers["Years needed for the excess"][0] == "no number is enough"
     overfitted, meaning = answers["Chance that the choice among 16 trials was overfitted"]
     assert overfitted == "38.0%"
-    assert "by luck alone the best would stand 0.38 above their mean Sharpe ratio" in meaning
+    assert "by luck alone the best would stand 0.38 above their mean ratio" in meaning
     assert answers["Random portfolios beaten"] == (
         "87.0%",
         "by Sharpe ratio, of 200 with random weights that trade as much at the same costs",

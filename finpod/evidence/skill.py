@@ -154,7 +154,7 @@ def evidence(result: BacktestResult, *, resamples: int | None = None) -> dict[st
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
         for key, figures in intervals_of(result, resamples=resamples).items()
     }
-    measured = _number(result.search, "sharpe_sd")
+    measured = _number(result.search, "ranked_sd" if "ranked_sd" in result.search else "sharpe_sd")
     return _ratios(result) | {
         "level": LEVEL,
         "resamples": resamples or RESAMPLES,

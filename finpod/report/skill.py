@@ -171,7 +171,7 @@ def probabilities(result: BacktestResult, found: Mapping[str, Any]) -> list[tupl
             f"Chance that the choice among {plural(result.trials, 'trial')} was overfitted",
             _share(found.get("overfitting")),
             "how often the best trial of one half of the validation days is below the median of the other (choosing blindly: "
-            f"50 %); by luck alone the best would stand {ratio(found.get('validation_luck'))} above their mean Sharpe ratio",
+            f"50 %); by luck alone the best would stand {ratio(found.get('validation_luck'))} above their mean ratio",
         ),
         (
             "Random portfolios beaten",

@@ -90,6 +90,11 @@ class WalkForward(Strategy):
         return [table for agent in self.agents for table in agent.tried]
 
     @property
+    def tried_over(self) -> Sequence[Array]:  # type: ignore[override]
+        """Those of all agents."""
+        return [base for agent in self.agents for base in agent.tried_over]
+
+    @property
     def variant_kind(self) -> str:  # type: ignore[override]
         """That of the first agent's variants."""
         return self.agents[0].variant_kind
