@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
-from finpod.errors import InputError
+from finpod.errors import CheckpointError, InputError
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Plan, Search
 
@@ -59,3 +60,19 @@ def test_a_result_of_the_old_format_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"result has result format 2, .*; run it again$") as raised:
         finpod.load_result(SAVED / "result")
     assert "\n" not in str(raised.value)
+
+
+def test_the_command_verifies_a_log_and_names_the_line_of_a_score_that_was_changed(saved):
+    line = ["leaderboard", str(saved / "ensemble"), "--verify"]
+    ended = CliRunner().invoke(app, line)
+    assert ended.exit_code == 0, ended.output
+    assert "The log was verified" in ended.stdout
+    log = saved / "ensemble" / "log-7.jsonl"
+    records = log.read_text().splitlines(keepends=True)
+    number = next(i for i, record in enumerate(records) if '"submit"' in record)
+    text = json.dumps(json.loads(records[number].split(" ", 1)[1]) | {"score": 99.0})
+    records[number] = f"{zlib.crc32(text.encode()):08x} {text}\n"
+    log.write_text("".join(records))
+    assert CliRunner().invoke(app, line[:-1]).exit_code == 0
+    with pytest.raises(CheckpointError, match=rf"line {number + 1} of .*99\.0"):
+        CliRunner().invoke(app, line, catch_exceptions=False)

@@ -24,6 +24,8 @@ STRATEGIES = Path("strategies")
 TOP = 20
 """Ranks that are printed, if not told otherwise."""
 
+VERIFIED = "The log was verified: every draw follows from the lines before it."
+"""Said after `--verify`."""
 WIDTH = 110
 """Letters in a line of text."""
 
@@ -44,6 +46,12 @@ def leaderboard(
     out: Annotated[
         Path | None, typer.Option(help="Its file, which implies --report; reports/NAME-training.html if left out.")
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Derive every draw anew from the lines before it; a log that does not follow is an error."
+        ),
+    ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -56,6 +64,11 @@ def leaderboard(
         history = read_history(place_of(run)).of(seed)
         target = _target(history, out, overwrite) if report or out is not None else None
         written = runs.Written(())
+        if verify:
+            from finpod.tournament.replay import verify_log
+
+            for log in history.logs:
+                verify_log(log.where)
         if target is not None:
             from finpod.report.training import write_training_report
 
@@ -65,6 +78,7 @@ def leaderboard(
         console.show_json(facts(history))
     else:
         _show(history, top, lineage)
+        print(f"\n{VERIFIED}\n" if verify else "", end="")
         print(end="\n" * len(written.paths))
     console.show_written(written, as_json)
 

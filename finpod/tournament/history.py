@@ -89,6 +89,8 @@ class Log:
     """The rule that ended it; empty while it is unfinished."""
     notes: tuple[str, ...]
     """What changed or was found amiss, in words."""
+    where: str = ""
+    """Path or URL of the file."""
 
     @property
     def plan(self) -> Mapping[str, Any]:
@@ -223,7 +225,7 @@ def _read(place: Store, name: str, seed: int, kept: frozenset[tuple[str, int]]) 
     where = f"{place.where}/{name}"
     records, _ = parse_log(place.read(name), where)
     try:
-        return _told(records, seed, kept)
+        return replace(_told(records, seed, kept), where=where)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{where} is not a log of this version of finpod: {error!r}; train again") from error
 
