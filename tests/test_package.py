@@ -1,4 +1,4 @@
-"""The public names, the cost of importing them, the dependencies, and the tree in the README."""
+"""The public names, the cost of importing them, the dependencies, and the tree in finpod/README.md."""
 
 import ast
 import json
@@ -116,7 +116,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def test_the_tree_in_the_readme_names_every_module():
-    tree = (PACKAGE.parent / "README.md").read_text().split("## The tree")[1].split("## How it flows")[0]
+    tree = (PACKAGE / "README.md").read_text().split("## The tree")[1].split("## How it flows")[0]
     named = {line.split()[0] for line in tree.splitlines() if line.strip()}
     for path in PACKAGE.rglob("*.py"):
         if path.name != "__init__.py" and path.parent.name not in ("cli", "report"):
