@@ -13,7 +13,7 @@ demo: $(READY)  ## train and judge an agent on the bundled sample, write reports
 test: $(READY)  ## every test but the slow ones, journeys and those that need a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-check: $(READY)  ## whole ways through finpod: that a task is learnt
+check: $(READY)  ## whole ways through finpod: a task is learnt, the blocks of the README run
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m journey
 
 lint: $(READY)  ## style, format and types

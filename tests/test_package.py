@@ -116,14 +116,17 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def test_the_tree_in_the_readme_names_every_module():
-    tree = (PACKAGE / "README.md").read_text().split("## The tree")[1].split("## How it flows")[0]
-    named = {line.split()[0] for line in tree.splitlines() if line.strip()}
-    for path in PACKAGE.rglob("*.py"):
-        if path.name != "__init__.py" and path.parent.name not in ("cli", "report"):
-            assert path.name in named, path
-    for name in named:
+    tree = (PACKAGE / "README.md").read_text().split("## The tree")[1].split("```")[1]
+    named, folders = set(), []
+    for line in tree.strip().splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name = line.split()[0]
+        folders[depth:] = [name.rstrip("/")]
         if name.endswith(".py"):
-            assert any(PACKAGE.rglob(name)), name
+            assert len(line.split()) > 1, f"{name} has no purpose"
+            named.add("/".join(folders[1:]))
+    modules = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    assert named == {name for name in modules if not name.endswith("/__init__.py")}
 
 
 @pytest.mark.parametrize(
