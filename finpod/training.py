@@ -115,7 +115,7 @@ def train(
     require_count("threads", threads)
     pods, length = pods or Pods(), Plan.steps if steps is None else steps
     plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=length)
-    kind = require_learner(learner)
+    kind = require_learner(learner, config)
     if isinstance(task, str) and task != STOCKS:
         require_task_name(task, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
@@ -141,7 +141,7 @@ def train(
     )
     setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # every seed is checked here
     target.require()
-    remarks = _prepare(learning, progress, watch)
+    remarks = _prepare(setup, progress, watch)
     watchers = Watchers(progress=progress or (lambda doing, share: None), watch=watch, remarks=remarks)
     finish: Any = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     origin = {} if market is None else market.origin
@@ -150,12 +150,28 @@ def train(
     return made
 
 
-def require_learner(name: str) -> Any:
-    """Return the learner of a name. Raises InputError for an unknown one."""
+def require_learner(name: str, config: Any = None) -> Any:
+    """Return the learner of a name. Raises InputError for an unknown one, and for a config of another."""
     if name not in LEARNERS:
         hint = did_you_mean(str(name), LEARNERS.keys(), _choices(LEARNERS))
         raise InputError(f"unknown learner {name!r}; {hint}", argument="learner")
-    return LEARNERS[name]
+    kind: Any = LEARNERS[name]
+    if config is not None and not isinstance(config, kind.Config):
+        raise InputError(
+            f"config is a {type(config).__name__}; learner {name!r} takes {kind.Config.__name__}", argument="config"
+        )
+    return kind
+
+
+def _require_days(task: StockTask, setup: TournamentSetup) -> None:
+    """Raise InputError if a learner with the exact gradient plays more sessions at once than the training window has."""
+    steps, sessions = setup.config.num_steps, task.train[1] - task.train[0]
+    if LEARNERS[setup.learner].needs_gradient and steps * task.trading.hold > sessions:
+        raise InputError(
+            f"num_steps is {steps}: {steps * task.trading.hold:,} sessions at hold {task.trading.hold}, and the training "
+            f"window has {sessions:,}; take fewer",
+            argument="num_steps",
+        )
 
 
 def _choices(names: Iterable[str]) -> str:
@@ -211,10 +227,12 @@ def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) 
     return learning
 
 
-def _prepare(task: Task, progress: Progress | None, watch: Watch | None) -> list[str]:
+def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
     """Compute the features of stocks; the remarks on them and on caps, as warnings too where nobody would be told."""
+    task = setup.task
     if not isinstance(task, StockTask):
         return []
+    _require_days(task, setup)
     if progress is not None:
         progress("features", 0.0)
     remarks, of_caps = feature_remarks(task.panel), cap_remarks(task)

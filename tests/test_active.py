@@ -84,7 +84,7 @@ def test_agents_close_to_their_baseline_are_named_in_one_line():
             "effective_names": 98.9, "rank_correlation": math.nan, "turnover": 4.0}  # fmt: skip
     far = {**line, "agent": "0-2", "tracking_error": 0.03}
     assert near_baseline([line, far, {**far, "window": "training", "tracking_error": 0.001}]) == [
-        "Less than 1% tracking error a year, and so hardly more than the baseline: 0-1."
+        "Almost the baseline on validation, with less than 1% tracking error a year: 0-1."
     ]
     assert near_baseline([far]) == []
     assert of_agents([line])[0]["rank correlation"] == "n/a"

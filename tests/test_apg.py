@@ -18,6 +18,7 @@ from finpod.market.tape import build_tape
 from finpod.report.training import render_training_report
 from finpod.rl.apg import APG, BOUNDS, OBJECTIVES, APGConfig, Play
 from finpod.rl.checkpoint import Checkpoint
+from finpod.rl.ppo import PPOConfig
 from finpod.rl.scorers import MOST_KEPT, NETWORKS, ScorerPolicy, ScorerSpec
 from finpod.simulation import simulate
 from finpod.simulator import simulate_market
@@ -365,3 +366,33 @@ def test_it_learns_a_planted_signal_and_nothing_without_one():
             assert yearly > 3 * error
         else:
             assert yearly < 2 * error
+
+
+def test_more_steps_than_days_are_refused_before_training(tmp_path):
+    market = simulate_market(names=4, days=400)
+    days = market.dates
+    with pytest.raises(InputError, match="num_steps is 100: 500 sessions at hold 5, and the training window has 60"):
+        finpod.train(market=market, train=(days[270], days[330]), validation=(days[331], days[360]), learner="apg",
+                     out=tmp_path / "long", config=APGConfig(num_steps=100))  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_settings_of_another_learner_are_refused(tmp_path):
+    market = simulate_market(names=4, days=400)
+    days = market.dates
+    with pytest.raises(InputError, match="config is a PPOConfig; learner 'apg' takes APGConfig"):
+        finpod.train(market=market, train=(days[270], days[330]), validation=(days[331], days[360]), learner="apg",
+                     out=tmp_path / "other", config=PPOConfig())  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", "a"), ("penalty", None), ("weight_decay", math.inf),
+                                             ("num_steps", True), ("objective", ["active"])])  # fmt: skip
+def test_settings_of_the_wrong_kind_are_named(name, value):
+    with pytest.raises(InputError, match=f"^{name} is "):
+        APGConfig(**{name: value})
+
+
+def test_each_network_has_a_step_size_of_its_own():
+    assert APGConfig().learning_rate == 0.1
+    assert APGConfig(network="mlp").learning_rate == 0.01
+    assert APGConfig(network="mlp", learning_rate=0.1).learning_rate == 0.1

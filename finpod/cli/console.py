@@ -44,6 +44,15 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def say_device(asked: str) -> None:
+    """Print one line that says what 'auto' means. Raises InputError for a GPU that is not there."""
+    from finpod.devices import pick_device
+
+    device = pick_device(asked).type
+    if asked == "auto":
+        remark("no GPU found: computing on the CPU" if device == "cpu" else "computing on the GPU")
+
+
 def show_written(written: Written, as_json: bool, *more: Path) -> None:
     """Print what was written, on stderr beside JSON. Raises the failure of a page that could not be."""
     for path in (*more, *written.paths):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 STRATEGIES = Path("strategies")
 """Where trained folders are looked for, relative to the current folder."""
+SHOWN = ("excess", "information_ratio", "sharpe")
+"""Figures of agents that trade that are printed beside their score."""
 TOP = 20
 """Ranks that are printed, if not told otherwise."""
 
@@ -123,7 +125,7 @@ def facts(history: History) -> dict[str, Any]:
 def _show(history: History, top: int, lineage: bool) -> None:
     """The tables a person reads."""
     from finpod.periods import yearly_note
-    from finpod.tournament.standing import luck, ranked, sentences, tree
+    from finpod.tournament.standing import SCORES, luck, ranked, sentences, tree
 
     trials, order = history.trials, ranked(history.trials)
     scored = [trial for trial in order if trial.state == "ended"]
@@ -132,6 +134,8 @@ def _show(history: History, top: int, lineage: bool) -> None:
     console.show_table(rows(history, scored[:top], scored))
     if len(scored) > top:
         print(f"and {len(scored) - top} more; --top {len(scored)} shows all")
+    if scored:
+        print(f"\nscore: {SCORES.get(history.measure, history.measure)}")
     if history.frequency:
         print(yearly_note(**history.frequency))
     if lineage:
@@ -176,6 +180,7 @@ def _state(history: History) -> str:
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
     """The ranked table, with the settings in which the trials `among` which they stand differ."""
+    from finpod.figures import ratio
     from finpod.tournament.standing import differing, inputs
 
     several, names = len(history.logs) > 1, differing(among)
@@ -187,6 +192,7 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
             "parent": trial.parent or "-",
             "level": trial.level,
             "score": trial.score,
+            **{name.replace("_", " "): ratio(trial.metrics[name], 3) for name in SHOWN if name in trial.metrics},
             "steps": trial.steps,
             **({"kept": "yes" if trial.kept else ""} if history.finished else {}),
             **{name: _setting(trial, name) for name in names if name != "features"},

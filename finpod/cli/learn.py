@@ -42,7 +42,7 @@ def bench(
             lines = tournaments.run(**sizes, progress=report)
     else:
         _refuse(sizes, f"task {what!r}", "names") if what in NAMES else _refuse(sizes, "stocks", "variant")
-        _say_device(device)
+        console.say_device(device)
         with console.progress("measuring"):
             if what in NAMES:
                 lines = locomotion.run(what, device=device, **sizes)
@@ -72,11 +72,3 @@ def _refuse(given: Mapping[str, Any], what: str, *names: str) -> None:
     for name in names:
         if name in given:
             raise InputError(f"{name} means nothing to {what}; leave it out", argument=name)
-
-
-def _say_device(asked: str) -> None:
-    """One line where 'auto' means the CPU. Raises InputError for a GPU that is not there."""
-    from finpod.devices import pick_device
-
-    if pick_device(asked).type == "cpu" and asked == "auto":
-        console.remark("no GPU found: computing on the CPU")

@@ -180,7 +180,7 @@ def _train(given: dict[str, Any], recorded: Recorded | None, *, resume: bool) ->
     where = Pods(ray=given["ray"] or given["address"] is not None, count=count, cpus=given["pod_cpus"],
                  gpus=given["pod_gpus"], timeout=given["timeout"], address=given["address"])  # fmt: skip
     if not where.gpus:
-        _say_device(given["device"])
+        console.say_device(given["device"])
     of_task: dict[str, Any] = {} if given["envs"] is None else {"num_envs": given["envs"]}
     if is_stocks or given["task"] in NAMES:
         of_task |= _of_stocks(given, costs) if is_stocks else {"variant": given["variant"]}
@@ -238,9 +238,12 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
         others = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name != made.provenance["score"])
         print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
     else:
-        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}\n")
-        console.show_table(of_agents(made.provenance["figures"]))
-        print("\n".join(["", *near_baseline(made.provenance["figures"])]))
+        told, lines = made.provenance, made.provenance["figures"]
+        anchor = told.get("trading", {}).get("anchor", "equal-weight")
+        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
+        print(f"score: {told.get('score')}\nbaseline: {anchor}, restored when the agents decide\n")
+        console.show_table(of_agents(lines))
+        print("\n".join(["", *near_baseline(lines), ""]))
     if failed := made.provenance["failed"]:
         print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
     _show_board(made.provenance["board"], out)
@@ -286,10 +289,16 @@ def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple
     return plan, costs, count
 
 
+KEPT = ("agent", "parent", "level", "score", "steps")
+"""Columns of the board that are printed even where they are the same for all."""
+
+
 def _show_board(board: list[dict[str, Any]], out: Path) -> None:
     """The best trials of all seeds, their levels as `finpod leaderboard` counts them."""
     best = sorted(board, key=lambda line: -math.inf if math.isnan(line["score"]) else line["score"], reverse=True)
-    console.show_table([_row(line) for line in best[:TOP]])
+    rows = [_row(line) for line in best[:TOP]]
+    same = {name for name in rows[0] if name not in KEPT and len({str(row[name]) for row in rows}) == 1}
+    console.show_table([{name: value for name, value in row.items() if name not in same} for row in rows])
     if len(board) > TOP:
         print(f"and {len(board) - TOP} more; `finpod leaderboard {out} --top {len(board)}` shows all")
 
@@ -335,12 +344,3 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise InputError(f"pods is {text!r}; it must be 'auto' or a whole number from 1 on", argument="pods") from error
-
-
-def _say_device(asked: str) -> None:
-    """One line that says what 'auto' means. Raises InputError for a GPU that is not there."""
-    from finpod.devices import pick_device
-
-    device = pick_device(asked).type
-    if asked == "auto":
-        console.remark("no GPU found: computing on the CPU" if device == "cpu" else "computing on the GPU")

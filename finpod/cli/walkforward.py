@@ -119,14 +119,12 @@ def walkforward(
 
 def _check(out: Path, lengths: Mapping[str, str], device: str, *, overwrite: bool, resume: bool) -> None:
     """Raise InputError for what can be known to be wrong before any data are read."""
-    from finpod.devices import pick_device
     from finpod.walkforward import as_span, require_free_for
 
     for what, length in lengths.items():
         as_span(length, what)
     require_free_for(out, overwrite=overwrite, resume=resume)
-    if pick_device(device).type == "cpu" and device == "auto":
-        console.remark("no GPU found: computing on the CPU")
+    console.say_device(device)
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, str]:

@@ -17,9 +17,9 @@ from finpod.periods import aside
 from finpod.report import clip
 from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
-from finpod.report.training_tables import SCORES, best, settings, trouble, used, won, words
+from finpod.report.training_tables import best, settings, trouble, used, won, words
 from finpod.tournament.history import History
-from finpod.tournament.standing import Luck, differing, near_baseline, of_agents, ranked, sentences, tree
+from finpod.tournament.standing import SCORES, Luck, differing, near_baseline, of_agents, ranked, sentences, tree
 
 if TYPE_CHECKING:
     from finpod.report.training_charts import Training, WorkingTime
@@ -85,7 +85,11 @@ def _summary(history: History) -> str:
     still = sum(trial.state == "open" for trial in trials)
     agents = len({(trial.run, trial.agent) for trial in trials})
     several = f" in {len(history.logs)} tournaments" if len(history.logs) > 1 else ""
-    how = "that never wait for each other" if plan.get("mode") == "async" else f"in {plan.get('rounds')} rounds"
+    how = (
+        "that never wait for each other"
+        if plan.get("mode") == "async"
+        else f"in {_count(plan.get('rounds', 0), 'round')}"
+    )
     said = f"{_count(len(trials), 'trial')} of {_count(agents, 'agent')}{several}, {how}: {_learnt(task)}."
     ends = sorted({log.end for log in history.logs if log.end})
     if still:

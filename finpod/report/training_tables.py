@@ -11,13 +11,8 @@ from finpod.active import BOUND
 from finpod.figures import percent, ratio
 from finpod.report.provenance import Table
 from finpod.tournament.history import History, Trial
-from finpod.tournament.standing import differing, inputs
+from finpod.tournament.standing import SCORES, differing, inputs
 
-SCORES = {
-    "sharpe": "Sharpe ratio on the validation days, net of costs",
-    BOUND: "information ratio over the baseline on the validation days, net of costs, less its standard error",
-}
-"""Metric that agents are ranked by -> how the page calls it; others go by their own name."""
 OF_STOCKS = (("excess", percent), ("information_ratio", ratio), ("sharpe", ratio), ("max_drawdown", percent))
 """Metrics beside the score of agents that trade, as far as a log has them, and how they are written."""
 OTHERS = 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -120,22 +121,22 @@ class APGConfig:
     which has a kink where nothing is traded."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("objective", OBJECTIVES), ("network", NETWORKS)):
+        for name, choices in (("objective", tuple(OBJECTIVES)), ("network", NETWORKS)):
             if getattr(self, name) not in choices:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
-        if not (isinstance(self.num_steps, int) and self.num_steps >= 1):
+        if isinstance(self.num_steps, bool) or not (isinstance(self.num_steps, Integral) and self.num_steps >= 1):
             raise InputError(
-                f"num_steps is {self.num_steps}; it must be a whole number from 1 on", argument="num_steps"
+                f"num_steps is {self.num_steps!r}; it must be a whole number from 1 on", argument="num_steps"
             )
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", ADAM[self.network][0])
-        if not 0 < float(self.learning_rate or 0) < math.inf:
-            raise InputError(f"learning_rate is {self.learning_rate}; it must be positive", argument="learning_rate")
-        for name in ("penalty", "weight_decay", "smooth"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 or more", argument=name)
+        for name, least in (("learning_rate", 1e-12), ("penalty", 0), ("weight_decay", 0), ("smooth", 0)):
+            value = getattr(self, name)
+            if not (isinstance(value, Real) and least <= value < math.inf):
+                sign = "a positive, finite number" if least else "a finite number from 0 on"
+                raise InputError(f"{name} is {value!r}; it must be {sign}", argument=name)
 
 
 BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}

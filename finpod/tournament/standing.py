@@ -14,6 +14,13 @@ from finpod.overfitting import overfitting
 from finpod.significance import expected_best
 from finpod.tournament.history import Trial
 
+SCORES = {
+    "sharpe": "Sharpe ratio on the validation days, net of costs",
+    BOUND: "information ratio over the baseline on the validation days, net of costs, less its standard error",
+}
+"""Metric that agents are ranked by -> how a reader is told; others go by their own name."""
+FEW = 4
+"""Trials below which a probability of overfitting says nothing."""
 ROOM = 2.5e8
 """Bytes that the probability of overfitting may take: about 50 a combination and trial."""
 
@@ -81,7 +88,7 @@ def luck(trials: Sequence[Trial]) -> Luck:
 def _overfitting(trials: Sequence[Trial]) -> float:
     """Over the returns of all, in as many blocks of days as there is room for; NaN where their lengths differ."""
     lengths = {len(trial.returns) for trial in trials}
-    if len(lengths) != 1 or len(trials) < 2:
+    if len(lengths) != 1 or len(trials) < FEW:
         return math.nan
     for splits in (16, 12, 8, 4):
         if max(lengths) >= 2 * splits and math.comb(splits, splits // 2) * len(trials) * 50 <= ROOM:
@@ -128,7 +135,7 @@ def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
     near = [
         line["agent"] for line in figures if line["window"] == "validation" and (line["tracking_error"] or 0.0) < SMALL
     ]
-    said = f"Less than {SMALL:.0%} tracking error a year, and so hardly more than the baseline: {', '.join(near)}."
+    said = f"Almost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {', '.join(near)}."
     return [said] if near else []
 
 
