@@ -11,6 +11,7 @@ before costs. The growth of a volatile portfolio is still lower, by half its var
 """
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from finpod.errors import InputError
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 from finpod.measures import Array
+from finpod.periods import CONTRADICTION, DEFAULT
 from finpod.seeds import require_seed
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts
 
@@ -27,7 +29,9 @@ MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
 SIGNAL = 0.1
 """Signal of a market for which nothing is asked; the net ratio of the informed rule is about 4."""
 BENCHMARK = "simulated equal-weight index"
-START = "2010-01-04"
+START = np.datetime64("2010-01-04")
+LARGEST = 60_000
+"""Most names, and most days: those end in the year 2239."""
 HOLD, FEE_BPS, NAMES = 5, 10.0, 20
 """Sessions between decisions of the informed rule, its costs, and number of names: the terms of `CALIBRATED`."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -218,18 +222,18 @@ def simulate_market(
 
     Raises InputError for arguments out of range.
     """
-    if lookback not in (known := sorted({key[0] for key in CALIBRATED})):
-        raise InputError(f"lookback is {lookback}; choose one of {', '.join(map(str, known))}", argument="lookback")
+    _require("names", names, 2, LARGEST, Integral)
+    _require("days", days, 2, LARGEST, Integral)
+    known = sorted({key[0] for key in CALIBRATED})
+    if not isinstance(lookback, Integral) or lookback not in known:
+        raise InputError(f"lookback is {lookback!r}; choose one of {', '.join(map(str, known))}", argument="lookback")
     if signal is not None and net_ratio is not None:
         raise InputError(f"signal {signal} and net_ratio {net_ratio} are both given; give one", argument="net_ratio")
-    if not np.isfinite(beta_premium):
-        raise InputError(f"beta_premium is {beta_premium}; give a finite number", argument="beta_premium")
+    if not isinstance(reversal, bool | np.bool_):
+        raise InputError(f"reversal is {reversal!r}; give True or False", argument="reversal")
+    _require("beta_premium", beta_premium, -10, 10)
     strength = SIGNAL if signal is None else signal
-    if names < 2 or days < 2 or not -1 <= strength <= 1:
-        raise InputError(
-            f"names {names}, days {days}, signal {strength}: a simulated market needs two names and two days or more, and a "
-            "signal within [-1, 1]"
-        )
+    _require("signal", strength, -1, 1)
     if net_ratio is not None:
         strength = _signal_for(net_ratio, names, lookback, reversal)
     strength = float(-strength if reversal and strength else strength)
@@ -242,7 +246,7 @@ def simulate_market(
     planted = f"a planted signal of {strength:g}" + (f" over {lookback} days" if lookback != HOLD else "")
     title = f"simulated market: {names} names, {days} days, {planted if strength else 'no signal'}, seed {seed}"
     return SimulatedMarket(
-        dates=_weekdays(days),
+        dates=np.busday_offset([START], np.arange(days)),
         tickers=tuple(f"S{n:0{len(str(names))}d}" for n in range(1, names + 1)),
         open=opens,
         high=np.maximum(opens, close) * np.exp(reach[0]),
@@ -266,41 +270,45 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     more than equal weight before costs, and what a day did tells nothing of the next. Blocks of days would not do: on
     135 names of the NASDAQ-100, 2008 to 2021, buying the losers of five days earns an information ratio of 0.43 before costs
     with blocks of 5 days on average, and -0.04 (error 0.04) with single days (60 markets of 2,600 days). What single days lack
-    is the change of calm and stormy times.
+    is the change of calm and stormy times. All names are members on every day, whatever they were in `market`.
 
-    Raises InputError for a market with missing bars, and for fewer than two days.
+    Raises InputError for a market with missing bars or of other than daily ones, and for fewer than two days.
     """
+    if not isinstance(market, MarketData):
+        raise InputError(f"market is of type {type(market).__name__}; give a MarketData", argument="market")
+    length, per_year = len(market.dates), market.periods_per_year
+    if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
+        raise InputError(
+            f"market has length {length} and {per_year:g} bars a year; give two daily bars or more, {DEFAULT} a year",
+            argument="market",
+        )
     opens = [table for table in (market.open, market.benchmark_open) if table is not None]
     if not (market.has_bar.all() and all(np.isfinite(table).all() for table in (market.benchmark_close, *opens))):
         raise InputError("a market with missing bars cannot be resampled; select names and dates without any")
-    count = len(market.dates) if days is None else days
-    if min(count, len(market.dates)) < 2:
-        raise InputError(f"{count} days of {len(market.dates)}: resampling needs two days or more", argument="days")
-    rows = np.random.default_rng(require_seed(seed)).integers(1, len(market.dates), count)
+    count = length if days is None else days
+    _require("days", count, 2, LARGEST, Integral)
+    rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)
     returns = market.close[1:] / market.close[:-1] - 1
     returns += returns.mean() - returns.mean(axis=0)
     close = _wealth(market.close[0], returns[rows - 1])
-    benchmark_close = _wealth(
-        market.benchmark_close[0], (market.benchmark_close[1:] / market.benchmark_close[:-1] - 1)[rows - 1]
-    )
+    index = market.benchmark_close
+    benchmark_close = _wealth(index[0], (index[1:] / index[:-1] - 1)[rows - 1])
     bars: dict[str, Any] = {
         name: None if (table := getattr(market, name)) is None else close * (table / market.close)[rows]
         for name in ("open", "high", "low")
     }
     volume = None if market.volume is None else (market.close * market.volume)[rows] / close
-    title = f"{market.title}, days drawn with replacement, equal means (seed {seed})"
+    title = f"{count} days drawn with replacement from {market.title.partition(',')[0]}, equal means, seed {seed}"
     return MarketData(
-        dates=_weekdays(count),
+        dates=np.busday_offset([START], np.arange(count)),
         tickers=market.tickers,
         close=close,
         **bars,
         volume=volume,
         benchmark=market.benchmark,
         benchmark_close=benchmark_close,
-        benchmark_open=None
-        if market.benchmark_open is None
-        else benchmark_close * (market.benchmark_open / market.benchmark_close)[rows],
-        manifest=_manifest(title, f"all {len(market.tickers)} names on every day", "these are not real prices"),
+        benchmark_open=None if (start := market.benchmark_open) is None else benchmark_close * (start / index)[rows],
+        manifest=_manifest(title, f"all {len(market.tickers)} names on every day"),
     )
 
 
@@ -311,22 +319,22 @@ def _wealth(start: Array, returns: Array) -> Array:
     return np.cumprod(steps, axis=0)
 
 
-def _weekdays(count: int) -> Array:
-    return np.busday_offset([np.datetime64(START)], np.arange(count))
-
-
 def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> float:
     """The signal that has a net ratio, without its sign. Raises InputError for a ratio that was not calibrated."""
-    most, breadth = RATIOS[-1], (names / NAMES) ** 0.5
-    if not 0 <= net_ratio <= most * breadth:
-        raise InputError(
-            f"net_ratio is {net_ratio}; for {names} names it lies from 0 to {most * breadth:.2f}", argument="net_ratio"
-        )
+    breadth = (names / NAMES) ** 0.5
+    _require("net_ratio", net_ratio, 0, RATIOS[-1] * breadth, of=f" for {names} names")
     signals = CALIBRATED[lookback, -1 if reversal else 1].signals
     return float(np.interp(net_ratio / breadth, [0, *RATIOS], [0, *signals]))
 
 
-def _manifest(title: str, membership: str, *notes: str) -> dict[str, object]:
+def _require(name: str, value: Any, least: int, most: float, kind: Any = Real, of: str = "") -> None:
+    """Raise InputError for a value that is no number of this kind within [least, most]."""
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
+        number, bound = "whole number" if kind is Integral else "number", np.floor(100 * most) / 100
+        raise InputError(f"{name} is {value!r}; give a {number} from {least} to {bound:g}{of}", argument=name)
+
+
+def _manifest(title: str, membership: str) -> dict[str, object]:
     return {
         "source": "simulated",
         "title": title,
@@ -337,6 +345,6 @@ def _manifest(title: str, membership: str, *notes: str) -> dict[str, object]:
         "missing": [],
         "coverage": {},
         "repairs": [],
-        "notes": list(notes),
+        "notes": [],
         "versions": package_versions(),
     }

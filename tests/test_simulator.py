@@ -153,7 +153,8 @@ def test_resampled_days_are_real_ones_with_equal_means():
     assert_allclose((mixed.open / mixed.close)[1:], (REAL.open / REAL.close)[1:][nearest], rtol=1e-9)
     assert_allclose((mixed.close * mixed.volume)[1:], (REAL.close * REAL.volume)[1:][nearest], rtol=1e-9)
     assert mixed.is_simulated
-    assert any("not real prices" in note for note in mixed.manifest["notes"])
+    assert mixed.title == "700 days drawn with replacement from simulated market: 30 names, equal means, seed 1"
+    assert not mixed.manifest["notes"]  # that it is simulated is said already
     assert resampled(REAL, seed=1).content_hash != resampled(REAL, seed=2).content_hash
 
 
@@ -179,14 +180,30 @@ def test_a_market_with_gaps_cannot_be_resampled():
     market = MarketData(dates=dates, tickers=("A",), close=np.array([[1.0], [np.nan]]), benchmark_close=np.ones(2))
     with pytest.raises(InputError, match="missing bars cannot be resampled"):
         resampled(market, seed=0)
-    with pytest.raises(InputError, match="two days"):
-        resampled(REAL, days=1, seed=0)
 
 
-@pytest.mark.parametrize("arguments", [{"names": 1}, {"days": 1}, {"signal": 1.5}, {"signal": float("nan")}])
-def test_arguments_out_of_range(arguments):
-    with pytest.raises(InputError, match="a simulated market needs"):
-        simulate_market(**arguments)
+@pytest.mark.parametrize("days", [1, 2.5, "a", True, 10**9])
+def test_days_that_cannot_be_drawn_are_named(days):
+    with pytest.raises(InputError, match=f"days is {days!r}; give a whole number from 2 to 60000"):
+        resampled(REAL, days=days, seed=0)
+
+
+def test_only_a_daily_market_can_be_resampled():
+    weekly = MarketData(dates=REAL.dates[::5], tickers=("A",), close=np.ones((180, 1)), benchmark_close=np.ones(180))
+    for market, said in (
+        (weekly, "market has length 180 and 52 bars a year"),
+        (REAL.rows(0, 1), "market has length 1 and"),
+        (REAL.close, "market is of type ndarray"),
+    ):
+        with pytest.raises(InputError, match=said):
+            resampled(market, seed=0)
+
+
+@pytest.mark.parametrize(("names", "bound"), [(2, 0.94), (20, 3), (200, 9.48)])
+def test_the_bound_of_the_net_ratio_that_is_printed_is_taken(names, bound):
+    with pytest.raises(InputError, match=f"from 0 to {bound:g} for {names} names"):
+        simulate_market(names=names, days=10, net_ratio=bound + 0.01)
+    assert simulate_market(names=names, days=10, net_ratio=bound).signal > 0
 
 
 @pytest.mark.parametrize(
@@ -199,6 +216,19 @@ def test_arguments_out_of_range(arguments):
         {"net_ratio": 1.6, "names": 5},
         {"net_ratio": 1.0, "signal": 0.1},
         {"beta_premium": float("inf")},
+        {"beta_premium": 1e9},
+        {"beta_premium": "x"},
+        {"net_ratio": "1"},
+        {"signal": "a"},
+        {"signal": 1.5},
+        {"signal": float("nan")},
+        {"signal": True},
+        {"names": 1},
+        {"names": 2.5},
+        {"days": 1},
+        {"days": 10.5},
+        {"lookback": 5.0, "net_ratio": 1.0},
+        {"reversal": "no"},
     ],
 )
 def test_arguments_that_are_refused_by_name(arguments):

@@ -184,7 +184,7 @@ class MarketData:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the prices were made by `simulate_market`."""
+        """Whether the prices were made by `simulate_market` or `resampled`."""
         return self.manifest.get("source") == "simulated"
 
     @property
