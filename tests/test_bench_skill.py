@@ -61,15 +61,17 @@ def test_rates_are_counted_beside_their_interval():
     assert "| simulated | apg | 200 | 2.5% | 0.8% to 7.2% | yes | 1.5% | 2.00% | 3.0 |" in bench.false_skill(
         [{**row, "code": code} for code in codes]
     )
-    none = [{**row, "code": "worse"}] * 20
+    none = [{**row, "code": "worse"}] * 30
     assert "| no |" in list(bench.false_skill(none))[-1]  # 0 of all is a failure, whatever the interval
+    assert "% |  | " in list(bench.false_skill(none[1:]))[-1]  # too few to say
     power = [
         {"world": "1.0", "rule": rule, "code": code, "ratio": ratio, "seconds": 0.3}
         for rule, code, ratio in (("informed", "more_than_luck", 1.0), ("apg", "not_distinguishable", 0.6))
     ]
     lines = list(bench.power(power))
-    assert lines[-2].startswith("| 1.0 | apg | 1 | 0.0% | 0.0% to 79.3% | 80.7% | no | 0.60 | 0.60 |")
-    assert lines[-1].startswith("| 1.0 | informed | 1 | 100.0% | 20.7% to 100.0% | 80.7% | yes | 1.00 | 1.00 |")
+    assert lines[-2].startswith("| 1.0 | apg | 1 | 0.0% | 0.0% to 79.3% | 80.7% |  | 0.60 | 0.60 |")
+    assert lines[-1].startswith("| 1.0 | informed | 1 | 100.0% | 20.7% to 100.0% | 80.7% |  | 1.00 | 1.00 |")
+    assert "| no | 1.00 |" in list(bench.power(power[:1] * 30))[-1]
 
 
 @pytest.mark.slow

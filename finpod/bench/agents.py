@@ -7,10 +7,10 @@ Rows that are there are not trained again, so that the command can be stopped, r
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from finpod.active import ACTIVE
+from finpod.bench.command import Parser
 from finpod.bench.machine import processor
 from finpod.devices import usable_cores
 from finpod.envs.weights import target_weights
@@ -266,12 +267,27 @@ def _growth(returns: Array) -> float:
 
 def main() -> None:
     """Parse the arguments, make what is missing, and print a table of the fixed window and one of the walk forward."""
-    parser = argparse.ArgumentParser(prog="python -m finpod.bench.agents", description=__doc__)
-    parser.add_argument("prices", type=Path)
-    parser.add_argument("members", type=Path)
-    parser.add_argument("learners", nargs="*", default=list(KINDS), help="learners, all if left out")
-    parser.add_argument("-o", dest="folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    parser = Parser(prog="python -m finpod.bench.agents", description=__doc__)
+    parser.add_argument(
+        "prices", type=Path, help="file of daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet"
+    )
+    parser.add_argument("members", type=Path, help="file of the index members, such as nasdaq100_members.csv beside it")
+    parser.add_argument(
+        "learners", nargs="*", default=list(KINDS), help=f"learners to train (default: {' '.join(KINDS)})"
+    )
+    parser.add_argument(
+        "-o",
+        dest="folder",
+        metavar="FOLDER",
+        type=Path,
+        default=FOLDER,
+        help="where rows are kept (default: %(default)s)",
+    )
+    parser.run(print_tables)
+
+
+def print_tables(given: Namespace) -> None:
+    """Make what is missing and print both tables."""
     market = load_market(given.prices, members=given.members)
     for periods in ([FIXED], YEARS):
         run(market, given.learners, given.folder, periods)

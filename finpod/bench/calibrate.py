@@ -7,11 +7,13 @@ markets of other seeds. Takes 8 minutes of one core (AMD EPYC).
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from finpod.bench.command import Parser
 from finpod.market.ledger import Costs, orders_for, settle, value
 from finpod.measures import Array
 from finpod.simulator import (
@@ -89,7 +91,12 @@ def calibrated(lookback: int, sign: int) -> Calibration:
 
 
 def main() -> None:
-    """Print the table."""
+    """Parse the arguments, of which there are none, and print the table."""
+    Parser(prog="python -m finpod.bench.calibrate", description=__doc__).run(print_table)
+
+
+def print_table(_given: Namespace) -> None:
+    """Print the rows of each lookback and sign."""
     torch.set_num_threads(1)
     for key in CALIBRATED:
         print(f"    {key}: {calibrated(*key)},", flush=True)

@@ -8,11 +8,11 @@ command can be stopped and repeated.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import chdir
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from finpod.bench.command import Parser, whole
 from finpod.bench.locomotion import silent
 from finpod.bench.machine import processor
 from finpod.devices import usable_cores
@@ -156,11 +157,30 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Parse the arguments, train what is missing, print the table and draw the curves."""
-    parser = argparse.ArgumentParser(prog="python -m finpod.bench.learning", description=__doc__)
-    parser.add_argument("tasks", nargs="*", default=list(GOALS), help="tasks, all with a goal if left out")
-    parser.add_argument("-s", dest="seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("-o", dest="folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
+    parser = Parser(prog="python -m finpod.bench.learning", description=__doc__)
+    parser.add_argument("tasks", nargs="*", default=list(GOALS), help=f"tasks to learn (default: {' '.join(GOALS)})")
+    parser.add_argument(
+        "-s",
+        dest="seeds",
+        metavar="SEED",
+        type=whole(0),
+        nargs="+",
+        default=list(SEEDS),
+        help=f"seeds of each task (default: {' '.join(map(str, SEEDS))})",
+    )
+    parser.add_argument(
+        "-o",
+        dest="folder",
+        metavar="FOLDER",
+        type=Path,
+        default=FOLDER,
+        help="where rows and curves are kept (default: %(default)s)",
+    )
+    parser.run(print_table)
+
+
+def print_table(given: Namespace) -> None:
+    """Train what is missing, print the table and draw the curves."""
     rows = run(given.tasks, given.seeds, given.folder)
     print(table(rows))
     draw(rows, given.folder / "curves.svg")

@@ -1,17 +1,17 @@
 """How often luck is called skill, and skill is seen: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
 
 False skill: agents are trained, chosen and tested on markets without signal, free of costs, half of them simulated and half
-drawn from real days (`--real FILE`). Power: on markets whose informed rule has a stated net information ratio, at 10 bps, for
+drawn from real days (`-r FILE`). Power: on markets whose informed rule has a stated net information ratio, at 10 bps, for
 the informed rule and for agents. Each market is a row, a file of its own. Rows that are there are not made again, so that the
 command can be stopped and repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from finpod.bench.command import Parser, whole
 from finpod.bench.machine import processor
 from finpod.decisions import decisions_of
 from finpod.devices import usable_cores
@@ -62,6 +63,8 @@ UPDATES = {"apg": 40, "ppo": 60}
 AGENTS, CHECKPOINTS = 2, 2
 """Seeds of agents, and how often each is judged on validation; the best of all is tested."""
 RESAMPLES = 2000
+FEWEST = 30
+"""Markets below which a rate is not compared with what it should be."""
 
 
 class Cell(NamedTuple):
@@ -211,6 +214,11 @@ def wilson(hits: int, count: int, level: float) -> tuple[float, float]:
     return (centre - spread) / (count + z**2), (centre + spread) / (count + z**2)
 
 
+def compared(markets: int, fits: bool) -> str:
+    """Return the word for a rate that is as it should be or not; none for few markets."""
+    return "" if markets < FEWEST else "yes" if fits else "no"
+
+
 def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table of markets without signal."""
     yield "| without signal | learner | markets | called skill | 99 % interval | has 2.5 % | worse | tracking error | seconds |"
@@ -219,7 +227,7 @@ def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if world in FAMILIES:
             hits, worse = (sum(row["code"] == code for row in own) for code in (Code.MORE, Code.WORSE))
             low, high = wilson(hits, len(own), 0.99)
-            right = "yes" if hits and low <= 0.025 <= high else "no"
+            right = compared(len(own), hits > 0 and low <= 0.025 <= high)
             error = np.median([row["tracking_error"] for row in own])
             yield (
                 f"| {world} | {rule} | {len(own)} | {hits / len(own):.1%} | {low:.1%} to {high:.1%} | {right} | "
@@ -238,7 +246,7 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             hits = sum(row["code"] == Code.MORE for row in own)
             low, high = wilson(hits, len(own), 0.95)
             theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
-            right = "yes" if low <= theory <= high else "no"
+            right = compared(len(own), low <= theory <= high)
             kept = mean[world, rule] / mean.get((world, INFORMED), math.nan)
             yield (
                 f"| {world} | {rule} | {len(own)} | {hits / len(own):.1%} | {low:.1%} to {high:.1%} | {theory:.1%} | {right} | "
@@ -260,18 +268,51 @@ def seconds(rows: Sequence[dict[str, Any]]) -> float:
 
 
 def main() -> None:
-    """Parse the arguments, make what is missing, and print both tables."""
-    parser = argparse.ArgumentParser(prog="python -m finpod.bench.skill", description=__doc__)
-    parser.add_argument("rules", nargs="*", default=list(RULES), help="apg, ppo, informed; all if left out")
+    """Parse the arguments, make what is missing, and print the tables that have rows."""
+    parser = Parser(prog="python -m finpod.bench.skill", description=__doc__)
     parser.add_argument(
-        "-r", dest="real", help="file of real daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet"
+        "rules", nargs="*", default=list(RULES), help=f"learners, or {INFORMED} (default: {' '.join(RULES)})"
     )
-    parser.add_argument("-n", dest="most", type=int, help="markets of each cell, if fewer than usual")
-    parser.add_argument("-j", dest="jobs", type=int, default=usable_cores(), help="processes")
-    parser.add_argument("-o", dest="folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
-    rows = run(cells(given.rules, given.real, given.most), given.real, given.folder, given.jobs)
-    print("\n".join([*false_skill(rows), "", *power(rows)]))
+    parser.add_argument(
+        "-r",
+        dest="real",
+        metavar="FILE",
+        help="real daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet (default: no markets from real days)",
+    )
+    parser.add_argument(
+        "-n",
+        dest="most",
+        metavar="N",
+        type=whole(1),
+        help=f"most markets of a cell (default: {MARKETS[SIMULATED]} without signal, {MARKETS[str(RATIOS[0])]} with one)",
+    )
+    parser.add_argument(
+        "-j",
+        dest="jobs",
+        metavar="N",
+        type=whole(1),
+        default=usable_cores(),
+        help="processes (default: usable cores, %(default)s here)",
+    )
+    parser.add_argument(
+        "-o",
+        dest="folder",
+        metavar="FOLDER",
+        type=Path,
+        default=FOLDER,
+        help="where rows are kept (default: %(default)s)",
+    )
+    parser.run(print_tables)
+
+
+def print_tables(given: Namespace) -> None:
+    """Make what is missing and print the tables that have rows."""
+    wanted = cells(given.rules, given.real, given.most)
+    if given.real is not None:
+        complete(given.real)
+    rows = run(wanted, given.real, given.folder, given.jobs)
+    tables = [list(false_skill(rows)), list(power(rows))]
+    print("\n\n".join("\n".join(lines) for lines in tables if len(lines) > 2))
 
 
 if __name__ == "__main__":
