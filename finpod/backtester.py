@@ -111,7 +111,9 @@ def backtest(
             argument="market",
         )
     check_rates(risk_free)
-    _check(name, opened)
+    if not isinstance(name, (str, type(None))):
+        raise InputError(f"name is {name!r:.60}; give a text", argument="name")
+    require_opened(opened)
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast=True is for ready weights; a strategy decides one day after the other", argument="fast")
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -210,9 +212,8 @@ def anchor_equity(
     return pd.Series(path.equity.numpy(), index=dates, name="anchor")
 
 
-def _check(name: str | None, opened: int) -> None:
-    if not isinstance(name, (str, type(None))):
-        raise InputError(f"name is {name!r:.60}; give a text", argument="name")
+def require_opened(opened: int) -> None:
+    """Raise InputError for a number of results looked at that is not a whole number from 1 on."""
     if type(opened) is not int or opened < 1:
         raise InputError(
             f"opened is {opened!r:.60}; give how often results of this window were looked at, 1 or more with this one",

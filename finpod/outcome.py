@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
-import torch
 
 from finpod.evidence.dossier import search_of
 from finpod.evidence.warnings import warnings_of
@@ -83,13 +82,12 @@ def outcome(
 
 
 def _caps(path: Path, terms: Terms) -> Iterator[ResultWarning]:
-    """The caps, if there are some, and how many decisions named too few assets to invest the account within them."""
-    if terms.max_weight is None and terms.max_turnover is None:
-        return
-    least = path.targets.where(path.targets > 0, torch.inf).amin(-1)
-    short = (least >= (terms.max_weight or 1.0) - DUST) & (path.targets.sum(-1) < 1 - DUST)
-    caps = {"max_weight": terms.max_weight, "max_turnover": terms.max_turnover}
-    yield ResultWarning("capped", {**caps, "in_cash": int((short & least.isfinite()).sum())})
+    """The caps that can bind, if there are some, and how many decisions had too few assets to invest the account."""
+    weight, turnover = terms.max_weight or 1.0, terms.max_turnover or 2.0
+    short = (path.targets.amax(-1) >= weight - DUST) & ((path.targets > 0).sum(-1) * weight < 1 - DUST)
+    caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}
+    if weight < 1 or turnover < 2:
+        yield ResultWarning("capped", {**caps, "in_cash": int(short.sum())})
 
 
 def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:

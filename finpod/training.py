@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -244,11 +245,14 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
 
 def cap_remarks(task: StockTask) -> list[str]:
     """Return a sentence if on a day of training or validation fewer names may be held than 1 / max_weight; else none."""
-    cap, tape = task.trading.max_weight, task.tape
+    cap, tape = task.trading.max_weight or 1.0, task.tape
     fewest = int((tape.member & tape.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
-    if cap is None or fewest * cap >= 1:
+    needed = math.ceil(1 / cap - 1e-6)
+    if cap == 1 or fewest >= needed:
         return []
-    return [f"max_weight {cap:g} with no more than {fewest} names on some days: the rest stays in cash then"]
+    return [
+        f"max_weight {cap:g} takes {needed:,} names to invest all, and some days have {fewest}: the rest stays in cash"
+    ]
 
 
 def feature_remarks(panel: Panel) -> list[str]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from made_agents import CONFIG, VALIDATION, make_pod, make_setup, tiny_train
@@ -74,10 +75,22 @@ def test_a_market_without_volumes_refuses_dollar_volume_in_one_line(market):
     days = bare.dates
     with pytest.raises(InputError, match="needs volumes"):
         make_stock_task(bare, (days[25], days[80]), (days[81], days[100]), trading_of(anchor=AROUND))
-    with pytest.raises(InputError, match="anchor is 'size'; choose one of equal-weight, dollar-volume"):
-        TradingConfig(anchor="size")
     with pytest.raises(InputError, match="unknown anchor 'dollar-volum'; did you mean"):
         anchor_weights(build_tape(bare), "dollar-volum")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("size", "unknown anchor 'size'; choose from equal-weight, dollar-volume and extra:COLUMN"),
+        ("dolar-volume", r"unknown anchor 'dolar-volume'; did you mean dollar-volume\?"),
+        ("extra:", "anchor extra: needs the name of a column"),
+    ],
+)
+def test_a_name_of_no_anchor_is_refused(name, said):
+    with pytest.raises(InputError, match=said) as raised:
+        TradingConfig(anchor=name)
+    assert raised.value.argument == "anchor"
 
 
 def test_a_tilt_is_taken_around_the_anchor_and_keeps_its_sum():
@@ -144,7 +157,9 @@ def test_an_ensemble_keeps_its_anchor_and_decides_as_on_validation(market, tmp_p
     chosen = next(line for line in agent.log if line["score"] == agent.scores[0])
     np.testing.assert_allclose(result.returns, chosen["returns"], rtol=0, atol=1e-9)
     bare = replace(market, volume=None)
-    with pytest.raises(CheckpointError, match=r"around an anchor that it cannot have here: .* needs volumes"):
+    with pytest.raises(
+        CheckpointError, match=r"an anchor that it cannot have here: .* needs volumes.*; give data with"
+    ):
         finpod.backtest(agent, bare, start=market.dates[101])
 
 
@@ -218,7 +233,9 @@ def test_ready_weights_are_an_anchor_in_training_and_backtest(market, tmp_path):
     path = simulate(tape, first, VALIDATION[1], decide, agent.trading)
     np.testing.assert_allclose(result.anchor_equity / 1e6, path.equity / path.equity[0], rtol=1e-12)
     assert result.anchor == "extra:anchor"
-    with pytest.raises(CheckpointError, match=r"around an anchor that it cannot have here: .*anchor"):
+    with pytest.raises(
+        CheckpointError, match=r"an anchor that it cannot have here: [^:]*'anchor', since the market has none"
+    ):
         finpod.backtest(agent, market, start=market.dates[101])
 
 
@@ -250,3 +267,26 @@ def test_ready_weights_that_cannot_be_are_refused_by_the_day(market, change, fau
     finpod.make_env("stocks", market=market, num_envs=2, anchor=given, end=market.dates[55])
     with pytest.raises(InputError, match=r"ready weights must be \[T, N\] = \(110, 5\)"):
         finpod.make_env("stocks", market=market, num_envs=2, anchor=given[1:])
+
+
+def test_the_columns_of_a_frame_are_put_into_the_market_s_order(market):
+    frame = pd.DataFrame(random_anchor(market), pd.DatetimeIndex(market.dates), list(market.tickers))
+    np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]])[0].extra["anchor"], frame)
+
+
+def test_an_anchor_that_is_not_of_this_market_or_no_numbers_is_refused(market):
+    given, days = random_anchor(market), pd.DatetimeIndex(market.dates)
+    frame = pd.DataFrame(given, days, list(market.tickers))
+    shifted = frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1)))
+    for wrong, said in (
+        (shifted, f"row 50 of the anchor is {shifted.index[50]:%Y-%m-%d}, where the market has {days[50]:%Y-%m-%d}"),
+        (frame.reset_index(drop=True), "the index of the anchor is not of dates"),
+        (frame.rename(columns={market.tickers[2]: "other"}), f"{min('other', market.tickers[2])} is a column"),
+        (frame[:-1], r"ready weights must be \[T, N\]"),
+        (np.full(market.shape, "much"), "of type ndarray, holds what is not a number"),
+        (np.full(market.shape, object()), "of type ndarray, holds what is not a number"),
+        (None, r"of type NoneType, has shape \(\)"),
+    ):
+        with pytest.raises(InputError, match=said) as raised:
+            with_anchor(market, wrong)
+        assert raised.value.argument == "anchor"

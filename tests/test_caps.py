@@ -169,10 +169,15 @@ def test_with_too_few_names_the_rest_stays_in_cash_and_that_is_said_once():
     assert result.cash_weight.iloc[1:].to_numpy() == pytest.approx(0.4, abs=0.05)
     (capped,) = [warning for warning in result.warnings if warning.code == "capped"]
     assert capped.data["in_cash"] == len(result.returns)
-    assert "no weight above 0.2; the rest stayed in cash on 19 decisions" in str(result)
+    assert "no weight above 0.2; the rest stayed in cash on 19 decisions with fewer than 5 assets" in str(result)
+    both = finpod.backtest("equal-weight", market, max_weight=0.2, max_turnover=0.5)
+    (said,) = [warning.data for warning in both.warnings if warning.code == "capped"]
+    assert said["in_cash"] == len(result.returns) - 1  # the first decision may not trade as much yet
     assert result.equal_weight_metrics == finpod.backtest("equal-weight", market).metrics
     loose = finpod.backtest("equal-weight", market, max_weight=0.9)
     assert [warning.data["in_cash"] for warning in loose.warnings if warning.code == "capped"] == [0]
+    none = finpod.backtest("equal-weight", market, max_weight=1, max_turnover=2)
+    assert "capped" not in str(none)
 
 
 def test_a_strategy_brings_its_caps_unless_told_others():
@@ -211,16 +216,19 @@ def test_apg_learns_within_caps():
         ({"max_turnover": -1.0}, "max_turnover"),
         ({"max_turnover": float("nan")}, "max_turnover"),
         ({"max_turnover": "much"}, "max_turnover"),
+        ({"max_turnover": float("inf")}, "max_turnover"),
+        ({"max_turnover": 10**400}, "max_turnover"),
+        ({"max_weight": 1e-320}, "max_weight"),
     ],
 )
 def test_caps_that_cannot_be_are_refused(settings, argument):
-    with pytest.raises(InputError, match=argument) as raised:
+    with pytest.raises(InputError, match=f"{argument} is .*; give a .*number.*, or leave it out for no cap$") as raised:
         Terms(**settings)
     assert raised.value.argument == argument
 
 
 def test_orders_in_shares_take_no_caps():
-    with pytest.raises(InputError, match="action 'shares' has none"):
+    with pytest.raises(InputError, match="action 'shares' takes no max_weight or max_turnover"):
         TradingConfig(action="shares", max_weight=0.5)
 
 
@@ -229,7 +237,7 @@ def test_training_says_once_that_there_are_too_few_names(tmp_path):
     tiny_train(
         random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.append(state.remark)
     )
-    assert sum("names on some days: the rest stays in cash then" in remark for remark in set(said)) == 1
+    assert sum("max_weight 0.15 takes 7 names to invest all, and some days have" in remark for remark in set(said)) == 1
     agent = finpod.load_strategy(tmp_path / "few")
     assert (agent.max_weight, agent.max_turnover) == (0.15, None)
 

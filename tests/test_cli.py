@@ -612,6 +612,11 @@ TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 20
         ("backtest equal-weight --market sim --overwrite --name page", "reports/page.html is a folder, not a file"),
         (f"backtest equal-weight --market sim --name {'x' * 300}", "cannot be a name, for it has 300 letters"),
         ("backtest equal-weight --market sim --cash 0", "--cash is 0"),
+        ("backtest equal-weight --market sim --opened 0", "--opened is 0"),
+        (
+            "backtest equal-weight --market sim --max-turnover inf",
+            "--max-turnover is inf; give a finite number above 0",
+        ),
         ("backtest equal-weight --market sim --risk-free 5", "0.05 is 5 %"),
         ("backtest equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
         ("audit equal-weight --market sim --start yesterday", "'yesterday' is not a date"),

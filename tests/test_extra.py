@@ -410,7 +410,7 @@ def test_a_view_shows_the_last_rows_and_no_more(market):
             view.extra(column, 2)[0] = 1.0
     with pytest.raises(InputError, match="there is no extra column 'scores'; did you mean score"):
         view.extra("scores", 1)
-    with pytest.raises(InputError, match="the market has none; give the table with extra="):
+    with pytest.raises(InputError, match=", since the market has none; give the table with extra="):
         MarketView(random_market(), 3).extra("score", 1)
     with pytest.raises(InputError, match="at least one row"):
         view.extra("score", 0)

@@ -104,8 +104,12 @@ def _look_ahead(data: Data) -> str:
 def _capped(data: Data) -> str:
     parts = [f"no weight above {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
     parts += [f"no decision trades above {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
-    cash = f"; the rest stayed in cash on {plural(data['in_cash'], 'decision')} that named too few assets"
-    return f"capped, as shares of the account: {' and '.join(parts)}{cash if data['in_cash'] else ''}"
+    if data["in_cash"]:
+        fewest = math.ceil(1 / data["max_weight"] - 1e-6)
+        parts[-1] += (
+            f"; the rest stayed in cash on {plural(data['in_cash'], 'decision')} with fewer than {fewest:,} assets"
+        )
+    return f"capped, as shares of the account: {' and '.join(parts)}"
 
 
 WARNINGS: dict[str, Callable[[Data], str]] = {

@@ -63,10 +63,12 @@ def backtest(
 ) -> None:
     """Run a strategy through the ledger; write backtests/NAME/ and reports/NAME.html and print the table."""
     import finpod
+    from finpod.backtester import require_opened
 
     started = datetime.now(UTC)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)
     options.check_account(cash, start, end, risk_free, max_weight=max_weight, max_turnover=max_turnover)
+    require_opened(opened)
     options.check_market(market, members, renames, extra)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))

@@ -20,7 +20,7 @@ from torch import Tensor
 from finpod.envs.step import GradientStep, Observation, Step
 from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
-from finpod.market.anchors import ANCHORS, EQUAL, anchor_weights, is_anchor
+from finpod.market.anchors import EQUAL, anchor_weights, require_anchor
 from finpod.market.tape import Account, Tape
 from finpod.seeds import require_seed, torch_seed
 from finpod.simulation import Terms, phases
@@ -70,14 +70,15 @@ class TradingConfig(Terms):
                 f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
                 argument="start_groups",
             )
-        for name, choices in (("action", ACTIONS), ("reward", REWARDS), ("anchor", ANCHORS)):
-            if getattr(self, name) not in choices and not (name == "anchor" and is_anchor(self.anchor)):
+        require_anchor(self.anchor)
+        for name, choices in (("action", ACTIONS), ("reward", REWARDS)):
+            if getattr(self, name) not in choices:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
         if self.action == "shares" and (self.max_weight or self.max_turnover):
             raise InputError(
-                "caps are on weights, and action 'shares' has none; choose 'tilt' or 'softmax'", argument="action"
+                "action 'shares' takes no max_weight or max_turnover; choose 'tilt' or 'softmax'", argument="action"
             )
         for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
             if not low < getattr(self, name) < high:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from finpod.errors import InputError, did_you_mean
 from finpod.market.data import MarketData
-from finpod.market.extra import ExtraData, column_of
+from finpod.market.extra import PREFIX, ExtraData, column_of
 from finpod.market.tape import MONTH, Tape, over_rows
 from finpod.measures import Array
+from finpod.periods import dates_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,9 @@ def dollar_volume(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
     """
     if dollars is None:
         raise InputError(
-            f"anchor 'dollar-volume' needs volumes, and these data have none; choose {EQUAL!r}", argument="anchor"
+            "anchor 'dollar-volume' needs volumes, and these data have none; give data with volumes, or train with anchor "
+            f"{EQUAL!r}",
+            argument="anchor",
         )
     days = over_rows(dollars.isfinite().double(), rows, 0.0)
     size = (over_rows(dollars.nan_to_num(nan=0.0), rows, 0.0) / days).sqrt()
@@ -62,9 +65,13 @@ ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
 """Name -> weights [T, N] float64 out of dollar volumes [T, N], the members with a bar [T, N], and the rows of `QUARTER`."""
 
 
-def is_anchor(name: str) -> bool:
-    """Whether a name is that of an anchor: a rule, or `extra:NAME` for a column of the user's own."""
-    return name in ANCHORS or column_of(name) is not None
+def require_anchor(name: object) -> None:
+    """Raise InputError for a name of no anchor: neither a rule nor `extra:NAME` for a column of the user's own."""
+    if column_of(name) == "":
+        raise InputError(f"anchor {PREFIX} needs the name of a column, as {PREFIX}size", argument="anchor")
+    if not (isinstance(name, str) and (name in ANCHORS or column_of(name))):
+        hint = did_you_mean(str(name), list(ANCHORS), f"choose from {', '.join(ANCHORS)} and {PREFIX}COLUMN")
+        raise InputError(f"unknown anchor {name!r}; {hint}", argument="anchor")
 
 
 def anchor_weights(
@@ -75,13 +82,11 @@ def anchor_weights(
     'extra:NAME' are ready weights, the column NAME of the `market`; the `rows` of it that are used are checked (`ready`).
     Raises InputError for an unknown name, for 'dollar-volume' where there are no volumes, and for such weights.
     """
+    require_anchor(anchor)
     among = tape.member & tape.has_bar
     if market is not None and (column := column_of(anchor)) is not None:
         table = torch.tensor(market.extra[column]).to(among.device)
         return ready(table, among, anchor, market.dates, rows)
-    if anchor not in ANCHORS:
-        hint = did_you_mean(str(anchor), list(ANCHORS), f"choose from {', '.join(ANCHORS)}")
-        raise InputError(f"unknown anchor {anchor!r}; {hint}", argument="anchor")
     dollars = None if tape.volume is None else (tape.mark * tape.volume).where(tape.has_bar, math.nan)
     if dollars is not None and not bool((dollars > 0).any()):
         dollars = None
@@ -124,12 +129,36 @@ def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice =
 def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
     """Return the market with ready weights [T, N] as a column of the user's own, and the name of that anchor.
 
-    Row t is what is known at the close of row t. Raises InputError for another shape, or for other tickers in a frame.
+    Row t is what is known at the close of row t. A frame is indexed by the market's dates; its columns are put into the
+    market's order. Raises InputError for another shape, for what is not numbers, and for other dates or tickers in a frame.
     """
-    if np.shape(weights) != market.shape or list(getattr(weights, "columns", market.tickers)) != list(market.tickers):
+    if hasattr(weights, "columns"):
+        weights = _in_order(weights, market)
+    try:
+        table = np.asarray(weights, dtype=np.float64)
+        fault = "" if table.shape == market.shape else f"has shape {table.shape}"
+    except (TypeError, ValueError):
+        fault = "holds what is not a number"
+    if fault:
         raise InputError(
-            f"the anchor has shape {np.shape(weights)}; ready weights must be [T, N] = {market.shape}, in the market's order",
+            f"the anchor, of type {type(weights).__name__}, {fault}; ready weights must be [T, N] = {market.shape}, in the "
+            "market's order",
             argument="anchor",
         )
-    tables = {**market.extra.tables, GIVEN: np.asarray(weights, dtype=np.float64)}
+    tables = {**market.extra.tables, GIVEN: table}
     return replace(market, extra=ExtraData(tables=tables, width=market.shape[1])), f"extra:{GIVEN}"
+
+
+def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
+    """The columns of a frame in the market's order. Raises InputError, naming one, for other dates or tickers."""
+    days = dates_of(frame, "the anchor")
+    odd = sorted(map(str, set(frame.columns) ^ set(market.tickers)))
+    fault = f"{odd[0]} is a column of the anchor or a ticker of the market, and not both" if odd else ""
+    if days is None:
+        fault = "the index of the anchor is not of dates"
+    elif (other := days[: len(market.dates)] != market.dates[: len(days)]).any():
+        own, right = (f"{dates[other.argmax()]!s:.16}".removesuffix("T00:00") for dates in (days, market.dates))
+        fault = f"row {other.argmax()} of the anchor is {own}, where the market has {right}"
+    if fault:
+        raise InputError(f"{fault}; give a frame with the market's dates and tickers", argument="anchor")
+    return frame[list(market.tickers)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from numbers import Real
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from finpod.errors import InputError
 
 LOOSE = 1e-6
-"""What weights may add up to above one."""
+"""What weights may add up to above one, and the least cap on a weight."""
 
 
 def within_caps(
@@ -38,15 +38,19 @@ def within_caps(
 
 
 def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
-    """Raise InputError for a `max_weight` that is not in (0, 1] and a `max_turnover` that is not positive; None is no cap."""
-    for name, value, top in (("max_weight", max_weight, 1.0), ("max_turnover", max_turnover, math.inf)):
+    """Raise InputError for a `max_weight` that is not in [`LOOSE`, 1] and a `max_turnover` that is not finite and positive.
+
+    None is no cap.
+    """
+    finite = sys.float_info
+    for name, value, least, most, bound in (
+        ("max_weight", max_weight, LOOSE, 1.0, f"number from {LOOSE:g} to 1"),
+        ("max_turnover", max_turnover, finite.min, finite.max, "finite number above 0"),
+    ):
         if value is not None and not (
-            isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) <= top
+            isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most
         ):
-            bound = "above 0" if top == math.inf else "above 0 and at most 1"
-            raise InputError(
-                f"{name} is {value!r}; it must be a share of the account {bound}, or None for no cap", argument=name
-            )
+            raise InputError(f"{name} is {value!r:.60}; give a {bound}, or leave it out for no cap", argument=name)
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:

@@ -87,7 +87,7 @@ class ExtraData:
 
     def _unknown(self, name: object) -> InputError:
         if not self.tables:
-            text = f"there is no extra column {name!r}: the market has none; give the table with extra="
+            text = f"there is no extra column {name!r}, since the market has none; give the table with extra="
             return InputError(text, argument="extra")
         hint = did_you_mean(column_of(name) or str(name), self.names, f"the market has {', '.join(self.names)}")
         return InputError(f"there is no extra column {name!r}; {hint}")
