@@ -1,4 +1,4 @@
-"""Markets with a known answer: a planted signal of stated strength, the rule that knows it, and real days without any signal.
+"""Markets with a known answer: a planted signal of stated strength, and the rule that knows it.
 
 Model, for session t and name i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
@@ -20,7 +20,6 @@ from finpod.errors import InputError
 from finpod.market.clean import package_versions
 from finpod.market.data import MarketData
 from finpod.measures import Array
-from finpod.periods import CONTRADICTION, DEFAULT
 from finpod.seeds import require_seed
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts
 
@@ -222,8 +221,8 @@ def simulate_market(
 
     Raises InputError for arguments out of range.
     """
-    _require("names", names, 2, LARGEST, Integral)
-    _require("days", days, 2, LARGEST, Integral)
+    require_number("names", names, 2, LARGEST, Integral)
+    require_number("days", days, 2, LARGEST, Integral)
     known = sorted({key[0] for key in CALIBRATED})
     if not isinstance(lookback, Integral) or lookback not in known:
         raise InputError(f"lookback is {lookback!r}; choose one of {', '.join(map(str, known))}", argument="lookback")
@@ -231,16 +230,16 @@ def simulate_market(
         raise InputError(f"signal {signal} and net_ratio {net_ratio} are both given; give one", argument="net_ratio")
     if not isinstance(reversal, bool | np.bool_):
         raise InputError(f"reversal is {reversal!r}; give True or False", argument="reversal")
-    _require("beta_premium", beta_premium, -10, 10)
+    require_number("beta_premium", beta_premium, -10, 10)
     strength = SIGNAL if signal is None else signal
-    _require("signal", strength, -1, 1)
+    require_number("signal", strength, -1, 1)
     if net_ratio is not None:
         strength = _signal_for(net_ratio, names, lookback, reversal)
     strength = float(-strength if reversal and strength else strength)
     random = np.random.default_rng(require_seed(seed))
     returns = returns_of(draw(random, names, days), strength, lookback, beta_premium)
     close = random.lognormal(4.0, 0.5, names) * np.cumprod(1 + returns, axis=0)
-    opens = np.vstack([close[:1], close[:-1]])
+    opens = opens_of(close)
     reach = np.abs(random.normal(0, 0.004, (2, days, names)))
     benchmark_close = 100 * np.cumprod(1 + returns.mean(axis=1))
     planted = f"a planted signal of {strength:g}" + (f" over {lookback} days" if lookback != HOLD else "")
@@ -255,86 +254,35 @@ def simulate_market(
         volume=np.round(random.lognormal(13.0, 0.5, (days, names))),
         benchmark=BENCHMARK,
         benchmark_close=benchmark_close,
-        benchmark_open=np.concatenate([benchmark_close[:1], benchmark_close[:-1]]),
+        benchmark_open=opens_of(benchmark_close),
         signal=strength,
         lookback=lookback,
-        manifest=_manifest(title, f"all {names} simulated names on every day"),
+        manifest=manifest_of(title, f"all {names} simulated names on every day"),
     )
 
 
-def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
-    """Return a market of `days` weekdays (as many as there are by default) drawn with replacement from those of `market`.
-
-    A day is drawn whole: all names and the benchmark together, with the shape of their bars and the dollar volume, so that
-    correlations and fat tails stay. Each name's mean return is replaced by that of all names. So no rule is expected to earn
-    more than equal weight before costs, and what a day did tells nothing of the next. Blocks of days would not do: on
-    135 names of the NASDAQ-100, 2008 to 2021, buying the losers of five days earns an information ratio of 0.43 before costs
-    with blocks of 5 days on average, and -0.04 (error 0.04) with single days (60 markets of 2,600 days). What single days lack
-    is the change of calm and stormy times. All names are members on every day, whatever they were in `market`.
-
-    Raises InputError for a market with missing bars or of other than daily ones, and for fewer than two days.
-    """
-    if not isinstance(market, MarketData):
-        raise InputError(f"market is of type {type(market).__name__}; give a MarketData", argument="market")
-    length, per_year = len(market.dates), market.periods_per_year
-    if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
-        raise InputError(
-            f"market has length {length} and {per_year:g} bars a year; give two daily bars or more, {DEFAULT} a year",
-            argument="market",
-        )
-    opens = [table for table in (market.open, market.benchmark_open) if table is not None]
-    if not (market.has_bar.all() and all(np.isfinite(table).all() for table in (market.benchmark_close, *opens))):
-        raise InputError("a market with missing bars cannot be resampled; select names and dates without any")
-    count = length if days is None else days
-    _require("days", count, 2, LARGEST, Integral)
-    rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)
-    returns = market.close[1:] / market.close[:-1] - 1
-    returns += returns.mean() - returns.mean(axis=0)
-    close = _wealth(market.close[0], returns[rows - 1])
-    index = market.benchmark_close
-    benchmark_close = _wealth(index[0], (index[1:] / index[:-1] - 1)[rows - 1])
-    bars: dict[str, Any] = {
-        name: None if (table := getattr(market, name)) is None else close * (table / market.close)[rows]
-        for name in ("open", "high", "low")
-    }
-    volume = None if market.volume is None else (market.close * market.volume)[rows] / close
-    title = f"{count} days drawn with replacement from {market.title.partition(',')[0]}, equal means, seed {seed}"
-    return MarketData(
-        dates=np.busday_offset([START], np.arange(count)),
-        tickers=market.tickers,
-        close=close,
-        **bars,
-        volume=volume,
-        benchmark=market.benchmark,
-        benchmark_close=benchmark_close,
-        benchmark_open=None if (start := market.benchmark_open) is None else benchmark_close * (start / index)[rows],
-        manifest=_manifest(title, f"all {len(market.tickers)} names on every day"),
-    )
-
-
-def _wealth(start: Array, returns: Array) -> Array:
-    """[T, ...] prices from `start` [...]; the return of the first day is not taken."""
-    steps = 1 + returns
-    steps[0] = start
-    return np.cumprod(steps, axis=0)
+def opens_of(close: Array) -> Array:
+    """The close before each; the first close on the first day."""
+    return np.concatenate([close[:1], close[:-1]])
 
 
 def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> float:
     """The signal that has a net ratio, without its sign. Raises InputError for a ratio that was not calibrated."""
     breadth = (names / NAMES) ** 0.5
-    _require("net_ratio", net_ratio, 0, RATIOS[-1] * breadth, of=f" for {names} names")
+    require_number("net_ratio", net_ratio, 0, RATIOS[-1] * breadth, of=f" for {names} names")
     signals = CALIBRATED[lookback, -1 if reversal else 1].signals
     return float(np.interp(net_ratio / breadth, [0, *RATIOS], [0, *signals]))
 
 
-def _require(name: str, value: Any, least: int, most: float, kind: Any = Real, of: str = "") -> None:
+def require_number(name: str, value: Any, least: int, most: float, kind: Any = Real, of: str = "") -> None:
     """Raise InputError for a value that is no number of this kind within [least, most]."""
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
         number, bound = "whole number" if kind is Integral else "number", np.floor(100 * most) / 100
         raise InputError(f"{name} is {value!r}; give a {number} from {least} to {bound:g}{of}", argument=name)
 
 
-def _manifest(title: str, membership: str) -> dict[str, object]:
+def manifest_of(title: str, membership: str) -> dict[str, object]:
+    """Return the manifest of a market that was made."""
     return {
         "source": "simulated",
         "title": title,

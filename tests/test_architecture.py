@@ -32,7 +32,7 @@ errors figures measures periods significance overfitting risk_figures files stor
 market
 features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
 trading | market.ledger market.tape market.anchors simulation active
-strategy weights rules synthetic result | records decisions evidence.baselines simulator
+strategy weights rules synthetic result | records decisions evidence.baselines simulator resampling
 lookahead
 envs
 rl

@@ -11,10 +11,10 @@ from finpod.envs.market import MarketEnv, TradingConfig
 from finpod.envs.trading import DenseTradingEnv, TradingEnv
 from finpod.evidence.fan import fan
 from finpod.market.tape import build_tape
+from finpod.resampling import resampled
 from finpod.seeds import require_seed, torch_seed
 from finpod.significance import intervals
 from finpod.simulation import Terms, Window, simulate
-from finpod.simulator import resampled
 from finpod.strategy import EqualWeight
 from finpod.tournament.setup import Plan
 

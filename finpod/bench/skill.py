@@ -34,9 +34,10 @@ from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
 from finpod.market.sources import load_market
 from finpod.measures import Array, simple_returns
+from finpod.resampling import resampled
 from finpod.rl import LEARNERS
 from finpod.simulation import Window, simulate
-from finpod.simulator import CALIBRATED, HOLD, NAMES, SimulatedMarket, resampled, simulate_market
+from finpod.simulator import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod
