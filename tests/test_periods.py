@@ -32,6 +32,7 @@ from finpod.periods import PeriodsWarning, contradiction, describe, is_weekly_or
 from finpod.records import ResultWarning
 from finpod.report import render
 from finpod.report.training import render_training_report
+from finpod.significance import sharpe_error
 from finpod.tournament.history import read_history
 
 SESSIONS = exchange_calendars.get_calendar("XNYS", start="2010-01-01", end="2024-12-31").sessions
@@ -607,8 +608,10 @@ def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path, monkeypatch
     history = read_history(tmp_path / "strategies" / "weekly")
     assert history.frequency == frequency
     for trial in history.trials:
-        assert trial.score == pytest.approx(metrics(returns=trial.returns, periods_per_year=52).sharpe)
-    assert "Sharpe ratio on the validation days, net of costs (52 bars a year)" in render_training_report(history)
+        ratio = metrics(returns=trial.returns, periods_per_year=52).sharpe  # of the returns over the baseline
+        assert trial.metrics["information_ratio"] == pytest.approx(ratio)
+        assert trial.score == pytest.approx(ratio - sharpe_error(trial.returns, periods_per_year=52))
+    assert "less its standard error (52 bars a year)" in render_training_report(history)
     for option in ("--json", "--top=3"):
         with pytest.raises(SystemExit):
             main(["leaderboard", "weekly", option])

@@ -297,7 +297,7 @@ def _show_board(board: list[dict[str, Any]], out: Path) -> None:
     """The best trials of all seeds, their levels as `finpod leaderboard` counts them."""
     best = sorted(board, key=lambda line: -math.inf if math.isnan(line["score"]) else line["score"], reverse=True)
     rows = [_row(line) for line in best[:TOP]]
-    same = {name for name in rows[0] if name not in KEPT and len({str(row[name]) for row in rows}) == 1}
+    same = {name for name in (rows or [{}])[0] if name not in KEPT and len({str(row[name]) for row in rows}) == 1}
     console.show_table([{name: value for name, value in row.items() if name not in same} for row in rows])
     if len(board) > TOP:
         print(f"and {len(board) - TOP} more; `finpod leaderboard {out} --top {len(board)}` shows all")
