@@ -275,14 +275,7 @@ def main() -> None:
     parser.add_argument(
         "learners", nargs="*", default=list(KINDS), help=f"learners to train (default: {' '.join(KINDS)})"
     )
-    parser.add_argument(
-        "-o",
-        dest="folder",
-        metavar="FOLDER",
-        type=Path,
-        default=FOLDER,
-        help="where rows are kept (default: %(default)s)",
-    )
+    parser.add_folder(FOLDER)
     parser.run(print_tables)
 
 

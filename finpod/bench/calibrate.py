@@ -2,7 +2,7 @@
 
 Plays the informed rule on many simulated markets at once, through the ledger, and prints the rows of
 `finpod.simulator.CALIBRATED`: for each lookback, sign and ratio the signal, the share kept, and the ratio that this has on
-markets of other seeds. Takes 8 minutes of one core (AMD EPYC).
+markets of other seeds.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from finpod.errors import FinpodError
@@ -15,6 +16,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process."""
         self.exit(2, f"error: {' '.join(message.split())}\n")
+
+    def add_folder(self, default: Path, what: str = "rows") -> None:
+        """Add `-o`, the folder where rows are kept."""
+        self.add_argument(
+            "-o", dest="folder", metavar="FOLDER", type=Path, default=default,
+            help=f"where {what} are kept (default: %(default)s)",
+        )  # fmt: skip
 
     def run(self, command: Callable[[argparse.Namespace], None]) -> None:
         """Run a command with what was given; a FinpodError, or one of the file system, ends the process."""

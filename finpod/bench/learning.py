@@ -168,14 +168,7 @@ def main() -> None:
         default=list(SEEDS),
         help=f"seeds of each task (default: {' '.join(map(str, SEEDS))})",
     )
-    parser.add_argument(
-        "-o",
-        dest="folder",
-        metavar="FOLDER",
-        type=Path,
-        default=FOLDER,
-        help="where rows and curves are kept (default: %(default)s)",
-    )
+    parser.add_folder(FOLDER, "rows and curves")
     parser.run(print_table)
 
 

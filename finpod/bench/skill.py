@@ -295,14 +295,7 @@ def main() -> None:
         default=usable_cores(),
         help="processes (default: usable cores, %(default)s here)",
     )
-    parser.add_argument(
-        "-o",
-        dest="folder",
-        metavar="FOLDER",
-        type=Path,
-        default=FOLDER,
-        help="where rows are kept (default: %(default)s)",
-    )
+    parser.add_folder(FOLDER)
     parser.run(print_tables)
 
 
