@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from finpod.loading import load_strategy
     from finpod.market.data import MarketData
     from finpod.market.ledger import Costs
-    from finpod.market.sources import fetch_market, load_market, sample_market
+    from finpod.market.load import fetch_market, load_market, sample_market
     from finpod.measures import metrics
     from finpod.result import BacktestResult
     from finpod.simulator import simulate_market
@@ -37,13 +37,13 @@ _HOME = {
     "audit": "api",
     "backtest": "api",
     "compare": "api",
-    "fetch_market": "market.sources",
-    "load_market": "market.sources",
+    "fetch_market": "market.load",
+    "load_market": "market.load",
     "load_result": "backtesting.result_io",
     "load_strategy": "loading",
     "make_env": "environments",
     "metrics": "measures",
-    "sample_market": "market.sources",
+    "sample_market": "market.load",
     "simulate_market": "simulator",
     "top_k": "strategy",
     "train": "api",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finpod.errors import InputError
-from finpod.market.clean import package_versions
+from finpod.market.cleaning import package_versions
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.seeds import require_seed

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from finpod.market.clean import build_market
+from finpod.market.cleaning import build_market
 from finpod.market.tidy import tidy_bars
 
 DAYS = pd.bdate_range("2024-01-02", periods=5)

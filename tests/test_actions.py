@@ -4,7 +4,7 @@ import pytest
 from made_bars import alone, one_name, places, repairs, suspicions
 from numpy.testing import assert_allclose, assert_array_equal
 
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 
 LACKING = "splits applied to prices as traded"
 RAW_DIVIDENDS = "dividends applied to prices as traded"

@@ -14,7 +14,7 @@ from finpod.errors import InputError, StrategyError
 from finpod.evidence.baselines import DollarVolume, MinimumVariance
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.market.tape import build_tape
 from finpod.simulator import simulate_market
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy, equal_parts

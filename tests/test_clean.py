@@ -9,9 +9,9 @@ from made_bars import DAYS, built, frame, places, repairs
 from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod.errors import DataError, InputError
+from finpod.market.calendar import NEW_YORK
 from finpod.market.data import MarketData
-from finpod.market.sessions import NEW_YORK
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.market.tape import build_tape
 
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod.errors import DataError
 from finpod.market.data import MarketData
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 
 pytestmark = pytest.mark.shared
 

@@ -14,7 +14,7 @@ from finpod.errors import DataError, InputError
 from finpod.lookahead.audit import with_noise_after
 from finpod.market.data import MarketData
 from finpod.market.features import build_panel, compute
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.market.tape import build_tape
 from finpod.report import render
 from finpod.strategy import EqualWeight

@@ -7,8 +7,8 @@ from made_bars import DAYS, frame
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
-from finpod.market.files import read_table, ticker_of
-from finpod.market.sources import load_market, read_bars
+from finpod.market.load import load_market, read_bars
+from finpod.market.readers import read_table, ticker_of
 
 FIELDS = ["open", "high", "low", "close", "volume"]
 AAA = frame(tickers=("AAA",))
@@ -189,7 +189,7 @@ def test_what_stays_open_is_an_option(tmp_path):
 def many_rows(names, days, path):
     """Write names x days bars of random prices to a parquet file, newest name first."""
     random = np.random.default_rng(0)
-    from finpod.market.sessions import sessions_of
+    from finpod.market.calendar import sessions_of
 
     dates = sessions_of("XNYS", np.datetime64("2000-01-01", "ns"), np.datetime64("2020-12-31", "ns")).dates[:days]
     close = np.exp(random.normal(0, 0.02, (names, days)).cumsum(axis=1)) * 50

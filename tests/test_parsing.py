@@ -252,7 +252,7 @@ def test_numbers_can_be_names():
 
 
 def test_an_unknown_calendar_is_named():
-    from finpod.market.sessions import sessions_of
+    from finpod.market.calendar import sessions_of
 
     with pytest.raises(InputError, match="unknown calendar 'MARS'"):
         sessions_of("MARS", *JULY)

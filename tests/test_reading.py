@@ -11,7 +11,7 @@ from made_bars import DAYS, frame
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, FinpodError, InputError
-from finpod.market.sources import load_market, read_bars
+from finpod.market.load import load_market, read_bars
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import read_members
 

@@ -7,7 +7,7 @@ from made_bars import alone, built, frame, places, repairs
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError
-from finpod.market.sessions import NEW_YORK, sessions_of
+from finpod.market.calendar import NEW_YORK, sessions_of
 
 
 def days(*dates):

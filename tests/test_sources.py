@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
-from finpod.market.sources import load_market, sample_market
+from finpod.market.load import load_market, sample_market
 from finpod.market.store import save_snapshot
 
 

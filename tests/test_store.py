@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from finpod.errors import DataError, InputError
 from finpod.market import store
 from finpod.market.data import MarketData
-from finpod.market.sources import sample_market
+from finpod.market.load import sample_market
 from finpod.market.store import load_snapshot, save_snapshot
 
 

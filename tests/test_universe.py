@@ -5,7 +5,7 @@ from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
 from finpod.market.indexes import index_members
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.market.universe import missing_during, read_members, static_members
 
 

@@ -15,9 +15,9 @@ from yahoo_server import Listing, serving
 from finpod.backtester import backtest
 from finpod.cli import main
 from finpod.errors import DataError, InputError
+from finpod.market.calendar import sessions_of
 from finpod.market.indexes import INDEXES, index_members, index_named, is_universe
-from finpod.market.sessions import sessions_of
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.market.universe import listed_during
 from finpod.market.yahoo import fetch_market

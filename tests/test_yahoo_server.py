@@ -16,8 +16,8 @@ from yahoo_server import Listing, serving, weekdays
 
 import finpod
 from finpod.errors import DataError
+from finpod.market.calendar import sessions_of
 from finpod.market.indexes import index_members
-from finpod.market.sessions import sessions_of
 
 DAYS = weekdays("2024-03-04", "2024-03-08")
 

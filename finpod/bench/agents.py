@@ -33,7 +33,7 @@ from finpod.files import to_json, versions, write_text
 from finpod.market.anchors import ANCHORS
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.measures import Array, metrics, simple_returns
 from finpod.rl import LEARNERS
 from finpod.rl.policy import Policy

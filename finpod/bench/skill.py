@@ -32,7 +32,7 @@ from finpod.evidence.skill import Code, verdict_of
 from finpod.files import to_json, versions, write_text
 from finpod.market.data import MarketData
 from finpod.market.ledger import Costs
-from finpod.market.sources import load_market
+from finpod.market.load import load_market
 from finpod.measures import Array, simple_returns
 from finpod.resampling import resampled
 from finpod.rl import LEARNERS

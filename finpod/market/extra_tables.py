@@ -16,8 +16,8 @@ from finpod.errors import DataError, InputError
 from finpod.market.columns import NUMBERS, canonical, canonical_columns
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
-from finpod.market.files import read_table
 from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
+from finpod.market.readers import read_table
 from finpod.market.timeline import Timeline, parse_stamps, timeline_of
 from finpod.measures import Array
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import as_date
-from finpod.market.files import read_text_table
 from finpod.market.parsing import check_tickers, normal_ticker
+from finpod.market.readers import read_text_table
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 

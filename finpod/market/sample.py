@@ -1,6 +1,6 @@
 """The bundled sample: real prices that need no network."""
 
-from finpod.market.clean import package_versions
+from finpod.market.cleaning import package_versions
 from finpod.market.data import MarketData
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.market.history import History
+from finpod.market.long_bars import History
 from finpod.market.repairs import RepairLedger
 from finpod.measures import Array
 

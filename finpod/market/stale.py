@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from finpod.market.history import History
+from finpod.market.long_bars import History
 from finpod.market.repairs import RepairLedger
 from finpod.measures import Array
 

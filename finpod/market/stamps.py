@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError
+from finpod.market.calendar import offset_text
 from finpod.market.parsing import is_text, plain
-from finpod.market.sessions import offset_text
 from finpod.measures import Array
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
 from finpod.files import SNAPSHOT, locked, new_folder, to_json, write_bytes, write_text
-from finpod.market.clean import package_versions
+from finpod.market.cleaning import package_versions
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from finpod.market.history import History
+from finpod.market.calendar import sessions_of
+from finpod.market.long_bars import History
 from finpod.market.repairs import RepairLedger
-from finpod.market.sessions import sessions_of
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError
+from finpod.market.calendar import NEW_YORK, sessions_of
 from finpod.market.data import MarketData
 from finpod.market.parsing import BLANK, plain
-from finpod.market.sessions import NEW_YORK, sessions_of
 from finpod.market.stamps import parse_dates
 from finpod.measures import Array
 

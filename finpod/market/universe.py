@@ -11,8 +11,8 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import DateLike, as_date
-from finpod.market.files import read_text_table
 from finpod.market.parsing import check_tickers, normal_ticker
+from finpod.market.readers import read_text_table
 from finpod.market.renames import Rename, families, last_days
 from finpod.measures import Array
 

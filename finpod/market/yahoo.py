@@ -16,12 +16,12 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.files import Progress
-from finpod.market.clean import build_market, package_versions
+from finpod.market.calendar import GRACE, NEW_YORK, sessions_of
+from finpod.market.cleaning import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.indexes import AUTO, Index, index_members, index_named, settled
 from finpod.market.parsing import normal_ticker
 from finpod.market.repairs import RepairLedger
-from finpod.market.sessions import GRACE, NEW_YORK, sessions_of
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, gather

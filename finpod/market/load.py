@@ -14,14 +14,14 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.files import SNAPSHOT
-from finpod.market.clean import NO_BENCHMARK, NO_CALENDAR, build_market
+from finpod.market.cleaning import NO_BENCHMARK, NO_CALENDAR, build_market
 from finpod.market.data import MarketData
 from finpod.market.extra_tables import Extra, with_extra
-from finpod.market.files import files_of, read_table, ticker_of
 from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
 from finpod.market.joins import join_renamed, newest_symbol
 from finpod.market.layouts import Layout, recognise
 from finpod.market.parsing import normal_ticker
+from finpod.market.readers import files_of, read_table, ticker_of
 from finpod.market.renames import Rename, Renames
 from finpod.market.sample import sample_market
 from finpod.market.store import load_snapshot
@@ -61,7 +61,7 @@ def load_market(
     Tables may have any layout that `finpod.market.layouts.recognise` knows. `ticker` says whose bars a table without
     tickers holds, `ticker_column` which column holds the tickers. Tickers have one spelling (see
     `finpod.market.parsing.normal_ticker`) in the bars, the members and the benchmark. Prices are adjusted for splits and
-    dividends once, and repaired or masked where they cannot be right (see `finpod.market.clean.build_market`). The rows
+    dividends once, and repaired or masked where they cannot be right (see `finpod.market.cleaning.build_market`). The rows
     of the ticker `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker,
     from, to_exclusive; or the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500);
     or a list of tickers; or None, which takes every name for all time (survivorship!). Members of an index without prices

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from finpod.market.history import History
+from finpod.market.long_bars import History
 from finpod.market.repairs import RepairLedger
 from finpod.measures import Array
 

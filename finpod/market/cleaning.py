@@ -11,12 +11,12 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.files import versions
-from finpod.market.actions import adjust
-from finpod.market.bad_bars import mask_impossible, mask_volumes
+from finpod.market.calendar import rows_to_drop
+from finpod.market.checks import mask_impossible, mask_volumes
+from finpod.market.corporate_actions import adjust
 from finpod.market.data import MarketData
-from finpod.market.history import History, history_of
+from finpod.market.long_bars import History, history_of
 from finpod.market.repairs import RepairLedger
-from finpod.market.sessions import rows_to_drop
 from finpod.market.stale import mask_stale_tails
 from finpod.market.stamps import is_intraday
 from finpod.market.suspicions import look_for_suspicions

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finpod.market.history import History
+from finpod.market.long_bars import History
 from finpod.market.repairs import RepairLedger
 from finpod.market.splits import Splits, fit_splits
 from finpod.measures import Array
