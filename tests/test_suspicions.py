@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 from made_bars import alone, built, frame, one_name, suspicions
 
-from finpod.market.repairs import SUSPICIONS, RepairLedger, repair_lines, suspicion_lines
+from finpod.market.repairs import SUSPICIONS, RepairLog, repair_lines, suspicion_lines
 
 
 def test_sessions_without_a_bar_are_those_inside_a_life():
@@ -64,7 +64,7 @@ def test_jumps_of_the_size_of_a_split():
 
 
 def test_all_are_counted_and_the_first_listed():
-    ledger = RepairLedger()
+    ledger = RepairLog()
     dates = np.arange("2020-01-01", "2021-01-01", dtype="datetime64[D]").astype("datetime64[ns]")
     ledger.suspect("odd", ["AAA"] * 366, dates, ("why" for _ in dates))
     ledger.repair("mended", ["AAA"] * 366, dates, "close", np.arange(366.0), 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.market.repairs import RepairLedger
+from finpod.market.repairs import RepairLog
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
@@ -84,7 +84,7 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 def rows_to_drop(
-    bars: pd.DataFrame, calendar: str | None, ledger: RepairLedger, name: str, now: datetime | None = None
+    bars: pd.DataFrame, calendar: str | None, ledger: RepairLog, name: str, now: datetime | None = None
 ) -> Array:
     """[rows] bool: the tidy bars of no session, or of one that is not over at `now` (aware; None: this moment); counted.
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from finpod.market.long_bars import History
-from finpod.market.repairs import RepairLedger
+from finpod.market.long_bars import LongBars
+from finpod.market.repairs import RepairLog
 from finpod.measures import Array
 
 _PRICES = ("open", "high", "low", "close", "adj_close")
@@ -23,7 +23,7 @@ CERTAIN = 5
 """Bars on each side from which the digits of the volume prove its unit."""
 
 
-def mask_impossible(history: History, ledger: RepairLedger) -> History:
+def mask_impossible(history: LongBars, ledger: RepairLog) -> LongBars:
     """The history without the bars that cannot be: a price that is not positive, high below low, a close outside both.
 
     An open outside high and low is masked alone, as is a volume that is negative or infinite.
@@ -52,7 +52,7 @@ def mask_impossible(history: History, ledger: RepairLedger) -> History:
     return history.without(gone)
 
 
-def mask_volumes(history: History, ledger: RepairLedger) -> None:
+def mask_volumes(history: LongBars, ledger: RepairLog) -> None:
     """Mask volumes of zero on bars whose price moved, and mend or mask those whose unit changes midway.
 
     A jump to a hundred times the volume (or another power of ten, or down) without a move of the price, that lasts, is a
@@ -84,7 +84,7 @@ def mask_volumes(history: History, ledger: RepairLedger) -> None:
         )
 
 
-def _changes_of_unit(history: History) -> Iterator[tuple[slice, float]]:
+def _changes_of_unit(history: LongBars) -> Iterator[tuple[slice, float]]:
     """Rows whose volume is `scale` times too large; NaN where that is likely but not certain."""
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log10(history.values["volume"])
@@ -115,7 +115,7 @@ def _median(level: Array) -> Array:
     return np.sort(level, axis=1)[:, level.shape[1] // 2] + 0.0 * level.sum(axis=1)
 
 
-def _zeros(history: History, part: slice) -> int:
+def _zeros(history: LongBars, part: slice) -> int:
     """Zeros at the end of every volume of some bars."""
     volume = history.values["volume"][part]
     volume = volume[volume > 0]
@@ -125,12 +125,12 @@ def _zeros(history: History, part: slice) -> int:
     return len(str(common)) - len(str(common).rstrip("0"))
 
 
-def _note(ledger: RepairLedger, history: History, kind: str, where: Array, column: str) -> Array:
+def _note(ledger: RepairLog, history: LongBars, kind: str, where: Array, column: str) -> Array:
     rows = np.flatnonzero(where)
     ledger.repair(kind, history.names(rows), history.date[rows], column, history.values[column][rows])
     return where
 
 
-def _mask(ledger: RepairLedger, history: History, kind: str, where: Array, column: str) -> None:
+def _mask(ledger: RepairLog, history: LongBars, kind: str, where: Array, column: str) -> None:
     if _note(ledger, history, kind, where, column).any():
         history.values[column] = np.where(where, np.nan, history.values[column])

@@ -15,8 +15,8 @@ from finpod.market.calendar import rows_to_drop
 from finpod.market.checks import mask_impossible, mask_volumes
 from finpod.market.corporate_actions import adjust
 from finpod.market.data import MarketData
-from finpod.market.long_bars import History, history_of
-from finpod.market.repairs import RepairLedger
+from finpod.market.long_bars import LongBars, long_bars
+from finpod.market.repairs import RepairLog
 from finpod.market.stale import mask_stale_tails
 from finpod.market.stamps import is_intraday
 from finpod.market.suspicions import look_for_suspicions
@@ -102,12 +102,12 @@ def build_market(
 
 
 def _clean(
-    bars: pd.DataFrame, calendar: str | None, now: datetime | None, name: str, ledger: RepairLedger
-) -> tuple[History, Array, list[str]]:
+    bars: pd.DataFrame, calendar: str | None, now: datetime | None, name: str, ledger: RepairLog
+) -> tuple[LongBars, Array, list[str]]:
     """The bars that can be used, adjusted; the dates [T] of the market; and notes for the reader."""
     dropped = rows_to_drop(bars, calendar, ledger, name, now)
     dates = np.unique(bars["date"].to_numpy()[~dropped])
-    history = mask_impossible(history_of(bars, dropped), ledger)
+    history = mask_impossible(long_bars(bars, dropped), ledger)
     if not len(history):
         raise DataError(
             f"{name} holds no bar that can be used; {ledger.content()['repairs'][0]['kind']}, and so on for all"
@@ -125,9 +125,9 @@ def package_versions(*more: str) -> dict[str, str]:
     return versions(*_PACKAGES, *more)
 
 
-def _tidying(bars: pd.DataFrame) -> RepairLedger:
+def _tidying(bars: pd.DataFrame) -> RepairLog:
     """A ledger that starts with what was done when the bars were made tidy."""
-    ledger = RepairLedger()
+    ledger = RepairLog()
     for entry in bars.attrs.get("repairs", ()):
         ledger.add(entry["kind"], entry["count"], entry["places"])
     for entry in bars.attrs.get("suspicions", ()):
@@ -135,7 +135,7 @@ def _tidying(bars: pd.DataFrame) -> RepairLedger:
     return ledger
 
 
-def _pivot(history: History, dates: Array) -> dict[str, Any]:
+def _pivot(history: LongBars, dates: Array) -> dict[str, Any]:
     """[T, N] adjusted tables, NaN where there is no bar."""
     values = dict(history.values)
     close = values["close"]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finpod.market.long_bars import History
-from finpod.market.repairs import RepairLedger
+from finpod.market.long_bars import LongBars
+from finpod.market.repairs import RepairLog
 from finpod.market.splits import Splits, fit_splits
 from finpod.measures import Array
 
@@ -17,7 +17,7 @@ WHOLE_CENTS = 0.9
 """Share of closes in whole cents from which prices count as traded."""
 
 
-def adjust(history: History, ledger: RepairLedger, name: str) -> tuple[list[str], Array]:
+def adjust(history: LongBars, ledger: RepairLog, name: str) -> tuple[list[str], Array]:
     """Make `adj_close` agree with the `split` and `dividend` columns, and remove these columns.
 
     Returns notes for the reader, and the rows [R] bool for which an action is listed. Where the closes are adjusted for
@@ -49,7 +49,7 @@ def adjust(history: History, ledger: RepairLedger, name: str) -> tuple[list[str]
     return _notes(history, given, steps, name, dividend is not None), listed
 
 
-def _notes(history: History, given: Array, steps: Array, name: str, dividends: bool) -> list[str]:
+def _notes(history: LongBars, given: Array, steps: Array, name: str, dividends: bool) -> list[str]:
     """Notes on names whose file has no adjusted close; `steps` [R] are what was added to the adjusted close."""
     lacking = np.unique(history.code[~given])
     if not len(lacking):
@@ -62,7 +62,7 @@ def _notes(history: History, given: Array, steps: Array, name: str, dividends: b
     return [f"{who}; its prices are adjusted here for the splits and dividends it lists"]
 
 
-def _fit_dividends(history: History, dividend: Array, splits: Splits, given: Array, ledger: RepairLedger) -> Array:
+def _fit_dividends(history: LongBars, dividend: Array, splits: Splits, given: Array, ledger: RepairLog) -> Array:
     """[R] log steps that the adjusted close lacks (+) or has too much (-) at each dividend."""
     rows = np.flatnonzero((dividend > 0) & ~history.first)
     rows = rows[given[rows] | ~_left_out(history, rows, splits)[history.code[rows]]]
@@ -88,7 +88,7 @@ def _fit_dividends(history: History, dividend: Array, splits: Splits, given: Arr
     return steps
 
 
-def _left_out(history: History, rows: Array, splits: Splits) -> Array:
+def _left_out(history: LongBars, rows: Array, splits: Splits) -> Array:
     """[N] True where the closes of a name before its last dividend are adjusted for its dividends already.
 
     Prices as traded are in whole cents (times the later splits, where the closes are adjusted for these); prices adjusted for
@@ -122,7 +122,7 @@ class _Events(NamedTuple):
     """The step of a reinvestment at the ex-day's close."""
 
 
-def _judge(events: _Events, history: History, ledger: RepairLedger) -> Array:
+def _judge(events: _Events, history: LongBars, ledger: RepairLog) -> Array:
     """[events] True where the step in the file is certainly wrong; other odd steps are listed as suspicions."""
     rows, cash, large, in_file, usual, reinvested = events
     slack = np.where(large, 2e-3, np.clip(0.1 * reinvested, 5e-4, 0.01))

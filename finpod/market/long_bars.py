@@ -1,4 +1,4 @@
-"""`History`: the bars of all names one name after the other, as the checks and repairs read them."""
+"""`LongBars`: the bars of all names one name after the other, as the checks and repairs read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTIONS = ("dividend", "split")
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class LongBars:
     """R bars sorted by name and date, each with a close; a name's bars are adjacent rows, whatever sessions it lacks."""
 
     tickers: tuple[str, ...]
@@ -65,7 +65,7 @@ class History:
         """[n] symbols of the rows, as str objects."""
         return np.array(self.tickers, dtype=object)[self.code[rows]]
 
-    def without(self, masked: Array) -> History:
+    def without(self, masked: Array) -> LongBars:
         """The rows that are not masked; a split or dividend on a row that goes falls on the name's next row."""
         if not masked.any():
             return self
@@ -83,14 +83,14 @@ class History:
                 if code[at] == self.code[row]:
                     there = values[name][at] if values[name][at] > 0 else none
                     values[name][at] = there * column[row] if name == "split" else there + column[row]
-        return History(self.tickers, code, date, values)
+        return LongBars(self.tickers, code, date, values)
 
 
-def history_of(bars: pd.DataFrame, dropped: Array) -> History:
+def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
     """The rows of tidy bars (see `finpod.market.tidy.tidy_bars`) that have a close and are not `dropped` [rows]."""
     code = bars["ticker"].cat.codes.to_numpy()
     order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
-    history = History(
+    history = LongBars(
         tickers=tuple(bars["ticker"].cat.categories),
         code=code[order].astype(np.int64),
         date=bars["date"].to_numpy()[order],

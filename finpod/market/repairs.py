@@ -18,7 +18,7 @@ SUSPICIONS = 200
 
 
 @dataclass
-class RepairLedger:
+class RepairLog:
     """Collects repairs and suspicions, counts all and keeps the first of each kind; `content` is for the manifest."""
 
     _repairs: dict[str, dict[str, Any]] = field(default_factory=dict)

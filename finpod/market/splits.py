@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.market.long_bars import History
-from finpod.market.repairs import RepairLedger
+from finpod.market.long_bars import LongBars
+from finpod.market.repairs import RepairLog
 from finpod.measures import Array
 
 LARGE = np.log(1.9)
@@ -50,7 +50,7 @@ class _Verdicts(NamedTuple):
     """Neither the splits of the name nor a vendor's adjusted close tell; the prices are left as they are."""
 
 
-def fit_splits(history: History, split: Array, has_adjusted: Array, ledger: RepairLedger) -> Splits:
+def fit_splits(history: LongBars, split: Array, has_adjusted: Array, ledger: RepairLog) -> Splits:
     """What became of each entry of `split` [R]; repairs and suspicions are noted in the ledger.
 
     A split that the adjusted close lacks is applied, one that it has twice is taken back, and one that was applied to a part
@@ -87,7 +87,7 @@ def fit_splits(history: History, split: Array, has_adjusted: Array, ledger: Repa
 
 
 def _judge(
-    history: History, rows: Array, size: Array, has_adjusted: Array, in_factor: Array, mended: Array
+    history: LongBars, rows: Array, size: Array, has_adjusted: Array, in_factor: Array, mended: Array
 ) -> _Verdicts:
     """Whether the closes are as traded at the splits on `rows` [n], whose log ratios are `size` [n].
 
@@ -111,7 +111,7 @@ def _judge(
     return _Verdicts(as_traded, contradicted & ~mended, ~together & ~contradicted & ~has_adjusted & ~mended)
 
 
-def _usual_return(history: History, moves: Array, splits: Array) -> Array:
+def _usual_return(history: LongBars, moves: Array, splits: Array) -> Array:
     """[N] usual absolute log return from one bar of a name to the next, within `USUAL`.
 
     `moves` [R] are these returns; those on the rows `splits` do not count.
@@ -132,7 +132,7 @@ def _log_odds(move: Array, size: Array, usual: Array) -> Array:
     return 2 * (adjusted - as_traded)
 
 
-def _sentences(history: History, rows: Array, split: Array, as_traded: Array) -> Iterator[str]:
+def _sentences(history: LongBars, rows: Array, split: Array, as_traded: Array) -> Iterator[str]:
     """How each of these splits was read, and the return that the other reading would give."""
     moves = np.exp(history.log_steps(history.values["close"])[rows])
     for ratio, move, raw in zip(split[rows], moves, as_traded, strict=True):
@@ -143,7 +143,7 @@ def _sentences(history: History, rows: Array, split: Array, as_traded: Array) ->
         )
 
 
-def _mend_half_applied(history: History, row: int, ratios: Array, ledger: RepairLedger) -> bool:
+def _mend_half_applied(history: LongBars, row: int, ratios: Array, ledger: RepairLog) -> bool:
     """Bring the bars before a jump of a split's size near its day to the scale of those after it; True if this was done.
 
     The split is listed on `row`; `ratios` [R] are the log ratios of all splits. A jump on the day of another split belongs
@@ -164,7 +164,7 @@ def _mend_half_applied(history: History, row: int, ratios: Array, ledger: Repair
     return True
 
 
-def _scale(history: History, part: slice, ratio: float, ledger: RepairLedger) -> None:
+def _scale(history: LongBars, part: slice, ratio: float, ledger: RepairLog) -> None:
     """Divide the prices of some bars by the split and multiply their volumes by it."""
     split = float(np.round(np.exp(ratio), 9))
     was = history.values["close"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from finpod.market.long_bars import History
-from finpod.market.repairs import RepairLedger
+from finpod.market.long_bars import LongBars
+from finpod.market.repairs import RepairLog
 from finpod.measures import Array
 
 STALE = 5
@@ -18,7 +18,7 @@ WHOLE_MARKET = 3
 """Names from which a session that only repeats the one before is taken as carried forward as a whole."""
 
 
-def mask_stale_tails(history: History, dates: Array, ledger: RepairLedger) -> tuple[History, Array]:
+def mask_stale_tails(history: LongBars, dates: Array, ledger: RepairLog) -> tuple[LongBars, Array]:
     """The history without the bars at the end of a name that carry its last price forward, and the dates [T] that are left.
 
     Such a bar has no volume and the prices of the bar before it (open, high and low may also be missing or equal to the
@@ -48,7 +48,7 @@ def mask_stale_tails(history: History, dates: Array, ledger: RepairLedger) -> tu
     return history.without(masked), dates
 
 
-def _without_new_price(history: History) -> Array:
+def _without_new_price(history: LongBars) -> Array:
     """[R] bool: open, high and low are missing, equal to the close or equal to those of the bar before."""
     close, same = history.values["close"], np.ones(len(history), dtype=bool)
     for column in ("open", "high", "low"):
@@ -58,7 +58,7 @@ def _without_new_price(history: History) -> Array:
     return same
 
 
-def _tails(history: History, idle: Array, session: Array) -> tuple[Array, Array, Array]:
+def _tails(history: LongBars, idle: Array, session: Array) -> tuple[Array, Array, Array]:
     """The idle rows [R] bool at the end of each name, the sessions [N] that they fill, and those of the longest spell before.
 
     `session` [R] numbers the sessions; the first bar of a name must not be idle.
@@ -72,7 +72,7 @@ def _tails(history: History, idle: Array, session: Array) -> tuple[Array, Array,
     return tail, length, earlier
 
 
-def _last_live_session(history: History, idle: Array, proven: Array, session: Array) -> int | None:
+def _last_live_session(history: LongBars, idle: Array, proven: Array, session: Array) -> int | None:
     """The last session with a bar that is not idle; None if no session follows, or no `WHOLE_MARKET` names prove it.
 
     A name proves it by the rows `proven`, if its first bar is before that session: prices that never moved prove nothing.
@@ -82,7 +82,7 @@ def _last_live_session(history: History, idle: Array, proven: Array, session: Ar
     return last if len(names) >= WHOLE_MARKET else None
 
 
-def _suspect(history: History, unproven: Array, session: Array, ledger: RepairLedger) -> None:
+def _suspect(history: LongBars, unproven: Array, session: Array, ledger: RepairLog) -> None:
     """List the tails of equal closes of which no volume proves a trade."""
     tail, length, _ = _tails(history, unproven, session)
     last = _last_live_session(history, unproven, unproven, session)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from finpod.market.calendar import sessions_of
-from finpod.market.long_bars import History
-from finpod.market.repairs import RepairLedger
+from finpod.market.long_bars import LongBars
+from finpod.market.repairs import RepairLog
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
@@ -34,7 +34,7 @@ SAME_PRICE = 0.005
 
 
 def look_for_suspicions(
-    history: History, dates: Array, listed: Array, ledger: RepairLedger, calendar: str | None
+    history: LongBars, dates: Array, listed: Array, ledger: RepairLog, calendar: str | None
 ) -> None:
     """List sessions and volumes that are missing, large distributions, jumps, series that end early and likely renames.
 
@@ -64,7 +64,7 @@ def look_for_suspicions(
     )
 
 
-def _missing_sessions(history: History, at: Array, gap: Array, sessions: Array, ledger: RepairLedger) -> None:
+def _missing_sessions(history: LongBars, at: Array, gap: Array, sessions: Array, ledger: RepairLog) -> None:
     """Sessions between a name's first and last bar on which it has none.
 
     `at` [R] is the position of each bar among the `sessions`, `gap` [R] the number of sessions skipped before it.
@@ -76,7 +76,7 @@ def _missing_sessions(history: History, at: Array, gap: Array, sessions: Array, 
     ledger.suspect("sessions without a bar", history.names(gone), missing, ("no bar on a session" for _ in gone))
 
 
-def _zero_volumes(history: History, intraday: bool, ledger: RepairLedger) -> None:
+def _zero_volumes(history: LongBars, intraday: bool, ledger: RepairLog) -> None:
     if "volume" not in history.values:
         return
     rows = np.flatnonzero(history.values["volume"] == 0)
@@ -89,7 +89,7 @@ def _zero_volumes(history: History, intraday: bool, ledger: RepairLedger) -> Non
     )
 
 
-def _large_distributions(history: History, listed: Array, ledger: RepairLedger) -> None:
+def _large_distributions(history: LongBars, listed: Array, ledger: RepairLog) -> None:
     """Days on which close and adj_close part by far more than the name's dividends do."""
     if "adj_close" not in history.values:
         return
@@ -104,13 +104,13 @@ def _large_distributions(history: History, listed: Array, ledger: RepairLedger) 
     )
 
 
-def _is_unusual(history: History, row: int, paid: Array, step: Array) -> bool:
+def _is_unusual(history: LongBars, row: int, paid: Array, step: Array) -> bool:
     own = paid[np.searchsorted(paid, history.start[row]) : np.searchsorted(paid, history.stop[row])]
     near = own[(own != row) & (np.abs(history.date[own] - history.date[row]) <= USUAL_DAYS)]
     return not len(near) or bool(step[row] >= min(ALWAYS_LARGE, UNUSUAL * np.median(step[near])))
 
 
-def _told(history: History, rows: Array, step: Array) -> Iterator[str]:
+def _told(history: LongBars, rows: Array, step: Array) -> Iterator[str]:
     close, adjusted = history.values["close"], history.values["adj_close"]
     for row in rows:
         before = close[row - 1]
@@ -121,7 +121,7 @@ def _told(history: History, rows: Array, step: Array) -> Iterator[str]:
         )
 
 
-def _jumps(history: History, listed: Array, ledger: RepairLedger) -> None:
+def _jumps(history: LongBars, listed: Array, ledger: RepairLog) -> None:
     """Returns that equal a split which is not in the prices."""
     close = history.values.get("adj_close", history.values["close"])
     with np.errstate(invalid="ignore"):
@@ -141,7 +141,7 @@ def _jumps(history: History, listed: Array, ledger: RepairLedger) -> None:
     )
 
 
-def _new_levels(history: History, gap: Array, ledger: RepairLedger) -> None:
+def _new_levels(history: LongBars, gap: Array, ledger: RepairLog) -> None:
     """Prices that are far from where they were before a long gap: the symbol may have gone to another company."""
     close = history.values.get("adj_close", history.values["close"])
     before = history.previous(close)
@@ -158,7 +158,7 @@ def _new_levels(history: History, gap: Array, ledger: RepairLedger) -> None:
     )
 
 
-def _likely_renames(history: History, at: Array, ledger: RepairLedger) -> None:
+def _likely_renames(history: LongBars, at: Array, ledger: RepairLog) -> None:
     """Names that end where another begins, on that session or the next, at about the same price."""
     first = np.flatnonzero(history.first)
     last = np.r_[first[1:], len(history)] - 1

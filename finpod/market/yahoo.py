@@ -21,7 +21,7 @@ from finpod.market.cleaning import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.indexes import AUTO, Index, index_members, index_named, settled
 from finpod.market.parsing import normal_ticker
-from finpod.market.repairs import RepairLedger
+from finpod.market.repairs import RepairLog
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, gather
@@ -238,7 +238,7 @@ def _with_unlisted(manifest: Mapping[str, Any], bars: pd.DataFrame) -> dict[str,
     factor = rows["adj_close"] / rows["close"]
     step = 1 - factor.groupby(rows["ticker"], observed=True).shift() / factor
     rows = rows.assign(step=step)[(step.abs() > UNLISTED) & (rows["dividend"] == 0) & rows["split"].isin((0, 1))]
-    ledger = RepairLedger()
+    ledger = RepairLog()
     ledger.suspect(
         "adj_close moves without a listed dividend",
         rows["ticker"].tolist(),
