@@ -14,7 +14,7 @@ from made_results import examined, make_result
 
 from finpod.records import Audit, Finding, Severity
 from finpod.report import render
-from finpod.report.drawing import PALETTE
+from finpod.report.svg import PALETTE
 
 DARK = "@media screen and (prefers-color-scheme: dark)"
 RUN = """<script>axe.run(document).then(found => {

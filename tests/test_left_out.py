@@ -21,8 +21,8 @@ from finpod.market.store import save_snapshot
 from finpod.report import charts, clip, render, sections, training, training_charts
 from finpod.report import compare as compare_page
 from finpod.report.compare import render_comparison
-from finpod.report.drawing import Chart
 from finpod.report.pages import Picture, Section
+from finpod.report.svg import Chart
 from finpod.report.training import render_training_report
 from finpod.simulator import simulate_market
 from finpod.tournament.history import read_history

@@ -22,11 +22,11 @@ from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
 from finpod.report import render
 from finpod.report.charts import CHARTS
-from finpod.report.drawing import CURVES, report_style
 from finpod.report.rivals import BANDS, fan_chart, growth_chart
 from finpod.report.sections import notes
 from finpod.report.skill import audit_line, luck, mark, not_run, probabilities, rules, scale_of, sweep
 from finpod.report.sources import facts, gains, worst_months
+from finpod.report.svg import CURVES, report_style
 
 NEW = {
     "luck": "Luck or skill?",

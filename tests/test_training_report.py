@@ -11,7 +11,7 @@ from test_accessibility import Outline, axe
 
 from finpod.errors import InputError
 from finpod.report import training_charts
-from finpod.report.drawing import report_style
+from finpod.report.svg import report_style
 from finpod.report.training import duration, provenance, render_training_report, tiles, write_training_report
 from finpod.report.training_charts import chosen_for_tree, pods_of, unit_of, working_time
 from finpod.report.training_tables import best, settings, trouble, used, won

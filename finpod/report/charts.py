@@ -16,7 +16,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from finpod.figures import percent, ratio
 from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, simple_returns
 from finpod.periods import session_dates
-from finpod.report.drawing import (
+from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
+from finpod.report.pages import Picture
+from finpod.report.rivals import fan_chart, fees_chart, sizes_chart
+from finpod.report.svg import (
     CURVES,
     PALETTE,
     PERCENT,
@@ -28,9 +31,6 @@ from finpod.report.drawing import (
     recolour,
     to_svg,
 )
-from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
-from finpod.report.pages import Picture
-from finpod.report.rivals import fan_chart, fees_chart, sizes_chart
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

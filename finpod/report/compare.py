@@ -29,7 +29,7 @@ from finpod.report.pages import Draft, Picture, Section
 from finpod.report.provenance import Table, provenance
 
 if TYPE_CHECKING:
-    from finpod.report.drawing import Chart
+    from finpod.report.svg import Chart
 
 COLOURS = {
     "run-1": ("#0b57d3", "#76a9fe"),
@@ -161,7 +161,7 @@ def _chart(comparison: Comparison, name: str, title: str, alt: str, *, height: f
     """Lines of all runs and shared rivals; names stand in the legend alone."""
     from matplotlib.ticker import MaxNLocator
 
-    from finpod.report.drawing import PALETTE, PERCENT, Chart, date_axis, log_axis, new_figure, to_svg
+    from finpod.report.svg import PALETTE, PERCENT, Chart, date_axis, log_axis, new_figure, to_svg
 
     figure, axes = new_figure(wide=True, height=height)
     dates, growth = session_dates(comparison.equity.index), name == "growth"

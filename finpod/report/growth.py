@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from finpod.figures import percent
 from finpod.measures import Array, drawdowns
 from finpod.periods import session_dates
-from finpod.report.drawing import (
+from finpod.report.svg import (
     CURVES,
     PALETTE,
     PERCENT,

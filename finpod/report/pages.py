@@ -15,7 +15,7 @@ from finpod.errors import ReportWarning, first_line
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from finpod.report.drawing import Chart
+    from finpod.report.svg import Chart
 
 T = TypeVar("T")
 _LONGEST = 200
@@ -79,7 +79,7 @@ class Draft:
 
     def charts(self, pictures: Iterable[Picture], subject: Any) -> dict[str, Chart]:
         """The charts of the subject by name. They hold no text that a user could choose, so they are not escaped."""
-        from finpod.report.drawing import report_style
+        from finpod.report.svg import report_style
 
         made: dict[str, Chart | None] = {}
         with report_style():
@@ -109,7 +109,7 @@ def _drawn(picture: Picture, subject: Any) -> Chart | None:
 
 
 def _undrawn(picture: Picture, line: str) -> Chart | None:
-    from finpod.report.drawing import Chart
+    from finpod.report.svg import Chart
 
     return Chart(picture.title, line, "", wide=picture.wide)
 

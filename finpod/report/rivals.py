@@ -11,7 +11,7 @@ from finpod.backtesting.text import columns
 from finpod.figures import amount, percent
 from finpod.measures import Array
 from finpod.periods import session_dates
-from finpod.report.drawing import CURVES, PALETTE, PERCENT, Chart, date_axis, new_figure, to_svg
+from finpod.report.svg import CURVES, PALETTE, PERCENT, Chart, date_axis, new_figure, to_svg
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

@@ -46,7 +46,7 @@ def write_training_report(history: History, path: str | Path, *, overwrite: bool
 
 def render_training_report(history: History) -> str:
     """The page as HTML; warns of each part that was left out."""
-    from finpod.report.drawing import Chart, report_style
+    from finpod.report.svg import Chart, report_style
     from finpod.report.training_charts import CHARTS, TREE_TITLE, Training, tree_charts
 
     training, template, draft = Training(history), "_training.html.j2", Draft(f"training of {history.name}")
@@ -110,7 +110,7 @@ def _learnt(task: Mapping[str, Any]) -> str:
 
 def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, str, str]]:
     """The figures at the head: label, figure, what stands beside it."""
-    from finpod.report.drawing import short_amount
+    from finpod.report.svg import short_amount
     from finpod.report.training_charts import pods_of
 
     trials = history.trials

@@ -16,8 +16,8 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from finpod.measures import Array
-from finpod.report.drawing import PALETTE, WIDE_TEXT, Chart, new_figure, short_amount, to_svg
 from finpod.report.pages import Picture
+from finpod.report.svg import PALETTE, WIDE_TEXT, Chart, new_figure, short_amount, to_svg
 from finpod.tournament.history import History, Log, Trial
 from finpod.tournament.standing import Branch, Luck, lineage, luck, ranked
 from finpod.workers.engine import Place
