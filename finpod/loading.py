@@ -84,7 +84,7 @@ def _is_strategy(path: Path) -> bool:
 
 def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) -> Strategy:
     if (folder / WALK_FORWARD).is_file():
-        from finpod.walkforward import load_walkforward
+        from finpod.walkforward.strategy import load_walkforward
 
         return load_walkforward(folder, features)
     if (folder / TRAINED).is_file():

@@ -28,9 +28,9 @@ from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
 from finpod.simulation import Window, simulate
 from finpod.tasks import StockTask, make_stock_task, trading_of
-from finpod.tournament.driver import Watch
+from finpod.tournament.evolution import Search
 from finpod.tournament.provenance import Run, provenance
-from finpod.tournament.search import Search
+from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import TrainedRun, save_run
 from finpod.tournament.training import Destination, Pods, Progress, Watchers, run

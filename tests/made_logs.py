@@ -14,13 +14,13 @@ from finpod.measures import metrics
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Space
 from finpod.storage import Store
-from finpod.tournament.driver import Tournament, Watch
-from finpod.tournament.journal import NAME, Journal
+from finpod.tournament.evolution import Generator
 from finpod.tournament.leaderboard import Leaderboard
+from finpod.tournament.log import NAME, Journal
 from finpod.tournament.pod import Slice, Trained
-from finpod.tournament.search import Generator
+from finpod.tournament.scheduler import Tournament, Watch
 from finpod.tournament.setup import FORMAT, LACKING, Plan
-from finpod.workers.engine import Done, Lost, Place
+from finpod.workers.executor import Done, Lost, Place
 
 FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
 UPDATE = 100
@@ -112,7 +112,7 @@ def play(
         journal.append("begin", header={**told, **header})
     space = Space(**{**LACKING["space"], "subsets": {"features": FEATURES}})
     generator = Generator(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
-    with patch("finpod.tournament.driver.time", SimpleNamespace(time=now or engine.now)):
+    with patch("finpod.tournament.scheduler.time", SimpleNamespace(time=now or engine.now)):
         return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
 
 

@@ -9,7 +9,7 @@ from made_markets import make_market
 
 import finpod
 from finpod.market.data import MarketData
-from finpod.tournament.driver import Status
+from finpod.tournament.scheduler import Status
 from finpod.tournament.setup import Plan, Search
 
 SAVED = Path(__file__).parent / "golden" / "saved"

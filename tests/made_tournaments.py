@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finpod.workers.engine import Done, Lost, Place
+from finpod.workers.executor import Done, Lost, Place
 
 HERE = Path(__file__).parent
 QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -181,9 +181,9 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
     from made_agents import space_of
 
     from finpod.rl.ppo import PPOConfig
-    from finpod.tournament.driver import Tournament
-    from finpod.tournament.resume import open_journal
-    from finpod.tournament.search import Generator
+    from finpod.tournament.evolution import Generator
+    from finpod.tournament.run_folder import open_journal
+    from finpod.tournament.scheduler import Tournament
 
     def look(status: Any) -> None:
         if status.remark:

@@ -15,7 +15,7 @@ from finpod.rl.policy import MarketPolicy
 from finpod.significance import sharpe_error
 from finpod.simulation import Terms, simulate
 from finpod.tasks import make_stock_task, trading_of
-from finpod.tournament.standing import near_baseline, of_agents
+from finpod.tournament.ranking import near_baseline, of_agents
 
 
 @pytest.fixture(scope="module")

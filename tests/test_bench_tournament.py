@@ -16,7 +16,7 @@ from finpod.rl.ppo import PPOConfig
 from finpod.storage import Store
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Slice, Trained
-from finpod.workers.engine import Done, InlineEngine, Lost, Place
+from finpod.workers.executor import Done, InlineEngine, Lost, Place
 
 
 def ran(started, ended):
@@ -186,7 +186,7 @@ def test_the_lines_of_ray_against_this_process(small, monkeypatch):
         opened.append(asked)
         return InlineEngine(work, asked["restore"](shared))
 
-    monkeypatch.setattr("finpod.workers.ray_engine.RayEngine", here)
+    monkeypatch.setattr("finpod.workers.ray_executor.RayEngine", here)
     lines = tournaments.overhead_lines(1e-9)
     assert set(finite(lines)) == {
         "tournament first pod on Ray seconds",
@@ -231,7 +231,7 @@ def test_the_lines_of_pods_that_sleep_on_simulated_nodes(monkeypatch):
 
 def test_a_process_that_has_a_ray_is_left_alone(monkeypatch):
     ray = SimpleNamespace(is_initialized=lambda: True)
-    monkeypatch.setattr("finpod.workers.ray_engine._ray", lambda: ray)
+    monkeypatch.setattr("finpod.workers.ray_executor._ray", lambda: ray)
     with pytest.raises(InputError, match="connected to Ray already"), tournaments.simulated_nodes(1, 1):
         pass
 

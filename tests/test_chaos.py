@@ -33,7 +33,7 @@ from made_tournaments import (
 
 from finpod.storage import Store
 from finpod.tournament.replay import verify_log
-from finpod.workers.ray_engine import RayEngine
+from finpod.workers.ray_executor import RayEngine
 
 HEALTH = {
     "health_check_initial_delay_ms": 1000,
@@ -308,9 +308,9 @@ def len_of(store):
 
 @pytest.mark.slow
 def test_a_process_that_is_stopped_is_missed_and_its_piece_done_elsewhere(nodes, tmp_path, monkeypatch):
-    from finpod.workers import ray_engine
+    from finpod.workers import ray_executor
 
-    monkeypatch.setattr(ray_engine, "GRACE", 10.0)
+    monkeypatch.setattr(ray_executor, "GRACE", 10.0)
     store, plan = Store(tmp_path), plan_of(mode="async", agents=6, rounds=2)
     stopped = []
 
@@ -337,7 +337,7 @@ import sys
 from pathlib import Path
 from made_tournaments import UPDATE, Light, nap, plan_of, play
 from finpod.storage import Store
-from finpod.workers.ray_engine import RayEngine
+from finpod.workers.ray_executor import RayEngine
 
 engine = Light(RayEngine(nap, None, pods=2), float(sys.argv[2]))
 plan = plan_of(mode=sys.argv[3], checkpoint_steps=UPDATE, retries=99)

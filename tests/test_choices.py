@@ -15,9 +15,9 @@ from finpod.errors import FinpodError
 from finpod.market.ledger import Costs
 from finpod.strategy import MarketView
 from finpod.tournament import leaderboard
+from finpod.tournament.evolution import Job
 from finpod.tournament.leaderboard import Leaderboard, correlation
 from finpod.tournament.pod import train_slice
-from finpod.tournament.search import Job
 from finpod.tournament.setup import Plan
 
 NAN = float("nan")

@@ -11,7 +11,7 @@ from made_logs import write_run
 
 from finpod.cli import main
 from finpod.tournament.history import read_history
-from finpod.tournament.standing import lineage, luck, ranked, sentences
+from finpod.tournament.ranking import lineage, luck, ranked, sentences
 
 
 @pytest.fixture

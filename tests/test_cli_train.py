@@ -23,9 +23,9 @@ from finpod.errors import InputError
 from finpod.files import to_json_line
 from finpod.market.store import save_snapshot
 from finpod.storage import Store
+from finpod.tournament.evolution import Search
 from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
-from finpod.tournament.search import Search
 from finpod.tournament.setup import Stop
 from finpod.tournament.training import Pods
 
@@ -278,16 +278,16 @@ def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work, run):
 
 
 def test_a_cluster_that_ends_the_command_interrupts_it(work, run, leave, whole, monkeypatch):
-    from finpod.tournament import driver
+    from finpod.tournament import scheduler
 
-    look = driver.Tournament._look
+    look = scheduler.Tournament._look
 
     def ended(self):
         look(self)
         if len(self.board.log) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(driver.Tournament, "_look", ended)
+    monkeypatch.setattr(scheduler.Tournament, "_look", ended)
     stopped = run(LINE, SIZE)
     assert (stopped.code, stopped.err.splitlines()[-1]) == (130, "error: interrupted")
     monkeypatch.undo()
@@ -323,7 +323,7 @@ import sys
 import finpod
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.setup import Plan
-from finpod.tournament.search import Search
+from finpod.tournament.evolution import Search
 
 market = finpod.load_market("data/sim") if sys.argv[1] == "file" else finpod.simulate_market(
     names=4, days=300, signal=0.1, seed=1)
@@ -597,10 +597,10 @@ def test_a_run_at_a_url_is_gone_on_with_there(work, run, leave, whole, monkeypat
 
 
 def test_a_driver_that_dies_as_it_clears_leaves_a_run_that_is_finished(work, run, leave, whole, monkeypatch):
-    from finpod.tournament import resume
+    from finpod.tournament import run_folder
 
     with monkeypatch.context() as dying:
-        dying.setattr(resume, "_clear", lambda place: os.kill(os.getpid(), signal.SIGTERM))
+        dying.setattr(run_folder, "_clear", lambda place: os.kill(os.getpid(), signal.SIGTERM))
         assert run(LINE, SIZE).code == 130
     for line in ("train --resume strategies/tiny", f"{LINE} {SIZE} --resume strategies/tiny"):
         assert told(run(line)) == (

@@ -7,8 +7,8 @@ import pytest
 
 from finpod.errors import CheckpointError, FinpodError
 from finpod.rl.ppo import PPOConfig
+from finpod.tournament.evolution import Drawn, Job
 from finpod.tournament.leaderboard import Entry, Leaderboard, Settings, rank
-from finpod.tournament.search import Drawn, Job
 
 NAN = float("nan")
 

@@ -15,11 +15,11 @@ from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
+from finpod.tournament.evolution import Search, fresh, vary
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import train_slice
 from finpod.tournament.replay import verify_log
-from finpod.tournament.search import Search, fresh, vary
 from finpod.tournament.setup import TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 

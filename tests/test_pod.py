@@ -12,8 +12,8 @@ from finpod.errors import InputError
 from finpod.market.ledger import Costs
 from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect
+from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod, train_slice, without_env
-from finpod.tournament.search import PERTURB, vary
 
 
 @pytest.fixture(scope="module")

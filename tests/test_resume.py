@@ -19,11 +19,11 @@ from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.market.ledger import Costs
 from finpod.storage import Store
 from finpod.tournament import lock as locking
+from finpod.tournament.evolution import Search
 from finpod.tournament.history import read_history
 from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
-from finpod.tournament.resume import folder_of, is_unfinished, recorded_of, unfinished
-from finpod.tournament.search import Search
+from finpod.tournament.run_folder import folder_of, is_unfinished, recorded_of, unfinished
 from finpod.tournament.setup import Plan, Stop
 
 PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)

@@ -28,7 +28,7 @@ from finpod.rl.task import Observation, Score, Space, Task, require_task
 from finpod.tasks import StockTask
 from finpod.tournament.history import read_history
 from finpod.tournament.replay import verify_log
-from finpod.tournament.resume import recorded_of
+from finpod.tournament.run_folder import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 from finpod.training import Pods

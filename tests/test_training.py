@@ -20,12 +20,12 @@ from finpod.rl.task import Score
 from finpod.storage import Store
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
-from finpod.tournament.journal import Journal
+from finpod.tournament.evolution import Search, vary
+from finpod.tournament.log import Journal
 from finpod.tournament.pod import Pod
-from finpod.tournament.search import Search, vary
 from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup
 from finpod.tournament.training import Pods
-from finpod.workers.engine import InlineEngine
+from finpod.workers.executor import InlineEngine
 
 
 @pytest.fixture(scope="module")

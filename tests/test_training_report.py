@@ -16,8 +16,8 @@ from finpod.report.training import duration, provenance, render_training_report,
 from finpod.report.training_charts import chosen_for_tree, pods_of, unit_of, working_time
 from finpod.report.training_tables import best, settings, trouble, used, won
 from finpod.tournament.history import History, Log, Loss, Trial, read_history
-from finpod.tournament.standing import differing, lineage, luck, ranked
-from finpod.workers.engine import Place
+from finpod.tournament.ranking import differing, lineage, luck, ranked
+from finpod.workers.executor import Place
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,10 @@ from finpod.report.sections import timeline
 from finpod.significance import sharpe_error
 from finpod.strategy import Strategy
 from finpod.tournament import training
-from finpod.walkforward import Segment, WalkForward, load_walkforward, retraining, schedule, walk_forward
-from finpod.walkforward.stitched import rank_correlation, with_segments
+from finpod.walkforward import retraining
+from finpod.walkforward.retraining import walk_forward
+from finpod.walkforward.schedule import Segment, schedule
+from finpod.walkforward.strategy import WalkForward, load_walkforward, rank_correlation, with_segments
 
 FREE = Costs(fee_bps=0)
 LENGTHS = {"train": 60, "validation": 30, "test": 40, "hold": 2}

@@ -23,7 +23,8 @@ from finpod.report.provenance import provenance
 from finpod.report.training import render_training_report
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.history import read_history
-from finpod.walkforward import load_walkforward, walk_forward
+from finpod.walkforward.retraining import walk_forward
+from finpod.walkforward.strategy import load_walkforward
 
 DAYS = 420
 AVAILABLE = tuple(name for name in SETS["default"] if not FEATURES[name].tables)

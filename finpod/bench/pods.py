@@ -18,7 +18,7 @@ import numpy as np
 
 from finpod.errors import InputError
 from finpod.storage import Store
-from finpod.workers.engine import Done, Engine, Lost, Place, timed
+from finpod.workers.executor import Done, Engine, Lost, Place, timed
 
 if TYPE_CHECKING:
     from finpod.tournament.pod import Slice
@@ -155,7 +155,7 @@ def simulated_nodes(nodes: int, cpus: int) -> Iterator[None]:
 
     Raises InputError where there is no Ray, or where this process has a Ray already.
     """
-    from finpod.workers.ray_engine import ALONE, QUIET, _ray
+    from finpod.workers.ray_executor import ALONE, QUIET, _ray
 
     for name, value in {**QUIET, **ALONE}.items():
         os.environ.setdefault(name, value)

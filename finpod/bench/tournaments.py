@@ -34,11 +34,11 @@ from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.files import Progress
 from finpod.storage import Store
-from finpod.workers.engine import Engine, InlineEngine
+from finpod.workers.executor import Engine, InlineEngine
 
 if TYPE_CHECKING:
-    from finpod.tournament.driver import Tournament
     from finpod.tournament.pod import Slice, Trained
+    from finpod.tournament.scheduler import Tournament
     from finpod.tournament.setup import Plan, TournamentSetup
 
 
@@ -85,7 +85,7 @@ def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     does not give way to that any more than this process, as it would by itself.
     """
     from finpod.tournament.setup import from_shared
-    from finpod.workers import ray_engine
+    from finpod.workers import ray_executor
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # read when Ray starts
     setup = _setup()
@@ -93,7 +93,7 @@ def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     updates = max(round(seconds / each), 1)
     here, began = Noted(InlineEngine(slice_with_cpu, setup)), time.time()
     took: dict[str, list[Took]] = {"here": [], "ray": []}
-    on_ray = ray_engine.RayEngine(slice_with_cpu, setup.to_shared(), pods=1, restore=from_shared)
+    on_ray = ray_executor.RayEngine(slice_with_cpu, setup.to_shared(), pods=1, restore=from_shared)
     with closing(Noted(on_ray)) as there:
         _one_agent(there, update, 1)
         first = there.places[0].started - began
@@ -137,7 +137,7 @@ def cluster_lines(nodes: int, cpus: int, slices: int = 6, nap_seconds: float = N
     `slices` each; what does not fit into memory is left out, and the line says so.
     """
     import finpod.tournament.training  # noqa: F401  # loading torch is not the work of the driver
-    from finpod.workers.ray_engine import RayEngine
+    from finpod.workers.ray_executor import RayEngine
 
     room = nodes_that_fit(nodes, cpus, free_memory())
     pods = room * cpus
@@ -169,7 +169,7 @@ def driver_lines(entries: int) -> dict[str, Any]:
 
     Nothing runs: pods have ended when they have begun. The log is forced to the disk as ever once it is resumed.
     """
-    from finpod.tournament.journal import Journal
+    from finpod.tournament.log import Journal
 
     more = max(entries // 20, 10)
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
@@ -199,7 +199,7 @@ def driver_lines(entries: int) -> dict[str, Any]:
 
 def _throughput(pods: int, slices: int, seconds: float) -> float:
     """Slices a second of `pods` pods that do `slices` each, from the first begun to the last ended."""
-    from finpod.workers.ray_engine import RayEngine
+    from finpod.workers.ray_executor import RayEngine
 
     with closing(Sleepers(RayEngine(nap, None, pods=pods), seconds)) as engine:
         _sleep(engine, pods * slices, pods)
@@ -242,9 +242,9 @@ def _one_agent(engine: Noted, update: int, updates: int) -> Took:
 def _driver(store: Store, engine: Engine, plan: Plan, update: int, journal: Any = None) -> Tournament:
     from finpod.rl.ppo import PPOConfig
     from finpod.rl.task import Space
-    from finpod.tournament.driver import Tournament
-    from finpod.tournament.journal import Journal
-    from finpod.tournament.search import Generator
+    from finpod.tournament.evolution import Generator
+    from finpod.tournament.log import Journal
+    from finpod.tournament.scheduler import Tournament
 
     generator = Generator(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
     return Tournament(plan, generator, store, journal or Journal(store), engine, update=update)

@@ -87,7 +87,7 @@ def leaderboard(
 
 def facts(history: History) -> dict[str, Any]:
     """The board and what stands around it as plain values."""
-    from finpod.tournament.standing import luck, ranked
+    from finpod.tournament.ranking import luck, ranked
 
     trials = history.trials
     return {
@@ -125,7 +125,7 @@ def facts(history: History) -> dict[str, Any]:
 def _show(history: History, top: int, lineage: bool) -> None:
     """The tables a person reads."""
     from finpod.periods import yearly_note
-    from finpod.tournament.standing import SCORES, luck, ranked, sentences, tree
+    from finpod.tournament.ranking import SCORES, luck, ranked, sentences, tree
 
     trials, order = history.trials, ranked(history.trials)
     scored = [trial for trial in order if trial.state == "ended"]
@@ -181,7 +181,7 @@ def _state(history: History) -> str:
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
     """The ranked table, with the settings in which the trials `among` which they stand differ."""
     from finpod.figures import ratio
-    from finpod.tournament.standing import differing, inputs
+    from finpod.tournament.ranking import differing, inputs
 
     several, names = len(history.logs) > 1, differing(among)
     return [

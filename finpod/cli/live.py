@@ -18,7 +18,7 @@ from rich.text import Text
 from finpod.files import UNFINISHED
 
 if TYPE_CHECKING:
-    from finpod.tournament.driver import Status
+    from finpod.tournament.scheduler import Status
 
 TOP = 10
 """Agents of the board that are shown, and pods."""

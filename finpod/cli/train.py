@@ -137,7 +137,7 @@ def train(
     as_json: options.AsJson = False,
 ) -> None:
     """Train agents and keep the best: of stocks, chosen on validation days, as an ensemble that `finpod backtest` takes."""
-    from finpod.tournament.resume import driven, is_unfinished, recorded_of, refuse_finished
+    from finpod.tournament.run_folder import driven, is_unfinished, recorded_of, refuse_finished
 
     given, recorded = dict(context.params), None
     typed = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
@@ -219,7 +219,7 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     """Write the report of the training and print its figures."""
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
-    from finpod.tournament.standing import near_baseline, of_agents
+    from finpod.tournament.ranking import near_baseline, of_agents
     from finpod.tournament.trained_run import TrainedRun
 
     page = runs.REPORTS / f"{made.name}-training.html"
@@ -267,7 +267,7 @@ def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple
     """
     from finpod.tasks import trading_of
     from finpod.tournament.setup import Plan, Stop, require_count
-    from finpod.workers.ray_engine import check_pods
+    from finpod.workers.ray_executor import check_pods
 
     for name in ("train", "validation"):
         if given[name] is not None:

@@ -84,7 +84,7 @@ def walkforward(
     }
     _check(out, {"train": train, "validation": validation, "test": test}, device, overwrite=overwrite, resume=resume)
     from finpod.tournament.training import Pods
-    from finpod.walkforward import walk_forward
+    from finpod.walkforward.retraining import walk_forward
 
     prices = options.load(market, members, benchmark, calendar, periods_per_year, extra, renames, ticker_column)
     with console.progress("training", log=True) as progress:
@@ -119,7 +119,8 @@ def walkforward(
 
 def _check(out: Path, lengths: Mapping[str, str], device: str, *, overwrite: bool, resume: bool) -> None:
     """Raise InputError for what can be known to be wrong before any data are read."""
-    from finpod.walkforward import as_span, require_free_for
+    from finpod.walkforward.retraining import require_free_for
+    from finpod.walkforward.schedule import as_span
 
     for what, length in lengths.items():
         as_span(length, what)

@@ -19,7 +19,7 @@ from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
 from finpod.report.training_tables import best, settings, trouble, used, won, words
 from finpod.tournament.history import History
-from finpod.tournament.standing import SCORES, Luck, differing, near_baseline, of_agents, ranked, sentences, tree
+from finpod.tournament.ranking import SCORES, Luck, differing, near_baseline, of_agents, ranked, sentences, tree
 
 if TYPE_CHECKING:
     from finpod.report.training_charts import Training, WorkingTime

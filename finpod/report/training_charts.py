@@ -19,8 +19,8 @@ from finpod.measures import Array
 from finpod.report.pages import Picture
 from finpod.report.svg import PALETTE, WIDE_TEXT, Chart, new_figure, short_amount, to_svg
 from finpod.tournament.history import History, Log, Trial
-from finpod.tournament.standing import Branch, Luck, lineage, luck, ranked
-from finpod.workers.engine import Place
+from finpod.tournament.ranking import Branch, Luck, lineage, luck, ranked
+from finpod.workers.executor import Place
 
 MOST_DOTS = 2_000
 """Trials that are drawn as dots; of more than these, every so-manieth."""

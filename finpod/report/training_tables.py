@@ -11,7 +11,7 @@ from finpod.active import BOUND
 from finpod.figures import percent, ratio
 from finpod.report.provenance import Table
 from finpod.tournament.history import History, Trial
-from finpod.tournament.standing import SCORES, differing, inputs
+from finpod.tournament.ranking import SCORES, differing, inputs
 
 OF_STOCKS = (("excess", percent), ("information_ratio", ratio), ("sharpe", ratio), ("max_drawdown", percent))
 """Metrics beside the score of agents that trade, as far as a log has them, and how they are written."""

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from finpod.errors import InputError
-from finpod.tournament.driver import Status
 from finpod.tournament.leaderboard import Entry
+from finpod.tournament.scheduler import Status
 
 MOST_AGENTS = 200
 """Agents that have a run of their own beside that of the tournament; TensorBoard grows slow with more."""

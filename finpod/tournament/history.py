@@ -15,8 +15,8 @@ from finpod.errors import CheckpointError, InputError
 from finpod.files import ENSEMBLE, TRAINED, UNFINISHED
 from finpod.measures import Array
 from finpod.storage import Store
-from finpod.tournament.journal import NAME, parse_log
-from finpod.workers.engine import Place
+from finpod.tournament.log import NAME, parse_log
+from finpod.workers.executor import Place
 
 FINISHED = (ENSEMBLE, TRAINED)
 """Files that mark the output of a finished run: of stocks, and of other tasks."""

@@ -15,7 +15,7 @@ from typing import Any
 from finpod.files import to_json_line
 from finpod.rl import LEARNERS
 from finpod.storage import Store
-from finpod.tournament.journal import NAME, parse_log
+from finpod.tournament.log import NAME, parse_log
 from finpod.tournament.setup import Plan, completed
 
 ASKED = "asked.json"

@@ -13,9 +13,9 @@ from finpod.files import to_json_line
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
-from finpod.tournament.journal import parse_log
+from finpod.tournament.evolution import Drawn, Generator, Job
 from finpod.tournament.leaderboard import Leaderboard
-from finpod.tournament.search import Drawn, Generator, Job
+from finpod.tournament.log import parse_log
 from finpod.tournament.setup import Plan, completed, space_of
 
 

@@ -17,8 +17,8 @@ from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import versions
 from finpod.rl.task import Space, Task
 from finpod.seeds import require_seed
+from finpod.tournament.evolution import Generator, Search
 from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER, Leaderboard
-from finpod.tournament.search import Generator, Search
 
 FORMAT = "finpod tournament 1"
 """Of a log."""

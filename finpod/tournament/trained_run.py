@@ -13,7 +13,7 @@ from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import Policy
 from finpod.rl.task import Task
 from finpod.tournament.history import Trial, read_history
-from finpod.tournament.standing import ranked
+from finpod.tournament.ranking import ranked
 
 FORMAT = "finpod trained run 1"
 

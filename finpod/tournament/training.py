@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from finpod.errors import FinpodError, InputError
 from finpod.files import Progress
 from finpod.storage import Store
-from finpod.tournament.driver import Status, Tournament, Watch
-from finpod.tournament.journal import Journal
+from finpod.tournament.log import Journal
 from finpod.tournament.pod import run_slice
 from finpod.tournament.provenance import Run
 from finpod.tournament.recorded import run_entry
-from finpod.tournament.resume import held, open_journal, require_place, unfinished
+from finpod.tournament.run_folder import held, open_journal, require_place, unfinished
+from finpod.tournament.scheduler import Status, Tournament, Watch
 from finpod.tournament.setup import Plan, TournamentSetup, from_shared
-from finpod.workers.engine import Engine, InlineEngine
+from finpod.workers.executor import Engine, InlineEngine
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ def open_engine(setup: TournamentSetup, pods: Pods) -> Engine:
     """Return this process, or Ray. Raises InputError where there is no Ray, or no room for a pod."""
     if not pods.ray:
         return InlineEngine(run_slice, setup)
-    from finpod.workers.ray_engine import RayEngine
+    from finpod.workers.ray_executor import RayEngine
 
     return RayEngine(
         run_slice,

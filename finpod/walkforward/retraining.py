@@ -23,8 +23,8 @@ from finpod.market.ledger import Costs
 from finpod.result import BacktestResult
 from finpod.strategy import Strategy
 from finpod.training import train as train_ensemble
-from finpod.walkforward.segments import Segment, gaps, schedule
-from finpod.walkforward.stitched import (
+from finpod.walkforward.schedule import Segment, gaps, schedule
+from finpod.walkforward.strategy import (
     WalkForward,
     load_walkforward,
     read_manifest,

@@ -25,7 +25,7 @@ from finpod.market.data import MarketData, as_date
 from finpod.measures import Array, simple_returns
 from finpod.result import BacktestResult
 from finpod.strategy import MarketView, Strategy
-from finpod.walkforward.segments import Segment
+from finpod.walkforward.schedule import Segment
 
 if TYPE_CHECKING:
     from finpod.strategy import Decision

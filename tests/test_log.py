@@ -9,10 +9,10 @@ from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, reco
 
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.storage import Store
-from finpod.tournament.journal import NAME, Journal, parse_log
+from finpod.tournament.log import NAME, Journal, parse_log
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Stop
-from finpod.workers.engine import Lost
+from finpod.workers.executor import Lost
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -155,7 +155,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_line(tmp_path, monkeypatch):
 
 
 def test_the_whole_of_a_tournament_follows_from_its_log(log):
-    from finpod.tournament.driver import Tournament
+    from finpod.tournament.scheduler import Tournament
 
     board = verify_log(f"{log.where}/{NAME}")
     kinds = {record["kind"] for record in records_of(log)}

@@ -18,9 +18,9 @@ from made_tournaments import QUIET, hash_of, lines, process, records_of, wait_un
 
 from finpod.errors import CheckpointError, EngineError, InputError
 from finpod.tournament.replay import verify_log
-from finpod.workers import ray_engine
-from finpod.workers.engine import Done, InlineEngine, Lost, with_kind
-from finpod.workers.ray_engine import RayEngine, check_pods
+from finpod.workers import ray_executor
+from finpod.workers.executor import Done, InlineEngine, Lost, with_kind
+from finpod.workers.ray_executor import RayEngine, check_pods
 
 SLOTS = 4
 
@@ -263,7 +263,7 @@ def test_a_piece_that_never_returns_is_given_up(engine):
 
 
 def test_a_process_that_is_stopped_is_given_up_and_its_place_is_free_again(engine, monkeypatch):
-    monkeypatch.setattr(ray_engine, "GRACE", 0.0)
+    monkeypatch.setattr(ray_executor, "GRACE", 0.0)
     pods = engine(tries, timeout=1.0, cpus=float(SLOTS))  # one at a time
     pods.start("warm", "up")
     drain(pods, 1)
@@ -272,12 +272,12 @@ def test_a_process_that_is_stopped_is_given_up_and_its_place_is_free_again(engin
     pods.start("waits", "fine")
     (first,) = wait_until(lambda: pods.wait(0.2))
     assert first == Lost("stops", "no answer after 2 s", False)
-    monkeypatch.setattr(ray_engine, "GRACE", 60.0)  # a new process begins
+    monkeypatch.setattr(ray_executor, "GRACE", 60.0)  # a new process begins
     assert drain(pods, 1)["waits"].result == "fine"
 
 
 def test_pieces_that_wait_for_room_are_not_late(engine, monkeypatch):
-    monkeypatch.setattr(ray_engine, "GRACE", 0.0)
+    monkeypatch.setattr(ray_executor, "GRACE", 0.0)
     pods = engine(tries, pods=9, timeout=1.0, cpus=float(SLOTS))
     pods.start("warm", "up")
     drain(pods, 1)
@@ -295,7 +295,7 @@ def test_capacity_follows_the_room_and_a_few_wait_for_it(engine, monkeypatch):
     with_gpu = engine(echo, gpus=0.5)
     assert (with_gpu.slots(), with_gpu.capacity()) == (0, 1)  # so that an autoscaler sees that a place is wanted
     assert with_gpu.describe() == "Ray, 1 node, no room yet for a pod of 1 CPUs"
-    monkeypatch.setattr(ray_engine, "POLL", 0.0)
+    monkeypatch.setattr(ray_executor, "POLL", 0.0)
     pods = engine(echo)
     two = [{"Alive": True, "Resources": {"CPU": 3.0}}, {"Alive": False, "Resources": {"CPU": 9.0}},
            {"Alive": True, "Resources": {}}]  # fmt: skip
@@ -305,8 +305,8 @@ def test_capacity_follows_the_room_and_a_few_wait_for_it(engine, monkeypatch):
 
 
 def test_a_cluster_that_no_longer_answers_ends_in_one_line(engine, monkeypatch):
-    monkeypatch.setattr(ray_engine, "POLL", 0.0)
-    monkeypatch.setattr(ray_engine, "SILENCE", 0.2)
+    monkeypatch.setattr(ray_executor, "POLL", 0.0)
+    monkeypatch.setattr(ray_executor, "SILENCE", 0.2)
     pods = engine(echo)
     monkeypatch.setattr(pods._ray, "nodes", lambda: time.sleep(5))
     with pytest.raises(
@@ -527,7 +527,7 @@ import json, os, sys, time
 from pathlib import Path
 import psutil
 from finpod.errors import InputError
-from finpod.workers.ray_engine import RayEngine
+from finpod.workers.ray_executor import RayEngine
 from made_tournaments import Piece, noted, wait_until
 
 folder, me = Path(sys.argv[1]), psutil.Process()
@@ -582,7 +582,7 @@ def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp
 PINNED = """
 import json, os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from finpod.workers.ray_engine import RayEngine
+from finpod.workers.ray_executor import RayEngine
 from made_tournaments import Piece, nap
 
 engine = RayEngine(nap, None, timeout=60)

@@ -13,8 +13,7 @@ from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.storage import Store
 from finpod.tasks import COST_FACTOR, HIDDEN
-from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
-from finpod.tournament.search import (
+from finpod.tournament.evolution import (
     FEWEST,
     Drawn,
     Generator,
@@ -23,7 +22,8 @@ from finpod.tournament.search import (
     fresh,
     varied,
 )
-from finpod.workers.engine import Lost
+from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
+from finpod.workers.executor import Lost
 
 NAN = float("nan")
 SPACE = space_of(FEATURES)

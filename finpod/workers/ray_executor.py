@@ -22,7 +22,7 @@ from typing import Any
 
 from finpod.devices import usable_cores
 from finpod.errors import EngineError, InputError
-from finpod.workers.engine import Done, Lost, Place, Work, timed, with_kind
+from finpod.workers.executor import Done, Lost, Place, Work, timed, with_kind
 
 AHEAD = 0.1
 """Share of the slots that is queued beyond them, so that no slot waits for the driver; an autoscaler sees it as demand."""

@@ -20,12 +20,12 @@ from finpod.errors import CheckpointError, DataError, InputError
 from finpod.measures import Array
 from finpod.storage import Store
 from finpod.tournament.checkpoints import Checkpoints, agent_file, inside_file
-from finpod.tournament.journal import Journal
+from finpod.tournament.evolution import Drawn, Generator, Job
 from finpod.tournament.leaderboard import BOARD, Entry, Leaderboard
+from finpod.tournament.log import Journal
 from finpod.tournament.pod import Slice, Trained
-from finpod.tournament.search import Drawn, Generator, Job
 from finpod.tournament.setup import Plan
-from finpod.workers.engine import Done, Engine, Lost
+from finpod.workers.executor import Done, Engine, Lost
 
 WAIT = 0.5
 """Seconds to wait for a pod before looking around."""

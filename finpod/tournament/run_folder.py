@@ -12,8 +12,8 @@ from finpod.errors import EngineError, FinpodError, InputError
 from finpod.files import UNFINISHED
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
-from finpod.tournament.journal import NAME, Journal
 from finpod.tournament.lock import lock
+from finpod.tournament.log import NAME, Journal
 from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
 from finpod.tournament.setup import LEVELS, completed
 

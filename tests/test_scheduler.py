@@ -23,11 +23,11 @@ from made_tournaments import (
 from finpod.errors import CheckpointError, DataError, FinpodError, InputError
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
-from finpod.tournament import driver, leaderboard
-from finpod.tournament.journal import Journal
-from finpod.tournament.search import Search
+from finpod.tournament import leaderboard, scheduler
+from finpod.tournament.evolution import Search
+from finpod.tournament.log import Journal
 from finpod.tournament.setup import Plan, Stop
-from finpod.workers.engine import Lost
+from finpod.workers.executor import Lost
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -102,7 +102,7 @@ def test_it_stops_after_so_many_steps_at_the_same_trial_wherever_the_pods_run(st
 
 def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(driver, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(time=lambda: clock[0]))
 
     def fate(key, piece):
         clock[0] += 10
@@ -250,7 +250,7 @@ def test_pods_that_join_are_used_at_once_and_those_that_leave_are_not_missed(sto
 
 
 def test_files_of_agents_that_nobody_needs_are_removed(store, monkeypatch):
-    monkeypatch.setattr(driver, "BOARD", 5)
+    monkeypatch.setattr(scheduler, "BOARD", 5)
     monkeypatch.setattr(leaderboard, "BOARD", 5)
     for mode in ("rounds", "async"):
         place = Store(store.folder / mode)
