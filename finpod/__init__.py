@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
     from finpod.market.data import MarketData
-    from finpod.market.ledger import Costs
     from finpod.market.load import fetch_market, load_market, sample_market
     from finpod.measures import metrics
     from finpod.result import BacktestResult
     from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
+    from finpod.trading.ledger import Costs
     from finpod.walkforward.retraining import walk_forward
 
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BacktestResult": "result",
     "CheckpointError": "errors",
-    "Costs": "market.ledger",
+    "Costs": "trading.ledger",
     "DataError": "errors",
     "FinpodError": "errors",
     "InputError": "errors",

@@ -12,8 +12,8 @@ from finpod.measures import DUST, Array, metrics, simple_returns
 from finpod.significance import sharpe_error
 
 if TYPE_CHECKING:
-    from finpod.market.tape import Tape
-    from finpod.simulation import Path
+    from finpod.trading.execution import Tape
+    from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
 """What stock agents are ranked by."""

@@ -15,16 +15,16 @@ from finpod.decisions import ReadyWeights, clean_weights, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
 from finpod.files import Progress
-from finpod.market.anchors import EQUAL
 from finpod.market.data import DateLike, MarketData, as_date
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
 from finpod.measures import Array, check_rates
 from finpod.outcome import outcome
-from finpod.relaxation import relax
 from finpod.result import BacktestResult
-from finpod.simulation import Path, Terms, Window, anchor_decisions, simulate
 from finpod.strategy import FeatureTable, Strategy
+from finpod.trading.anchors import EQUAL
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
+from finpod.trading.relaxation import relax
+from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
 
 __all__ = ["Path", "Terms", "anchor_equity", "backtest", "clean_weights", "simulate"]
 
@@ -87,7 +87,7 @@ def backtest(
     exchange become cash at their last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
     No weight is above `max_weight` and no decision trades more than `max_turnover` of the account, both sides, at the
-    fill; `finpod.market.caps.within_caps` says what becomes of the rest. None leaves a cap as the strategy has it, which
+    fill; `finpod.trading.caps.within_caps` says what becomes of the rest. None leaves a cap as the strategy has it, which
     is as an agent was trained. Equal weight and the rules beside a strategy are not capped.
 
     Ready weights have shape [T, N], row t being a decision that has seen the rows up to t (a row of NaN trades

@@ -17,13 +17,13 @@ from finpod.backtesting.text import describe_terms
 from finpod.decisions import ReadyWeights
 from finpod.errors import InputError
 from finpod.figures import percent, ratio, text_table
-from finpod.market.ledger import Costs
 from finpod.measures import Array, Metrics, metrics
 from finpod.periods import yearly_note
-from finpod.relaxation import relax
 from finpod.result import BacktestResult
 from finpod.significance import expected_best
-from finpod.simulation import Path, Terms, Totals, Window, simulate, simulate_totals
+from finpod.trading.ledger import Costs
+from finpod.trading.relaxation import relax
+from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simulate_totals
 
 TOGETHER = 2**17
 """Accounts times names that are settled at once, which a processor's cache holds."""

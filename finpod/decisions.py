@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, first_line
-from finpod.market.ledger import value
-from finpod.market.tape import Account
 from finpod.measures import Array
 from finpod.periods import session_dates
-from finpod.simulation import Decide, Window
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
+from finpod.trading.execution import Account
+from finpod.trading.ledger import value
+from finpod.trading.simulate import Decide, Window
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod import runs
 from finpod.files import ENSEMBLE, Progress, require_free
-from finpod.market.ledger import Costs
+from finpod.trading.ledger import Costs
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from finpod.envs.greedy import greedy_weights
-from finpod.envs.market import TradingConfig
+from finpod.envs.market_env import TradingConfig
 from finpod.errors import CheckpointError, InputError
+from finpod.features.panel import FEATURES, column_of, name_of
+from finpod.features.scaling import Scaling
 from finpod.files import ENSEMBLE, new_folder, to_json, write_bytes, write_text
-from finpod.market.anchors import anchor_of_view
 from finpod.market.data import MarketData
-from finpod.market.features import FEATURES, column_of, name_of
-from finpod.market.ledger import Costs
-from finpod.market.scaling import Scaling
 from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint
 from finpod.strategy import MarketView, Strategy
+from finpod.trading.anchors import anchor_of_view
+from finpod.trading.ledger import Costs
 
 if TYPE_CHECKING:
     from finpod.strategy import Decision

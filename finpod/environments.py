@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import torch
     from gymnasium.vector import VectorEnv
 
+    from finpod.features.panel import Features
     from finpod.market.data import DateLike, MarketData
-    from finpod.market.features import Features
-    from finpod.market.ledger import Costs
+    from finpod.trading.ledger import Costs
 
 STOCKS = "stocks"
 """The task that has a market."""
@@ -81,10 +81,10 @@ def make_env(
 def _stocks(
     market: MarketData | None, trading: Mapping[str, Any], numpy: bool, options: Mapping[str, Any]
 ) -> VectorEnv[Any, Any, Any]:
-    from finpod.envs.market import TradingConfig
-    from finpod.envs.trading import NumpyTradingEnv, TradingEnv
-    from finpod.market.anchors import with_anchor
+    from finpod.envs.gym import NumpyTradingEnv, TradingEnv
+    from finpod.envs.market_env import TradingConfig
     from finpod.tasks import require_known
+    from finpod.trading.anchors import with_anchor
 
     if market is None:
         raise InputError(

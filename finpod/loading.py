@@ -163,7 +163,7 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
 
     Raises InputError if there is no such file, StrategyError, in one line, if it cannot be run or defines none.
     """
-    from finpod.market.features import FEATURES
+    from finpod.features.panel import FEATURES
 
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(f"there is no Python file {path} to take features from; check the path", argument="features")

@@ -15,8 +15,8 @@ from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
-from finpod.simulation import Path, Terms, Window
 from finpod.strategy import Strategy
+from finpod.trading.simulate import Path, Terms, Window
 
 DUST = 1e-9
 """What a capped weight may be off by."""

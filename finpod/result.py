@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from finpod.market.ledger import Costs
 from finpod.measures import Metrics, Relative, metrics, relative, simple_returns
 from finpod.records import Audit, Event, ResultWarning
+from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Metrics that are compared between variants."""

@@ -37,7 +37,7 @@ class FeatureTable:
         """Names [F] and values [T, N, F] float32, NaN where undefined."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
-            from finpod.market.features import compute, name_of, resolve
+            from finpod.features.panel import compute, name_of, resolve
 
             kept, _ = resolve(self._market, names)
             if missing := [feature for feature in kept if feature not in self._columns]:
@@ -161,13 +161,13 @@ class MarketView:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the default features these data can give."""
-        from finpod.market.features import name_of, resolve
+        from finpod.features.panel import name_of, resolve
 
         return tuple(map(name_of, resolve(self._market, None)[0]))
 
     def left_out(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> tuple[str, ...]:
         """Names of features asked for that these data cannot give; `features` has no column for them."""
-        from finpod.market.features import resolve
+        from finpod.features.panel import resolve
 
         return resolve(self._market, names)[1]
 
@@ -211,7 +211,7 @@ class Strategy:
     max_turnover: float | None = None
     """Cap on what one decision trades, likewise."""
     anchor: str = "equal-weight"
-    """Name in `finpod.market.anchors.ANCHORS` of the rule that it has to beat, restored as often as it decides."""
+    """Name in `finpod.trading.anchors.ANCHORS` of the rule that it has to beat, restored as often as it decides."""
     trades_benchmark: bool = False
     """Whether its market is the benchmark alone, as a market of one name."""
 

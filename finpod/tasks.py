@@ -16,19 +16,19 @@ from torch import Tensor
 
 from finpod.active import BOUND, active_figures
 from finpod.envs.greedy import greedy_weights
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.envs.weights import account_state
 from finpod.errors import InputError, did_you_mean
-from finpod.market.anchors import anchor_weights
+from finpod.features.panel import Features, Panel, build_panel
 from finpod.market.data import DateLike, MarketData
-from finpod.market.features import Features, Panel, build_panel
-from finpod.market.ledger import value
-from finpod.market.tape import Account, Tape, build_tape
 from finpod.measures import Array, metrics, simple_returns
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Score, Space, Table, Task
-from finpod.simulation import Path, simulate
+from finpod.trading.anchors import anchor_weights
+from finpod.trading.execution import Account, Tape, build_tape
+from finpod.trading.ledger import value
+from finpod.trading.simulate import Path, simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Costs that an agent may train with more or less of."""

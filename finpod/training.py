@@ -17,16 +17,12 @@ from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
 from finpod.environments import STOCKS, require_task_name
 from finpod.errors import InputError, did_you_mean
+from finpod.features.panel import Features, Panel, name_of
 from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.locomotion import LocomotionTask
-from finpod.market.anchors import with_anchor
 from finpod.market.data import DateLike, MarketData
-from finpod.market.features import Features, Panel, name_of
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
 from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
-from finpod.simulation import Window, simulate
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.evolution import Search
 from finpod.tournament.provenance import Run, provenance
@@ -34,6 +30,10 @@ from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import TrainedRun, save_run
 from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
+from finpod.trading.anchors import with_anchor
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Window, simulate
 
 __all__ = ["Plan", "Pods", "Search", "Stop", "TrainedRun", "train"]
 SPARSE = 0.25

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from finpod.ensemble import Ensemble
-from finpod.envs.market import TradingConfig
+from finpod.envs.market_env import TradingConfig
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.measures import Metrics
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import Code, MarketPolicy
@@ -20,6 +19,7 @@ from finpod.tasks import COST_FACTOR, HIDDEN, StockTask
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod, judge
 from finpod.tournament.setup import TournamentSetup
+from finpod.trading.ledger import Costs
 from finpod.training import train
 
 FEATURES = ("return_5", "volatility_21")

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from finpod.evidence import skill
-from finpod.market.ledger import Costs
 from finpod.records import Audit, Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.significance import Interval
+from finpod.trading.ledger import Costs
 
 
 def make_result(equity=None, *, days=1008, names=20, start="2017-01-03", seed=0, **changes: Any) -> BacktestResult:

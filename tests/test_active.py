@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from finpod.market.tape import build_tape
+from finpod.simulation import Terms, simulate
 from made_markets import make_market, random_market
 
 import finpod
 from finpod.active import active_figures, rank_correlations, ratio_and_error
-from finpod.market.tape import build_tape
 from finpod.rl.policy import MarketPolicy
 from finpod.significance import sharpe_error
-from finpod.simulation import Terms, simulate
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.ranking import near_baseline, of_agents
 

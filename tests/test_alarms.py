@@ -9,9 +9,9 @@ from made_results import make_result
 import finpod.evidence.alarms as module
 from finpod.backtester import backtest
 from finpod.evidence.alarms import alarms
-from finpod.market.ledger import Costs
 from finpod.records import ResultWarning
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, Momentum, Strategy, equal_parts
+from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
 

@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.envs.weights import target_weights
 from finpod.errors import CheckpointError, InputError
-from finpod.market.anchors import ANCHORS, anchor_of_view, anchor_weights, with_anchor
 from finpod.market.store import save_snapshot
-from finpod.market.tape import build_tape
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
-from finpod.simulation import simulate
 from finpod.strategy import MarketView
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.pod import Pod, judge
 from finpod.tournament.setup import completed
+from finpod.trading.anchors import ANCHORS, anchor_of_view, anchor_weights, with_anchor
+from finpod.trading.execution import build_tape
+from finpod.trading.simulate import simulate
 
 AROUND = "dollar-volume"
 

@@ -11,16 +11,13 @@ from made_markets import random_market
 from made_tasks import Reach
 
 import finpod
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
-from finpod.market.ledger import Costs, settle
-from finpod.market.tape import build_tape
 from finpod.report.training import render_training_report
 from finpod.rl.apg import APG, BOUNDS, OBJECTIVES, APGConfig, Play
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.scorers import MOST_KEPT, NETWORKS, ScorerPolicy, ScorerSpec
-from finpod.simulation import simulate
 from finpod.simulator import simulate_market
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.history import read_history
@@ -28,6 +25,9 @@ from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod, without_env
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import TournamentSetup
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs, settle
+from finpod.trading.simulate import simulate
 
 COSTS = Costs(fee_bps=20, slippage_bps=5, per_share=0.01)
 SMALL = APGConfig(num_steps=4)

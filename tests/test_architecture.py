@@ -30,13 +30,13 @@ WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | 
 LAYERS = """
 errors figures measures periods significance overfitting risk_figures files storage | seeds pickling devices
 market
-features | market.features market.scaling market.bars market.scale_free market.published market.turbulence market.rolling
-trading | market.ledger market.tape market.anchors simulation active
+features
+trading | active
 strategy weights rules synthetic result | records decisions evidence.baselines simulator resampling
 lookahead
 envs
 rl
-tasks | envs.trading locomotion environments
+tasks | locomotion environments
 workers
 evidence
 backtesting | backtester outcome relaxation batch export comparison
@@ -66,12 +66,11 @@ OF_STOCKS = (
     "market",
     "features",
     "trading",
-    "simulation",
     "backtester",
     "report",
     "strategy",
-    "envs.market",
-    "envs.trading",
+    "envs.market_env",
+    "envs.gym",
     "envs.locomotion",
     "tasks",
     "locomotion",

@@ -15,9 +15,9 @@ from finpod.backtesting.result_io import load_result
 from finpod.evidence.attribution import Attribution, Month, attribute, contributions
 from finpod.files import to_json
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.records import ResultWarning
 from finpod.strategy import BUILT_IN, BenchmarkHold, BuyAndHold, EqualWeight, Strategy
+from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
 

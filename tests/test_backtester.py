@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from made_markets import NAN, make_market, random_market
 
 from finpod.backtester import Terms, anchor_equity, backtest, clean_weights, simulate
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.baselines import DollarVolume, MinimumVariance
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.market.load import load_market
-from finpod.market.tape import build_tape
 from finpod.simulator import simulate_market
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy, equal_parts
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])

@@ -12,11 +12,11 @@ from finpod.backtester import anchor_equity, backtest
 from finpod.batch import Backtests
 from finpod.decisions import ReadyWeights
 from finpod.errors import InputError, StrategyError
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
 from finpod.significance import expected_best
-from finpod.simulation import Terms, Window, simulate, simulate_totals
 from finpod.strategy import EqualWeight
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Terms, Window, simulate, simulate_totals
 
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 

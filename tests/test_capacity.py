@@ -8,12 +8,12 @@ import torch
 from made_markets import make_market, random_market
 
 from finpod import load_market
-from finpod.envs.market import MarketEnv, TradingConfig, target_weights
+from finpod.envs.market_env import MarketEnv, TradingConfig, target_weights
 from finpod.errors import InputError
 from finpod.evidence.capacity import capacity, cost_sweep, ranks, replay
-from finpod.market.ledger import Costs, value
-from finpod.market.tape import Account, build_tape
-from finpod.simulation import Terms, Window, simulate
+from finpod.trading.execution import Account, build_tape
+from finpod.trading.ledger import Costs, value
+from finpod.trading.simulate import Terms, Window, simulate
 
 NAN = float("nan")
 

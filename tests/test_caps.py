@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
-from finpod.market.caps import within_caps
-from finpod.market.tape import build_tape
 from finpod.rl.apg import APG, APGConfig
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Table
-from finpod.simulation import Terms
+from finpod.trading.caps import within_caps
+from finpod.trading.execution import build_tape
+from finpod.trading.simulate import Terms
 
 CLOSE = 1e-9
 CAPS = {"max_weight": 0.3, "max_turnover": 0.25}

@@ -12,13 +12,13 @@ import finpod
 from finpod import ensemble as module
 from finpod.ensemble import RECENT, Ensemble, load_ensemble, shares
 from finpod.errors import FinpodError
-from finpod.market.ledger import Costs
 from finpod.strategy import MarketView
 from finpod.tournament import leaderboard
 from finpod.tournament.evolution import Job
 from finpod.tournament.leaderboard import Leaderboard, correlation
 from finpod.tournament.pod import train_slice
 from finpod.tournament.setup import Plan
+from finpod.trading.ledger import Costs
 
 NAN = float("nan")
 

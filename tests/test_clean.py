@@ -12,7 +12,7 @@ from finpod.errors import DataError, InputError
 from finpod.market.calendar import NEW_YORK
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
-from finpod.market.tape import build_tape
+from finpod.trading.execution import build_tape
 
 
 def test_bars_land_in_their_row_and_column():

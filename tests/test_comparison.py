@@ -29,12 +29,12 @@ from finpod.comparison.runs import compare
 from finpod.errors import InputError
 from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.measures import drawdowns, metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
 from finpod.report.compare import COLOURS, render_comparison, write_comparison
 from finpod.significance import expected_best
 from finpod.strategy import EqualWeight
+from finpod.trading.ledger import Costs
 
 
 def run(seed=0, *, days=100, strategy=None, **changes):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from finpod import Costs, InputError, MarketData, load_market, simulate_market
-from finpod.envs.market import Account, MarketEnv, TradingConfig, account_state, target_weights
+from finpod.envs.market_env import Account, MarketEnv, TradingConfig, account_state, target_weights
 from finpod.errors import CheckpointError
-from finpod.market.tape import build_tape
-from finpod.simulation import simulate
+from finpod.trading.execution import build_tape
+from finpod.trading.simulate import simulate
 
 FREE = Costs(fee_bps=0)
 DAYS, NAMES = 90, 7

@@ -13,7 +13,7 @@ import pytest
 
 import finpod
 from finpod.evidence.skill import ANCHOR, ONE_SIDED, Code, evidence
-from finpod.market.ledger import Costs
+from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.slow
 

@@ -17,11 +17,12 @@ from numpy.testing import assert_array_equal
 
 import finpod
 from finpod.errors import CheckpointError, DataError, InputError
+from finpod.features import panel as features
+from finpod.features.panel import build_panel, compute, resolve
 from finpod.lookahead.audit import with_noise_after
-from finpod.market import extra_tables, features
+from finpod.market import extra_tables
 from finpod.market.extra import ExtraData
 from finpod.market.extra_tables import with_extra
-from finpod.market.features import build_panel, compute, resolve
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
 from finpod.tournament.pod import Slice, run_slice

@@ -11,9 +11,9 @@ import finpod.evidence.fan as fans
 from finpod.decisions import decisions_of
 from finpod.errors import InputError
 from finpod.evidence.fan import fan, habits_of, turned
-from finpod.market.tape import build_tape
-from finpod.simulation import Terms, Window, simulate
 from finpod.strategy import BuyAndHold, EqualWeight, Strategy, equal_parts
+from finpod.trading.execution import build_tape
+from finpod.trading.simulate import Terms, Window, simulate
 
 
 class Wandering(Strategy):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finpod.errors import CheckpointError, DataError, InputError
+from finpod.features.panel import FEATURES, SETS, Scaling, build_panel, compute, resolve
+from finpod.features.rolling import exponential_mean, forward_fill, rolling_max, rolling_mean, rolling_moments
 from finpod.market.data import MarketData
-from finpod.market.features import FEATURES, SETS, Scaling, build_panel, compute, resolve
-from finpod.market.rolling import exponential_mean, forward_fill, rolling_max, rolling_mean, rolling_moments
 from finpod.simulator import simulate_market
 
 DAYS, NAMES = 300, 6

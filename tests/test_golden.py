@@ -9,9 +9,9 @@ import pytest
 
 from finpod import backtest, load_market, metrics
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.result import BacktestResult
 from finpod.strategy import BUILT_IN
+from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.shared
 

@@ -12,11 +12,9 @@ from made_physics import actions, both, require_close, step_both
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.environment import make_locomotion
 from finpod.envs.locomotion.specs import FULL
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
+from finpod.features.panel import build_panel
 from finpod.locomotion import LocomotionTask
-from finpod.market.features import build_panel
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
@@ -26,6 +24,8 @@ from finpod.tasks import StockTask
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import judge, train_slice
 from finpod.tournament.setup import TournamentSetup
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.gpu
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from finpod.backtester import backtest
 from finpod.errors import DataError, InputError
+from finpod.features.panel import build_panel, compute
 from finpod.lookahead.audit import with_noise_after
 from finpod.market.data import MarketData
-from finpod.market.features import build_panel, compute
 from finpod.market.load import load_market
-from finpod.market.tape import build_tape
 from finpod.report import render
 from finpod.strategy import EqualWeight
+from finpod.trading.execution import build_tape
 from finpod.training import train
 
 BARS = 6

@@ -10,14 +10,14 @@ from made_agents import VALIDATION, tiny_train
 from made_markets import make_market, random_market
 
 import finpod
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
+from finpod.features.panel import build_panel, compute
 from finpod.lookahead.audit import audit, audit_features, with_noise_after
-from finpod.market.features import build_panel, compute
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
 from finpod.rl.ppo import PPOConfig
 from finpod.simulator import simulate_market
 from finpod.strategy import MarketView
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
 
 BUDGET = 120.0
 """Seconds of one CPU core that an agent may take to learn."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finpod.errors import InputError
-from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
+from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 FREE = Costs(fee_bps=0)
 DEEP = 0.02 / 1e8**0.5

@@ -15,11 +15,11 @@ from finpod.lookahead import examination
 from finpod.lookahead.audit import UNCHECKED, audit, audit_features, quick_audit, with_noise_after
 from finpod.lookahead.examination import AFTER, HISTORY
 from finpod.lookahead.playing import play, played
-from finpod.market.tape import build_tape
 from finpod.records import Audit
-from finpod.simulation import Terms, Window, simulate
 from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, EqualWeight, Momentum, Strategy, equal_parts, top_k
+from finpod.trading.execution import build_tape
+from finpod.trading.simulate import Terms, Window, simulate
 
 
 @pytest.fixture(scope="module")

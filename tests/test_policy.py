@@ -8,7 +8,7 @@ from made_markets import random_market
 
 from finpod.ensemble import Ensemble
 from finpod.envs.greedy import greedy_weights
-from finpod.envs.market import TradingConfig, target_weights
+from finpod.envs.market_env import TradingConfig, target_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec, RunningStats, entropy, log_prob
 
 NAMES, FEATURES = 6, 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finpod.envs.market import TradingConfig
+from finpod.envs.market_env import TradingConfig
 from finpod.market.data import MarketData
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.rl.ppo import PPOConfig

@@ -10,11 +10,11 @@ from made_bars import suspicions
 
 from finpod import backtest, load_market
 from finpod.cli import main
+from finpod.features.panel import compute
 from finpod.market.data import MarketData
-from finpod.market.features import compute
-from finpod.market.ledger import Costs
 from finpod.market.universe import missing_during, read_members
 from finpod.strategy import BUILT_IN, Strategy
+from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.shared
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from made_markets import make_market, random_market
 
-from finpod import relaxation
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
-from finpod.relaxation import relax
-from finpod.simulation import Terms, simulate
 from finpod.simulator import simulate_market
+from finpod.trading import relaxation
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
+from finpod.trading.relaxation import relax
+from finpod.trading.simulate import Terms, simulate
 
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 NAN = float("nan")

@@ -16,10 +16,10 @@ from finpod.comparison.comparison import headings
 from finpod.comparison.runs import compare
 from finpod.errors import InputError
 from finpod.files import new_folder
-from finpod.market.ledger import Costs
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
 from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
+from finpod.trading.ledger import Costs
 
 FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet", "SHA256SUMS"}
 

@@ -16,7 +16,6 @@ from made_tournaments import hash_of, lines, process, records_of, wait_until
 
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, FinpodError, InputError
-from finpod.market.ledger import Costs
 from finpod.storage import Store
 from finpod.tournament import lock as locking
 from finpod.tournament.evolution import Search
@@ -25,6 +24,7 @@ from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
 from finpod.tournament.run_folder import folder_of, is_unfinished, recorded_of, unfinished
 from finpod.tournament.setup import Plan, Stop
+from finpod.trading.ledger import Costs
 
 PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)
 ASYNC = replace(PLAN, mode="async")

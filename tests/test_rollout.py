@@ -3,13 +3,13 @@ import torch
 from made_agents import Counter, row_table
 from made_markets import make_market, random_market
 
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
-from finpod.market.ledger import Costs
-from finpod.market.tape import build_tape
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.policy import log_prob as density
 from finpod.rl.rollout import collect
+from finpod.trading.execution import build_tape
+from finpod.trading.ledger import Costs
 
 HOLD = 2
 

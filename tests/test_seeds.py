@@ -7,16 +7,16 @@ import torch
 import finpod
 from finpod import InputError, simulate_market
 from finpod.decisions import decisions_of
-from finpod.envs.market import MarketEnv, TradingConfig
-from finpod.envs.trading import DenseTradingEnv, TradingEnv
+from finpod.envs.gym import DenseTradingEnv, TradingEnv
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.evidence.fan import fan
-from finpod.market.tape import build_tape
 from finpod.resampling import resampled
 from finpod.seeds import require_seed, torch_seed
 from finpod.significance import intervals
-from finpod.simulation import Terms, Window, simulate
 from finpod.strategy import EqualWeight
 from finpod.tournament.setup import Plan
+from finpod.trading.execution import build_tape
+from finpod.trading.simulate import Terms, Window, simulate
 
 MARKET = simulate_market(names=4, days=400, seed=1)
 DAYS = ("2010-01-04", "2010-06-30"), ("2010-07-01", "2010-12-31")

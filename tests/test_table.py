@@ -11,8 +11,8 @@ from finpod.backtesting.sentences import warning_sentence
 from finpod.backtesting.text import ROWS, agents_line, describe_terms, format_result, headline, spread_line
 from finpod.evidence.warnings import warnings_of
 from finpod.figures import count, money, percent, ratio, times
-from finpod.market.ledger import Costs
 from finpod.records import Event
+from finpod.trading.ledger import Costs
 
 
 def row(text, label):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from finpod.market.ledger import Costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_agents import CONFIG, FEATURES, SMALL, VALIDATION, tiny_train
@@ -19,7 +20,6 @@ from finpod.backtesting.result_io import load_result
 from finpod.errors import CheckpointError, InputError, StrategyError
 from finpod.lookahead.audit import audit, with_noise_after
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.report.provenance import members, provenance
 from finpod.report.sections import timeline
 from finpod.significance import sharpe_error

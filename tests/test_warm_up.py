@@ -17,7 +17,7 @@ from test_ppo import bandit, experience, rollout_of, weights_of
 import finpod
 from finpod.cli import main
 from finpod.errors import InputError
-from finpod.market.features import FEATURES, SETS, build_panel
+from finpod.features.panel import FEATURES, SETS, build_panel
 from finpod.market.store import save_snapshot
 from finpod.report.provenance import provenance
 from finpod.report.training import render_training_report

@@ -21,9 +21,9 @@ from finpod.errors import InputError, did_you_mean, first_line
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
 from finpod.files import BACKTESTS, RESULT, new_folder, write_text
-from finpod.market.ledger import Costs
 from finpod.records import Audit, Event, ResultWarning, records
 from finpod.result import BacktestResult
+from finpod.trading.ledger import Costs
 
 FORMAT = 3
 SUMS = "SHA256SUMS"

@@ -15,10 +15,10 @@ from finpod.backtesting.sentences import (
 )
 from finpod.evidence.skill import evidence
 from finpod.figures import COMMON, Row, figure, percent, plain, plural, ratio, text_table
-from finpod.market.ledger import Costs
 from finpod.periods import yearly_note
 from finpod.records import Audit
 from finpod.result import BacktestResult
+from finpod.trading.ledger import Costs
 
 TURNOVER = "turnover: traded notional / equity at the fill, both sides"
 """What turnover means, printed beside it."""

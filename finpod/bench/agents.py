@@ -30,18 +30,18 @@ from finpod.envs.weights import target_weights
 from finpod.errors import InputError
 from finpod.evidence.skill import verdict_of
 from finpod.files import to_json, versions, write_text
-from finpod.market.anchors import ANCHORS
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.market.load import load_market
 from finpod.measures import Array, metrics, simple_returns
 from finpod.rl import LEARNERS
 from finpod.rl.policy import Policy
-from finpod.simulation import Terms, simulate_totals
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import TournamentSetup
+from finpod.trading.anchors import ANCHORS
+from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Terms, simulate_totals
 
 FOLDER = Path("backtests") / "agents"
 """Where rows are kept, relative to the current folder."""

@@ -58,10 +58,10 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     from finpod.backtester import backtest
     from finpod.batch import path_of
     from finpod.decisions import ReadyWeights
-    from finpod.market.ledger import Costs
-    from finpod.market.tape import build_tape
-    from finpod.simulation import Terms, Window
     from finpod.simulator import simulate_market
+    from finpod.trading.execution import build_tape
+    from finpod.trading.ledger import Costs
+    from finpod.trading.simulate import Terms, Window
 
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, tape=build_tape(market), first=0, last=DAYS)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from finpod.bench.command import Parser
-from finpod.market.ledger import Costs, orders_for, settle, value
 from finpod.measures import Array
 from finpod.simulator import (
     CALIBRATED,
@@ -29,6 +28,7 @@ from finpod.simulator import (
     returns_of,
     tilted,
 )
+from finpod.trading.ledger import Costs, orders_for, settle, value
 
 SIGNALS = (0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13)
 """Signals at which the curve of the ratio is measured."""

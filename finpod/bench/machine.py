@@ -16,8 +16,8 @@ from finpod.errors import InputError, first_line
 if TYPE_CHECKING:
     import torch
 
-    from finpod.envs.market import MarketEnv, TradingConfig
-    from finpod.market.features import Panel
+    from finpod.envs.market_env import MarketEnv, TradingConfig
+    from finpod.features.panel import Panel
 
 DAYS = 1000
 """Sessions of the simulated market."""
@@ -65,7 +65,7 @@ def run(
     """
     from finpod.bench import backtests
     from finpod.devices import pick_device
-    from finpod.envs.market import TradingConfig
+    from finpod.envs.market_env import TradingConfig
 
     if envs < 1 or names < 2 or not 0 < seconds < math.inf:
         raise InputError(
@@ -175,10 +175,10 @@ def _environment_lines(
     config: TradingConfig, names: int, seconds: float, device: torch.device, what: str | None
 ) -> dict[str, Any]:
     """Steps a second in and around the environment, of those lines that are asked for."""
-    from finpod.envs.market import MarketEnv
-    from finpod.market.features import build_panel
-    from finpod.market.tape import build_tape
+    from finpod.envs.market_env import MarketEnv
+    from finpod.features.panel import build_panel
     from finpod.simulator import simulate_market
+    from finpod.trading.execution import build_tape
 
     market, envs = simulate_market(names=names, days=DAYS), config.num_envs
     tape, panel = build_tape(market, device=device), build_panel(market, fit=(0, DAYS), device=device)
@@ -206,7 +206,7 @@ def _environment_lines(
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:
     """Seconds from a market to the scaled tensor of its default features, turbulence included."""
-    from finpod.market.features import build_panel
+    from finpod.features.panel import build_panel
     from finpod.simulator import simulate_market
 
     market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)

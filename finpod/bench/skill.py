@@ -31,17 +31,17 @@ from finpod.errors import InputError
 from finpod.evidence.skill import Code, verdict_of
 from finpod.files import to_json, versions, write_text
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
 from finpod.market.load import load_market
 from finpod.measures import Array, simple_returns
 from finpod.resampling import resampled
 from finpod.rl import LEARNERS
-from finpod.simulation import Window, simulate
 from finpod.simulator import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import TournamentSetup
+from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Window, simulate
 
 FOLDER = Path("backtests") / "skill"
 """Where rows are kept, relative to the current folder."""

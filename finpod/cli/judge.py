@@ -13,7 +13,7 @@ from finpod import runs
 from finpod.cli import console, options
 from finpod.errors import InputError
 from finpod.files import require_free_file
-from finpod.market.ledger import Costs
+from finpod.trading.ledger import Costs
 
 Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
 Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; the data's own if left out.")]

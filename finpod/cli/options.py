@@ -150,7 +150,7 @@ def check_dates(start: str | None, end: str | None) -> None:
 def check_account(cash: float, start: str | None, end: str | None, risk_free: float = 0.0, **caps: Any) -> None:
     """Raise InputError for cash, dates, a rate or caps with which no account can run."""
     from finpod.measures import check_rates
-    from finpod.simulation import Terms
+    from finpod.trading.simulate import Terms
 
     check_dates(start, end)
     check_rates(risk_free)

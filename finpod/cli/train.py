@@ -19,8 +19,8 @@ from finpod.environments import STOCKS, TASKS, require_task_name
 from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError
 from finpod.files import ENSEMBLE, TRAINED, require_free
-from finpod.market.ledger import Costs
 from finpod.runs import plain_word
+from finpod.trading.ledger import Costs
 
 if TYPE_CHECKING:
     from finpod.ensemble import Ensemble

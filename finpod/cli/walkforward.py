@@ -11,7 +11,7 @@ import typer
 
 from finpod import runs
 from finpod.cli import console, options
-from finpod.market.ledger import Costs
+from finpod.trading.ledger import Costs
 
 OF_TRAINING = ("learner", "agents", "rounds", "keep", "steps", "action", "anchor", "max_weight", "max_turnover", "seed",
                "seeds", "device")  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.envs.market import TradingConfig
+from finpod.envs.market_env import TradingConfig
 from finpod.envs.weights import target_weights
 
 

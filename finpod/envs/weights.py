@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from finpod.market.ledger import times
-from finpod.market.tape import Account
+from finpod.trading.execution import Account
+from finpod.trading.ledger import times
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:

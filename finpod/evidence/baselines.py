@@ -149,7 +149,7 @@ class TwelveOneMomentum(Strategy):
 class DollarVolume(Strategy):
     """Weights in proportion to the square root of dollar volume, anew every `WEEK` sessions, always all invested.
 
-    The mean of close * volume over 63 sessions, among the members with a bar (`finpod.market.anchors.dollar_volume`): the
+    The mean of close * volume over 63 sessions, among the members with a bar (`finpod.trading.anchors.dollar_volume`): the
     anchor of the same name as a strategy. For daily bars with volumes only.
     """
 
@@ -160,7 +160,7 @@ class DollarVolume(Strategy):
 
     def decide(self, view: MarketView) -> Decision:
         """The anchor's weights of the decision day."""
-        from finpod.market.anchors import anchor_of_view
+        from finpod.trading.anchors import anchor_of_view
 
         _require_daily(self.name, view)
         return anchor_of_view(view, self.name).numpy()

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.tape import Account
 from finpod.measures import Array, metrics
-from finpod.simulation import Path, Terms, Window, simulate
+from finpod.trading.execution import Account
+from finpod.trading.simulate import Path, Terms, Window, simulate
 
 FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
 """Commissions a side of the cost sweep, in basis points."""

@@ -23,8 +23,8 @@ from finpod.measures import Array, metrics
 from finpod.overfitting import overfitting
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
-from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import EqualWeight, FeatureTable, Strategy
+from finpod.trading.simulate import Path, Terms, Window, simulate
 
 AUDITED = 2
 """Days that every backtest has audited; `finpod audit` takes more."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.ledger import value
-from finpod.market.tape import Account
 from finpod.measures import Array
 from finpod.seeds import require_seed
-from finpod.simulation import Path, Terms, Window, simulate
+from finpod.trading.execution import Account
+from finpod.trading.ledger import value
+from finpod.trading.simulate import Path, Terms, Window, simulate
 
 COUNT = 200
 """Portfolios in a fan."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from finpod.errors import FinpodError, InputError
+from finpod.features.panel import name_of, resolve
 from finpod.lookahead.carrying import Copies
 from finpod.lookahead.examination import (
     CUT,
@@ -30,7 +31,6 @@ from finpod.lookahead.playing import MEMORY, Played, Replaying, play
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
 from finpod.market.data import DateLike, MarketData
-from finpod.market.features import name_of, resolve
 from finpod.measures import Array
 from finpod.records import Audit, Finding, Severity
 from finpod.strategy import FeatureLike, Strategy

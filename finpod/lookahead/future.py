@@ -10,13 +10,13 @@ import torch
 
 from finpod.errors import InputError
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs
-from finpod.market.tape import Account, build_tape
 from finpod.measures import Array
 from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
-from finpod.simulation import Terms, simulate
 from finpod.strategy import equal_parts
+from finpod.trading.execution import Account, build_tape
+from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Terms, simulate
 
 STILL, STILL_WITHOUT_VOLUME = 5, 20
 """Sessions without a move at the start of a name that look back-filled, where volumes confirm it and where there are none."""

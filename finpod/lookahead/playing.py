@@ -12,10 +12,10 @@ from finpod.decisions import decisions_of
 from finpod.errors import FinpodError
 from finpod.lookahead.examination import AskedView, Deciding, copy_of
 from finpod.market.data import MarketData
-from finpod.market.tape import Account, build_tape
 from finpod.measures import Array
-from finpod.simulation import Path, Terms, Window, simulate
 from finpod.strategy import FeatureTable, Strategy
+from finpod.trading.execution import Account, build_tape
+from finpod.trading.simulate import Path, Terms, Window, simulate
 
 MEMORY = 2
 """Decisions before one that are taken again with it, besides a first one."""

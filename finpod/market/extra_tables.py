@@ -36,7 +36,7 @@ FEATURES = {
     *("volume_shock_5", "macd", "boll_ub", "boll_lb", "rsi_30", "cci_30", "dx_30", "close_30_sma", "close_60_sma"),
     *("turbulence", "default", "published"),
 }
-"""Names of finpod's features and of their sets, which a column cannot have either (`finpod.market.features`)."""
+"""Names of finpod's features and of their sets, which a column cannot have either (`finpod.features.panel`)."""
 _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "period"}
 """What pandas calls columns of dates and times."""
 NAMED = 5

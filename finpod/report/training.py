@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from finpod.features.panel import MOST_UNDEFINED
 from finpod.figures import ratio
 from finpod.files import refuse_existing, write_text
-from finpod.market.features import MOST_UNDEFINED
 from finpod.periods import aside
 from finpod.report import clip
 from finpod.report.pages import Draft, Section

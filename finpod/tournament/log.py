@@ -15,7 +15,7 @@ from finpod.storage import Store
 NAME = "log.jsonl"
 
 
-class Journal:
+class TrialLog:
     """One record a line: a checksum of the rest, its number, and JSON. A number that is missing is a line that is missing."""
 
     def __init__(self, store: Store, say: Callable[[str], None] = lambda text: None) -> None:

@@ -16,12 +16,12 @@ from finpod.backtester import backtest
 from finpod.devices import pick_device
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
+from finpod.features.panel import name_of
 from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, parents_of, require_free, to_json, versions
 from finpod.market.data import DateLike, MarketData
-from finpod.market.features import name_of
-from finpod.market.ledger import Costs
 from finpod.result import BacktestResult
 from finpod.strategy import Strategy
+from finpod.trading.ledger import Costs
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
 from finpod.walkforward.strategy import (

@@ -23,8 +23,8 @@ import numpy as np
 
 from finpod.errors import InputError
 from finpod.market.data import HOLIDAYS, DateLike, MarketData
-from finpod.market.tape import build_tape
 from finpod.measures import Array
+from finpod.trading.execution import build_tape
 
 
 class Span(NamedTuple):

@@ -15,7 +15,7 @@ Work = Callable[[Any, Any], Any]
 """(context, piece) -> result; the context is the same for all pieces."""
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where and when a piece of work ran."""
 
     node: str
@@ -28,18 +28,18 @@ class Place(NamedTuple):
     """Unix time."""
 
 
-class Done(NamedTuple):
+class Completed(NamedTuple):
     """A piece of work that came to its end."""
 
     key: str
     """The piece."""
     result: Any
     """What the work returned."""
-    place: Place
+    place: Placement
     """Where it ran."""
 
 
-class Lost(NamedTuple):
+class Failed(NamedTuple):
     """A piece of work that did not."""
 
     key: str
@@ -52,7 +52,7 @@ class Lost(NamedTuple):
     """What the work raised."""
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """Runs pieces of work, each known by a key of its own."""
 
     name: str
@@ -64,7 +64,7 @@ class Engine(Protocol):
     def start(self, key: str, piece: Any) -> None:
         """Begin a piece, or queue it."""
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         """What has come to an end; waits up to `timeout` seconds for the first."""
 
     def describe(self) -> str:
@@ -74,14 +74,14 @@ class Engine(Protocol):
         """Give up what still runs and free everything."""
 
 
-def timed(work: Work, context: Any, piece: Any) -> tuple[Any, Place]:
+def timed(work: Work, context: Any, piece: Any) -> tuple[Any, Placement]:
     """Do a piece of work here and note where and when."""
     started = time.time()
     result = work(context, piece)
-    return result, Place(socket.gethostname(), os.getpid(), started, time.time())
+    return result, Placement(socket.gethostname(), os.getpid(), started, time.time())
 
 
-class InlineEngine:
+class InlineExecutor:
     """One piece at a time, in this process, when it is waited for."""
 
     name = "inline"
@@ -98,15 +98,15 @@ class InlineEngine:
         """Queue it."""
         self._queue.append((key, piece))
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         """Do the first piece in the queue."""
         if not self._queue:
             return []
         key, piece = self._queue.popleft()
         try:
-            return [Done(key, *timed(self._work, self._context, piece))]
+            return [Completed(key, *timed(self._work, self._context, piece))]
         except Exception as error:
-            return [Lost(key, with_kind(error), fatal=True, error=error)]
+            return [Failed(key, with_kind(error), fatal=True, error=error)]
 
     def describe(self) -> str:
         """This process."""

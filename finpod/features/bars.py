@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finpod.features.rolling import Moments, delay, forward_fill, rolling_moments
 from finpod.market.data import MarketData
-from finpod.market.rolling import Moments, delay, forward_fill, rolling_moments
 
 Kind = Literal["cross", "pooled"]
 

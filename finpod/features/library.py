@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from finpod.market.bars import Bars, Definition
-from finpod.market.rolling import DUST, Moments, delay, log, ratio, rolling_max, rolling_mean, rolling_moments
-from finpod.market.turbulence import turbulence
+from finpod.features.bars import Bars, Definition
+from finpod.features.rolling import DUST, Moments, delay, log, ratio, rolling_max, rolling_mean, rolling_moments
+from finpod.features.turbulence import turbulence
 
 
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:

@@ -28,10 +28,10 @@ from gymnasium.wrappers.vector import (
 import finpod
 from finpod import Costs, InputError, MarketData, make_env, simulate_market
 from finpod.devices import pick_device
-from finpod.envs.market import MarketEnv, TradingConfig
-from finpod.envs.trading import REACH, DenseTradingEnv, TradingEnv
-from finpod.market.features import build_panel
-from finpod.market.tape import build_tape
+from finpod.envs.gym import REACH, DenseTradingEnv, TradingEnv
+from finpod.envs.market_env import MarketEnv, TradingConfig
+from finpod.features.panel import build_panel
+from finpod.trading.execution import build_tape
 
 
 @pytest.fixture(autouse=True)
@@ -441,7 +441,7 @@ def test_what_make_env_refuses(market, task, settings, told):
 
 
 def test_the_market_environment_needs_no_gymnasium():
-    code = "import sys; sys.modules['gymnasium'] = None; import finpod.envs.market, finpod.tasks, finpod.devices"
+    code = "import sys; sys.modules['gymnasium'] = None; import finpod.envs.market_env, finpod.tasks, finpod.devices"
     subprocess.run([sys.executable, "-c", code], check=True)
     code = "import sys, finpod.devices; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

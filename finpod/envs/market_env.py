@@ -20,10 +20,10 @@ from torch import Tensor
 from finpod.envs.step import GradientStep, Observation, Step
 from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
-from finpod.market.anchors import EQUAL, anchor_weights, require_anchor
-from finpod.market.tape import Account, Tape
 from finpod.seeds import require_seed, torch_seed
-from finpod.simulation import Terms, phases
+from finpod.trading.anchors import EQUAL, anchor_weights, require_anchor
+from finpod.trading.execution import Account, Tape
+from finpod.trading.simulate import Terms, phases
 
 ACTIONS = ("tilt", "softmax", "shares")
 REWARDS = ("log", "value")
@@ -44,7 +44,7 @@ class TradingConfig(Terms):
     tilt: float = 1.0
     """k of w ~ a exp(k tanh z), a being the anchor; 1 holds about 60 effective names of 100 around equal weight."""
     anchor: str = EQUAL
-    """What a tilt is taken around, and agents have to beat: a name in `finpod.market.anchors.ANCHORS`, or `extra:COLUMN`."""
+    """What a tilt is taken around, and agents have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
     """Largest order of the 'shares' action in shares as traded, per name and step."""
     hold: int = 5

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, InputError
-from finpod.market.bars import Kind
+from finpod.features.bars import Kind
 
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
 """Observations lie within +- this many standard deviations."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from finpod.errors import InputError, did_you_mean
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData, column_of
-from finpod.market.tape import MONTH, Tape, over_rows
 from finpod.measures import Array
 from finpod.periods import dates_of
+from finpod.trading.execution import MONTH, Tape, over_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, DataError, InputError
-from finpod.market.bars import Bars, Definition, Kind
+from finpod.features.bars import Bars, Definition, Kind
+from finpod.features.library import SCALE_FREE
+from finpod.features.published import PUBLISHED
+from finpod.features.scaling import Scaling
 from finpod.market.data import MarketData
 from finpod.market.extra import column_of
-from finpod.market.published import PUBLISHED
-from finpod.market.scale_free import SCALE_FREE
-from finpod.market.scaling import Scaling
 from finpod.measures import Array
 
 __all__ = [

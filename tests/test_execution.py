@@ -7,8 +7,8 @@ from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
 from finpod.market.data import forward_fill
-from finpod.market.ledger import Costs
-from finpod.market.tape import MONTH, UNSEEN, Account, build_tape
+from finpod.trading.execution import MONTH, UNSEEN, Account, build_tape
+from finpod.trading.ledger import Costs
 
 
 def account(cash: float, *shares: float) -> Account:

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from finpod.market.bars import Bars
-from finpod.market.rolling import DUST, delay, rolling_mean
+from finpod.features.bars import Bars
+from finpod.features.rolling import DUST, delay, rolling_mean
 
 _CHUNK = 64
 """Days worked on at once; bounds the memory at _CHUNK * window * N floats."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from finpod.market.bars import Bars, Definition
-from finpod.market.rolling import (
+from finpod.features.bars import Bars, Definition
+from finpod.features.rolling import (
     DUST,
     delay,
     exponential_mean,
@@ -20,7 +20,7 @@ from finpod.market.rolling import (
     rolling_mean,
     rolling_moments,
 )
-from finpod.market.turbulence import turbulence
+from finpod.features.turbulence import turbulence
 
 
 def _change(table: Tensor) -> Tensor:

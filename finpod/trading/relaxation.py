@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.market.ledger import value
-from finpod.market.tape import Account, Tape
-from finpod.simulation import Path, Terms, opening, path_from, trade
+from finpod.trading.execution import Account, Tape
+from finpod.trading.ledger import value
+from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
 """Sessions times names that are settled at once: so few that they stay in the cache, and torch takes one thread."""

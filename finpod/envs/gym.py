@@ -13,16 +13,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from finpod.envs.market import MarketEnv, TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.envs.step import Observation
 from finpod.errors import InputError
-from finpod.market.anchors import anchor_weights
+from finpod.features.panel import Features, build_panel
+from finpod.features.scaling import CLIP, Scaling
 from finpod.market.data import DateLike, MarketData
-from finpod.market.features import Features, build_panel
-from finpod.market.scaling import CLIP, Scaling
-from finpod.market.tape import build_tape
 from finpod.measures import Array
 from finpod.seeds import require_seed
+from finpod.trading.anchors import anchor_weights
+from finpod.trading.execution import build_tape
 
 REACH = 3.0
 """Largest z of the tilt and softmax actions on arrays, whose space is [-1, 1]: tanh 3 = 0.995."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.caps import within_caps
+from finpod.features.rolling import delay, rolling_mean
 from finpod.market.data import MarketData, forward_fill
-from finpod.market.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
-from finpod.market.rolling import delay, rolling_mean
 from finpod.measures import Array
+from finpod.trading.caps import within_caps
+from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 Row = int | Tensor
 """A row for all accounts, or rows [E], one for each."""

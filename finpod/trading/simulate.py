@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from finpod.errors import InputError
-from finpod.market.anchors import EQUAL, anchor_weights
-from finpod.market.caps import require_caps
 from finpod.market.data import MarketData
-from finpod.market.ledger import Costs, Fill, orders_for, value
-from finpod.market.tape import Account, Row, Tape
 from finpod.measures import Array
+from finpod.trading.anchors import EQUAL, anchor_weights
+from finpod.trading.caps import require_caps
+from finpod.trading.execution import Account, Row, Tape
+from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
 """(step, row, account) -> target weights [..., N], NaN for an account that trades nothing, or None if none does."""

@@ -1,0 +1,1 @@
+"""Features: what agents and strategies observe of a market."""

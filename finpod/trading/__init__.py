@@ -1,0 +1,1 @@
+"""Trading: orders, fills, costs and the accounts they change."""
