@@ -24,7 +24,6 @@ from finpod.market.data import DateLike, MarketData
 from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
-from finpod.tournament.evolution import Search
 from finpod.tournament.provenance import Run, provenance
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
@@ -35,7 +34,7 @@ from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 
-__all__ = ["Plan", "Pods", "Search", "Stop", "TrainedRun", "train"]
+__all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 SPARSE = 0.25
 """Share of training rows without a value from which a feature is named."""
 EXACT_ENVS = 64

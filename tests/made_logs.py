@@ -14,13 +14,13 @@ from finpod.measures import metrics
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Space
 from finpod.storage import Store
-from finpod.tournament.evolution import Generator
+from finpod.tournament.evolution import Evolver
 from finpod.tournament.leaderboard import Leaderboard
-from finpod.tournament.log import NAME, Journal
+from finpod.tournament.log import NAME, TrialLog
 from finpod.tournament.pod import Slice, Trained
-from finpod.tournament.scheduler import Tournament, Watch
+from finpod.tournament.scheduler import Scheduler, Watch
 from finpod.tournament.setup import FORMAT, LACKING, Plan
-from finpod.workers.executor import Done, Lost, Place
+from finpod.workers.executor import Completed, Failed, Placement
 
 FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
 UPDATE = 100
@@ -51,7 +51,7 @@ class Invented:
     def start(self, key: str, piece: Slice) -> None:
         self.queue.append((key, piece))
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         key, piece = self.queue.pop(0)
         trial, attempt = int(key.split("/")[0]), int(key.split("/")[2])
         self.left -= 1
@@ -61,11 +61,11 @@ class Invented:
         started = self.free[pod]
         self.free[pod] = started + 10 + trial % 3
         if trial in self.failed:
-            return [Lost(key, f"ValueError: trial {trial} made up a failure", True, ValueError("made up"))]
+            return [Failed(key, f"ValueError: trial {trial} made up a failure", True, ValueError("made up"))]
         if trial in self.lost and not attempt:
-            return [Lost(key, "WorkerCrashedError: made up", False)]
-        place = Place(f"node{pod % 2}", 100 + pod, started, self.free[pod])
-        return [Done(key, self.trained(trial, piece), place)]
+            return [Failed(key, "WorkerCrashedError: made up", False)]
+        place = Placement(f"node{pod % 2}", 100 + pod, started, self.free[pod])
+        return [Completed(key, self.trained(trial, piece), place)]
 
     def trained(self, trial: int, piece: Slice) -> Trained:
         losses = {"policy_loss": -0.01 * trial, "value_loss": 1.0}
@@ -92,7 +92,7 @@ def play(
     **header: Any,
 ) -> Leaderboard:
     """One tournament, begun or gone on with, whose driver looks at the engine's clock, or at `now`."""
-    journal = Journal(store)
+    journal = TrialLog(store)
     told = {
         "format": FORMAT,
         "plan": plan.to_dict(),
@@ -111,9 +111,9 @@ def play(
     if not journal.count or header:
         journal.append("begin", header={**told, **header})
     space = Space(**{**LACKING["space"], "subsets": {"features": FEATURES}})
-    generator = Generator(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
+    generator = Evolver(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
     with patch("finpod.tournament.scheduler.time", SimpleNamespace(time=now or engine.now)):
-        return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
+        return Scheduler(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
 
 
 def write_run(

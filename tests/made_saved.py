@@ -10,7 +10,7 @@ from made_markets import make_market
 import finpod
 from finpod.market.data import MarketData
 from finpod.tournament.scheduler import Status
-from finpod.tournament.setup import Plan, Search
+from finpod.tournament.setup import EvolutionConfig, Plan
 
 SAVED = Path(__file__).parent / "golden" / "saved"
 VALIDATED = 101
@@ -31,7 +31,7 @@ def saved_market() -> MarketData:
 
 def write_saved(saved: Path) -> None:
     """Write an unfinished run, a trained ensemble and a result into a folder; done once, in a worktree of that commit."""
-    market, plan = saved_market(), Plan(checkpoint_steps=STEPS_AN_UPDATE, search=Search(structure=False))
+    market, plan = saved_market(), Plan(checkpoint_steps=STEPS_AN_UPDATE, search=EvolutionConfig(structure=False))
 
     def stop_inside_the_third_trial(status: Status) -> None:
         if len(status.board.log) == 2 and list(saved.glob("run.unfinished/*/checkpoints/*")):

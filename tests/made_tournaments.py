@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finpod.workers.executor import Done, Lost, Place
+from finpod.workers.executor import Completed, Failed, Placement
 
 HERE = Path(__file__).parent
 QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -103,14 +103,14 @@ class Made:
         self.pieces.append(piece)
         self.running.append((key, piece))
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         if not self.running:
             return []
         key, piece = self.running.pop(self.pick(len(self.running)))
         told = self.fate(key, piece)
-        if isinstance(told, Lost):
+        if isinstance(told, Failed):
             return [told]
-        return [Done(key, told or made_up(piece), Place("here", 1, 0.0, 1.0))]
+        return [Completed(key, told or made_up(piece), Placement("here", 1, 0.0, 1.0))]
 
     def describe(self) -> str:
         return f"{self.slots} made-up pods"
@@ -125,7 +125,7 @@ class Light:
     def __init__(self, inner: Any, seconds: float = 0.0) -> None:
         self.inner, self.name, self.seconds = inner, inner.name, seconds
         self.pieces: dict[str, Any] = {}
-        self.places: list[Place] = []
+        self.places: list[Placement] = []
         """Where pieces ran that came to their end."""
 
     def capacity(self) -> int:
@@ -135,10 +135,10 @@ class Light:
         self.pieces[key] = piece
         self.inner.start(key, Piece(piece.settings.seed, piece.until, self.seconds))
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
-        return [self._made(one) if isinstance(one, Done) else one for one in self.inner.wait(timeout)]
+    def wait(self, timeout: float) -> list[Completed | Failed]:
+        return [self._made(one) if isinstance(one, Completed) else one for one in self.inner.wait(timeout)]
 
-    def _made(self, done: Done) -> Done:
+    def _made(self, done: Completed) -> Completed:
         piece = self.pieces.pop(done.key)
         self.places.append(done.place)
         assert done.result == (piece.settings.seed, piece.until)
@@ -181,9 +181,9 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
     from made_agents import space_of
 
     from finpod.rl.ppo import PPOConfig
-    from finpod.tournament.evolution import Generator
+    from finpod.tournament.evolution import Evolver
     from finpod.tournament.run_folder import open_journal
-    from finpod.tournament.scheduler import Tournament
+    from finpod.tournament.scheduler import Scheduler
 
     def look(status: Any) -> None:
         if status.remark:
@@ -192,8 +192,8 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
             watch(status)
 
     journal = open_journal(store, header_of(plan), say)
-    generator = Generator(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
-    return Tournament(plan, generator, store, journal, engine, update=UPDATE, watch=look)
+    generator = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
+    return Scheduler(plan, generator, store, journal, engine, update=UPDATE, watch=look)
 
 
 def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda text: None, watch: Any = None) -> Any:

@@ -16,11 +16,11 @@ from finpod.rl.ppo import PPOConfig
 from finpod.storage import Store
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Slice, Trained
-from finpod.workers.executor import Done, InlineEngine, Lost, Place
+from finpod.workers.executor import Completed, Failed, InlineExecutor, Placement
 
 
 def ran(started, ended):
-    return Place("here", 1, started, ended)
+    return Placement("here", 1, started, ended)
 
 
 def piece(seed=1, until=64):
@@ -111,7 +111,7 @@ def test_slices_go_out_as_naps_and_come_back_as_agents():
     for key in "abc":
         engine.start(key, piece(until=96))
     assert inner.given == dict.fromkeys("abc", Nap(2.0))
-    inner.ends = [Done("a", False, ran(5, 7)), Lost("b", "gone", fatal=False)]
+    inner.ends = [Completed("a", False, ran(5, 7)), Failed("b", "gone", fatal=False)]
     done, lost = engine.wait(0.0)
     assert (lost, engine.places, engine.torch) == (inner.ends[1], [ran(5, 7)], False)
     trained = done.result
@@ -119,7 +119,7 @@ def test_slices_go_out_as_naps_and_come_back_as_agents():
     assert (trained.steps, len(trained.checkpoint), len(trained.returns)) == (96, pods.AGENT, pods.RETURNS)
     assert trained.metrics["total_return"] == pytest.approx(np.prod(1 + trained.returns) - 1)
     assert trained.metrics["days"] == pods.RETURNS
-    inner.ends = [Done("c", True, ran(5, 8))]
+    inner.ends = [Completed("c", True, ran(5, 8))]
     engine.wait(0.0)
     assert engine.torch, "a worker with torch is told"
     engine.close()
@@ -184,9 +184,9 @@ def test_the_lines_of_ray_against_this_process(small, monkeypatch):
 
     def here(work, shared, **asked):
         opened.append(asked)
-        return InlineEngine(work, asked["restore"](shared))
+        return InlineExecutor(work, asked["restore"](shared))
 
-    monkeypatch.setattr("finpod.workers.ray_executor.RayEngine", here)
+    monkeypatch.setattr("finpod.workers.ray_executor.RayExecutor", here)
     lines = tournaments.overhead_lines(1e-9)
     assert set(finite(lines)) == {
         "tournament first pod on Ray seconds",
@@ -200,7 +200,7 @@ def test_the_lines_of_ray_against_this_process(small, monkeypatch):
 
 
 def test_a_slice_tells_its_own_time(small):
-    engine = Noted(InlineEngine(tournaments.slice_with_cpu, tournaments._setup()))
+    engine = Noted(InlineExecutor(tournaments.slice_with_cpu, tournaments._setup()))
     took = tournaments._one_agent(engine, 128, 1)
     place = engine.places[0]
     assert took.whole == pytest.approx(took.beside + (place.ended - place.started))
@@ -213,7 +213,7 @@ def test_an_agent_that_fails_is_no_measurement(small):
         raise ValueError("no luck")
 
     with pytest.raises(InputError, match="failed: ValueError: no luck"):
-        tournaments._one_agent(Noted(InlineEngine(fail, None)), 128, 1)
+        tournaments._one_agent(Noted(InlineExecutor(fail, None)), 128, 1)
 
 
 @pytest.mark.filterwarnings("ignore")  # ray's own, about its settings and its open files

@@ -33,7 +33,7 @@ from made_tournaments import (
 
 from finpod.storage import Store
 from finpod.tournament.replay import verify_log
-from finpod.workers.ray_executor import RayEngine
+from finpod.workers.ray_executor import RayExecutor
 
 HEALTH = {
     "health_check_initial_delay_ms": 1000,
@@ -159,7 +159,7 @@ def nodes():
 @contextmanager
 def engine_on(nodes, seconds, **changes):
     """Naps on that cluster."""
-    engine = RayEngine(nap, None, address=nodes.cluster.address, **changes)
+    engine = RayExecutor(nap, None, address=nodes.cluster.address, **changes)
     engine._ray._private.worker._worker_logs_enabled = False
     try:
         yield Light(engine, seconds)
@@ -337,9 +337,9 @@ import sys
 from pathlib import Path
 from made_tournaments import UPDATE, Light, nap, plan_of, play
 from finpod.storage import Store
-from finpod.workers.ray_executor import RayEngine
+from finpod.workers.ray_executor import RayExecutor
 
-engine = Light(RayEngine(nap, None, pods=2), float(sys.argv[2]))
+engine = Light(RayExecutor(nap, None, pods=2), float(sys.argv[2]))
 plan = plan_of(mode=sys.argv[3], checkpoint_steps=UPDATE, retries=99)
 play(Store(Path(sys.argv[1])), plan, engine, watch=lambda status: print(len(status.board.log), flush=True))
 engine.close()

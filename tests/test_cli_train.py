@@ -23,7 +23,7 @@ from finpod.errors import InputError
 from finpod.files import to_json_line
 from finpod.market.store import save_snapshot
 from finpod.storage import Store
-from finpod.tournament.evolution import Search
+from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Stop
@@ -144,7 +144,7 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
     assert told(run(LINE, SIZE, more)) == "error: enough"
     plan = asked["plan"]
     assert (plan.mode, plan.choice, plan.alike, plan.checkpoint_steps) == ("async", "recent", 0.5, 99)
-    assert plan.search == Search(fresh=0.4)
+    assert plan.search == EvolutionConfig(fresh=0.4)
     assert plan.stop == Stop(trials=40, steps=5000, seconds=90.0, score=0.7, patience=6)
     assert (plan.agents, plan.rounds, plan.keep, plan.steps, plan.seed) == (3, 2, 2, 32768, 0)
     assert asked["pods"] == Pods(ray=True, count=3, cpus=0.5, timeout=60.0)
@@ -280,14 +280,14 @@ def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work, run):
 def test_a_cluster_that_ends_the_command_interrupts_it(work, run, leave, whole, monkeypatch):
     from finpod.tournament import scheduler
 
-    look = scheduler.Tournament._look
+    look = scheduler.Scheduler._look
 
     def ended(self):
         look(self)
         if len(self.board.log) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(scheduler.Tournament, "_look", ended)
+    monkeypatch.setattr(scheduler.Scheduler, "_look", ended)
     stopped = run(LINE, SIZE)
     assert (stopped.code, stopped.err.splitlines()[-1]) == (130, "error: interrupted")
     monkeypatch.undo()
@@ -323,13 +323,13 @@ import sys
 import finpod
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.setup import Plan
-from finpod.tournament.evolution import Search
+from finpod.tournament.evolution import EvolutionConfig
 
 market = finpod.load_market("data/sim") if sys.argv[1] == "file" else finpod.simulate_market(
     names=4, days=300, signal=0.1, seed=1)
 finpod.train(market=market, train=("2010-02-01", "2010-06-30"), validation=("2010-07-01", "2010-09-30"),
              out="strategies/python", agents=3, rounds=2, keep=2, steps=8192, features=["return_5"], device="cpu", hold=2,
-             config=PPOConfig(gamma=0.9), plan=Plan(checkpoint_steps=2048, retries=1, search=Search(fresh=0.5)),
+             config=PPOConfig(gamma=0.9), plan=Plan(checkpoint_steps=2048, retries=1, search=EvolutionConfig(fresh=0.5)),
              costs=finpod.Costs(fee_bps=5.0, per_share=0.01), tilt=2.0, num_envs=64)
 """
 """A run with settings that the command line has no option for."""

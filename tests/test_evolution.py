@@ -16,21 +16,21 @@ from finpod.tasks import COST_FACTOR, HIDDEN
 from finpod.tournament.evolution import (
     FEWEST,
     Drawn,
-    Generator,
+    EvolutionConfig,
+    Evolver,
     Job,
-    Search,
     fresh,
     varied,
 )
 from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
-from finpod.workers.executor import Lost
+from finpod.workers.executor import Failed
 
 NAN = float("nan")
 SPACE = space_of(FEATURES)
 
 
 def generator(fresh=0.25, structure=True, seed=3):
-    return Generator(seed=seed, config=PPOConfig(), space=SPACE, search=Search(fresh=fresh, structure=structure))
+    return Evolver(seed=seed, config=PPOConfig(), space=SPACE, search=EvolutionConfig(fresh=fresh, structure=structure))
 
 
 def entry_of(job, score, *, lost=False):
@@ -72,7 +72,7 @@ def test_the_first_agent_is_as_asked_for_and_the_others_are_varied_or_fresh():
 
 
 def test_fresh_agents_draw_every_setting_within_its_bounds():
-    drawn = [fresh(CONFIG, SPACE, Search(), str(i), i, np.random.default_rng(i)) for i in range(400)]
+    drawn = [fresh(CONFIG, SPACE, EvolutionConfig(), str(i), i, np.random.default_rng(i)) for i in range(400)]
     for name, (low, high) in BOUNDS.items():
         values = np.array([getattr(one.config, name) for one in drawn])
         assert low <= values.min() < values.max() <= high
@@ -94,13 +94,15 @@ def test_fresh_agents_draw_every_setting_within_its_bounds():
 
 def test_with_few_features_all_of_them_are_observed():
     drawn = fresh(
-        CONFIG, replace(SPACE, subsets={"features": FEATURES[:2]}), Search(), "a", 1, np.random.default_rng(0)
+        CONFIG, replace(SPACE, subsets={"features": FEATURES[:2]}), EvolutionConfig(), "a", 1, np.random.default_rng(0)
     )
     assert drawn.task["features"] == FEATURES[:2]
 
 
 def test_without_structure_fresh_agents_keep_features_reward_and_width():
-    drawn = [fresh(CONFIG, SPACE, Search(structure=False), str(i), i, np.random.default_rng(i)) for i in range(20)]
+    drawn = [
+        fresh(CONFIG, SPACE, EvolutionConfig(structure=False), str(i), i, np.random.default_rng(i)) for i in range(20)
+    ]
     assert {(one.task["features"], one.task["reward"], one.task["hidden"]) for one in drawn} == {(None, None, 32)}
     assert len({one.config.learning_rate for one in drawn}) == len({one.task["cost_factor"] for one in drawn}) == 20
 
@@ -185,7 +187,7 @@ def test_a_job_travels_as_plain_values():
 @pytest.mark.parametrize("share", [-0.1, 1.1, NAN])
 def test_a_share_that_cannot_be_is_refused(share):
     with pytest.raises(InputError, match="from 0 to 1"):
-        Search(fresh=share)
+        EvolutionConfig(fresh=share)
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -305,7 +307,7 @@ def test_a_slow_pod_holds_nobody_up_without_rounds(tmp_path):
 
 def test_a_lost_agent_is_on_the_board_last_and_its_place_goes_to_another(tmp_path):
     def fate(key, piece):
-        return Lost(key, "it fails", True, ValueError("it fails")) if key.startswith("1/") else made_up(piece)
+        return Failed(key, "it fails", True, ValueError("it fails")) if key.startswith("1/") else made_up(piece)
 
     board = play(Store(tmp_path), plan_of(), Made(2, fate=fate))
     assert board.ranked()[-1].trial == 1

@@ -19,8 +19,8 @@ from made_tournaments import QUIET, hash_of, lines, process, records_of, wait_un
 from finpod.errors import CheckpointError, EngineError, InputError
 from finpod.tournament.replay import verify_log
 from finpod.workers import ray_executor
-from finpod.workers.executor import Done, InlineEngine, Lost, with_kind
-from finpod.workers.ray_executor import RayEngine, check_pods
+from finpod.workers.executor import Completed, Failed, InlineExecutor, with_kind
+from finpod.workers.ray_executor import RayExecutor, check_pods
 
 SLOTS = 4
 
@@ -53,7 +53,7 @@ def engine(ray, monkeypatch):
     made = []
 
     def make(work, context=None, **changes):
-        made.append(RayEngine(work, context, **{"timeout": 60.0, **changes}))
+        made.append(RayExecutor(work, context, **{"timeout": 60.0, **changes}))
         return made[-1]
 
     yield make
@@ -123,7 +123,7 @@ def restored(shared):
 
 
 def test_here_one_piece_runs_at_a_time_when_it_is_waited_for():
-    engine = InlineEngine(echo, "context")
+    engine = InlineExecutor(echo, "context")
     assert engine.capacity() == 1
     engine.start("a", 1)
     engine.start("b", 2)
@@ -139,7 +139,7 @@ def test_here_one_piece_runs_at_a_time_when_it_is_waited_for():
 
 
 def test_here_what_fails_is_lost_for_good_and_the_next_piece_runs():
-    engine = InlineEngine(tries, None)
+    engine = InlineExecutor(tries, None)
     engine.start("a", "division")
     engine.start("b", "b")
     (lost,) = engine.wait(0)
@@ -174,7 +174,7 @@ def test_pods_that_cannot_be_are_refused_before_ray_is_started(changes, told):
         check_pods(**{"pods": 1, "cpus": 1.0, "gpus": 0.0, **changes})
     assert told in str(raised.value)
     with pytest.raises(InputError):
-        RayEngine(echo, None, **changes)
+        RayExecutor(echo, None, **changes)
     check_pods("auto", 0.25, 0.25)
     check_pods(3, 2.0, 2.0, 60.0)
 
@@ -182,7 +182,7 @@ def test_pods_that_cannot_be_are_refused_before_ray_is_started(changes, told):
 def test_without_ray_one_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match="Ray is not installed here; pip install ray, or train without it") as raised:
-        RayEngine(echo, None)
+        RayExecutor(echo, None)
     assert "\n" not in str(raised.value)
 
 
@@ -234,7 +234,7 @@ def test_an_error_that_cannot_travel_is_told_all_the_same(engine):
     pods = engine(tries)
     pods.start("a", "thread")
     lost = drain(pods, 1)["a"]
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, Failed)
     assert lost.fatal
     assert "\n" not in lost.reason
 
@@ -246,7 +246,7 @@ def test_d05_a_process_that_dies_loses_its_piece_alone(engine):
     ended = drain(pods, 3)
     assert ended["fine"].result == 0.5
     for key in ("exit", "kill"):
-        assert isinstance(ended[key], Lost)
+        assert isinstance(ended[key], Failed)
         assert not ended[key].fatal
         assert ended[key].reason.startswith("WorkerCrashedError: ")
     pods.start("again", "again")
@@ -259,7 +259,7 @@ def test_a_piece_that_never_returns_is_given_up(engine):
     pods.start("fine", 0.1)
     ended = drain(pods, 2)
     assert ended["fine"].result == 0.1
-    assert ended["sleeps"] == Lost("sleeps", "no result after 1 s", False)
+    assert ended["sleeps"] == Failed("sleeps", "no result after 1 s", False)
 
 
 def test_a_process_that_is_stopped_is_given_up_and_its_place_is_free_again(engine, monkeypatch):
@@ -271,7 +271,7 @@ def test_a_process_that_is_stopped_is_given_up_and_its_place_is_free_again(engin
     pods.start("stops", "stop")
     pods.start("waits", "fine")
     (first,) = wait_until(lambda: pods.wait(0.2))
-    assert first == Lost("stops", "no answer after 2 s", False)
+    assert first == Failed("stops", "no answer after 2 s", False)
     monkeypatch.setattr(ray_executor, "GRACE", 60.0)  # a new process begins
     assert drain(pods, 1)["waits"].result == "fine"
 
@@ -284,7 +284,7 @@ def test_pieces_that_wait_for_room_are_not_late(engine, monkeypatch):
     for i in range(9):
         pods.start(str(i), 0.3)  # together more than twice the time of one
     ended = drain(pods, 9)
-    assert all(isinstance(one, Done) for one in ended.values())
+    assert all(isinstance(one, Completed) for one in ended.values())
 
 
 def test_capacity_follows_the_room_and_a_few_wait_for_it(engine, monkeypatch):
@@ -326,7 +326,7 @@ def ended(monkeypatch):
     def make(*processes, alone=True, nodes=list):
         node = SimpleNamespace(dead_processes=lambda: [(name, None) for name in processes])
         worker = SimpleNamespace(_global_node=node)
-        engine = object.__new__(RayEngine)
+        engine = object.__new__(RayExecutor)
         engine._ray = SimpleNamespace(
             _private=SimpleNamespace(worker=worker), exceptions=exceptions, nodes=nodes, wait=None, is_initialized=bool
         )
@@ -527,12 +527,12 @@ import json, os, sys, time
 from pathlib import Path
 import psutil
 from finpod.errors import InputError
-from finpod.workers.ray_executor import RayEngine
+from finpod.workers.ray_executor import RayExecutor
 from made_tournaments import Piece, noted, wait_until
 
 folder, me = Path(sys.argv[1]), psutil.Process()
 try:
-    engine = RayEngine(noted, str(folder), **json.loads(sys.argv[2]))
+    engine = RayExecutor(noted, str(folder), **json.loads(sys.argv[2]))
 except InputError as error:
     print(json.dumps({"error": str(error), "left": [one.name() for one in me.children(recursive=True)]}))
     sys.exit()
@@ -582,10 +582,10 @@ def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp
 PINNED = """
 import json, os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from finpod.workers.ray_executor import RayEngine
+from finpod.workers.ray_executor import RayExecutor
 from made_tournaments import Piece, nap
 
-engine = RayEngine(nap, None, timeout=60)
+engine = RayExecutor(nap, None, timeout=60)
 engine.start("a", Piece(1, 2, 0.5))
 engine.start("b", Piece(2, 2, 0.5))
 ended = []

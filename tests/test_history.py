@@ -18,7 +18,7 @@ from finpod.overfitting import overfitting
 from finpod.significance import expected_best
 from finpod.storage import Store
 from finpod.tournament.history import Trial, read_history
-from finpod.tournament.log import Journal
+from finpod.tournament.log import TrialLog
 from finpod.tournament.ranking import differing, lineage, luck, ranked, sentences
 from finpod.tournament.setup import Plan
 
@@ -80,10 +80,10 @@ def test_lost_and_failed_trials_say_why(history):
 
 
 def test_a_log_that_does_not_say_when_a_pod_was_lost_is_read(tmp_path):
-    journal = Journal(Store(tmp_path / "old.unfinished" / "seed-0"))
+    journal = TrialLog(Store(tmp_path / "old.unfinished" / "seed-0"))
     with pytest.raises(KeyboardInterrupt):
         write_run(tmp_path / "new", finished=False, die_after=3)
-    for record in Journal(Store(tmp_path / "new.unfinished" / "seed-0")).records:
+    for record in TrialLog(Store(tmp_path / "new.unfinished" / "seed-0")).records:
         journal.append(record.pop("kind"), **{name: value for name, value in record.items() if name != "n"})
     journal.append("lost", trial=3, reason="gone", attempt=1)
     (loss,) = read_history(tmp_path / "old").trials[3].lost
@@ -206,7 +206,7 @@ def test_a_damaged_log_is_named(tmp_path, spoil, said):
 
 @pytest.mark.parametrize("records", [[("draw", {"jobs": [{}]})], [("begin", {"header": {"format": "other 9"}})]])
 def test_a_foreign_log_is_named(tmp_path, records):
-    journal = Journal(Store(tmp_path / "odd.unfinished" / "seed-0"))
+    journal = TrialLog(Store(tmp_path / "odd.unfinished" / "seed-0"))
     for kind, values in records:
         journal.append(kind, **values)
     with pytest.raises(CheckpointError, match=r"seed-0/log.jsonl is not a log of this version of finpod"):

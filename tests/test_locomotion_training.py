@@ -15,7 +15,7 @@ from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
-from finpod.tournament.evolution import Search, fresh, vary
+from finpod.tournament.evolution import EvolutionConfig, fresh, vary
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import train_slice
@@ -107,7 +107,7 @@ def test_settings_of_a_task_suit_it():
 def test_a_search_stays_within_the_bounds_of_the_task():
     task = LocomotionTask(name="hopper")
     space, random = task.space(), np.random.default_rng(0)
-    drawn = [fresh(PPOConfig(), space, Search(), "a", 1, random).config for _ in range(50)]
+    drawn = [fresh(PPOConfig(), space, EvolutionConfig(), "a", 1, random).config for _ in range(50)]
     assert min(config.gamma for config in drawn) >= BOUNDS["gamma"][0]
     assert max(config.learning_rate for config in drawn) <= BOUNDS["learning_rate"][1]
     config = PPOConfig(**task.defaults("ppo"))

@@ -9,10 +9,10 @@ from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, reco
 
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.storage import Store
-from finpod.tournament.log import NAME, Journal, parse_log
+from finpod.tournament.log import NAME, TrialLog, parse_log
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import Stop
-from finpod.workers.executor import Lost
+from finpod.workers.executor import Failed
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -22,7 +22,7 @@ def store(request, tmp_path):
 
 
 def written(store, count=4):
-    journal = Journal(store)
+    journal = TrialLog(store)
     for i in range(count):
         journal.append("note", value=i, text="ä\n" * i, none=float("nan"))
     return store.read(NAME)
@@ -55,7 +55,7 @@ def log(tmp_path):
     def fate(key, piece):
         if key.startswith("4/") and not lost:
             lost.append(key)
-            return Lost(key, "its node died", False)
+            return Failed(key, "its node died", False)
         return None
 
     kept = Store(tmp_path / "log")
@@ -75,20 +75,20 @@ def refusal(store):
 def test_what_was_appended_is_read_back_in_order(store):
     content = written(store)
     assert content.count(b"\n") == 4
-    records = Journal(store).records
+    records = TrialLog(store).records
     assert [(record["n"], record["kind"], record["value"]) for record in records] == [(i, "note", i) for i in range(4)]
     assert [record["text"] for record in records] == ["ä\n" * i for i in range(4)]
     assert records[0]["none"] is None
-    assert Journal(store).of("other") == []
-    again = Journal(store)
+    assert TrialLog(store).of("other") == []
+    again = TrialLog(store)
     again.append("note", value=4)
-    assert [record["n"] for record in Journal(store).records] == [0, 1, 2, 3, 4]
+    assert [record["n"] for record in TrialLog(store).records] == [0, 1, 2, 3, 4]
 
 
 def test_a_log_that_is_not_there_is_empty(store):
-    assert Journal(store).records == []
+    assert TrialLog(store).records == []
     store.write(NAME, b"")
-    assert Journal(store).count == 0
+    assert TrialLog(store).count == 0
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30])
@@ -96,11 +96,11 @@ def test_a_last_line_that_a_crash_cut_short_is_dropped_with_a_remark(tmp_path, c
     store, said = Store(tmp_path), []
     content = written(store)
     damage(store, content[:-cut])
-    journal = Journal(store, said.append)
+    journal = TrialLog(store, said.append)
     assert [record["value"] for record in journal.records] == [0, 1, 2]
     assert said == [f"the last line of {tmp_path}/{NAME} was cut short by a crash and is dropped"]
     journal.append("note", value="new")
-    assert [record["value"] for record in Journal(store, said.append).records] == [0, 1, 2, "new"]
+    assert [record["value"] for record in TrialLog(store, said.append).records] == [0, 1, 2, "new"]
     assert len(said) == 1
 
 
@@ -108,11 +108,11 @@ def test_a_damaged_last_part_at_a_url_is_dropped(tmp_path):
     store, said = Store(f"memory://{tmp_path.name}"), []
     written(store)
     store.write(f"{NAME}.parts/000000003", b"half a li")
-    assert len(Journal(store, said.append).records) == 3
+    assert len(TrialLog(store, said.append).records) == 3
     assert len(said) == 1
-    again = Journal(Store(f"memory://{tmp_path.name}"), said.append)
+    again = TrialLog(Store(f"memory://{tmp_path.name}"), said.append)
     again.append("note", value="new")
-    assert [record["value"] for record in Journal(store).records] == [0, 1, 2, "new"]
+    assert [record["value"] for record in TrialLog(store).records] == [0, 1, 2, "new"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt
     damage(store, b"".join(hurt(content.splitlines(keepends=True))))
     before = store.read(NAME)
     with pytest.raises(CheckpointError, match=f"line 2 of .*{NAME} is damaged, and there are lines after it"):
-        Journal(store)
+        TrialLog(store)
     assert store.read(NAME) == before
 
 
@@ -148,14 +148,14 @@ def test_a_full_disk_is_told_and_leaves_no_half_line(tmp_path, monkeypatch):
     content = written(store)
     monkeypatch.setattr("os.fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(InputError, match="No space left on device; free some space and resume"):
-        Journal(store).append("note", value=4)
+        TrialLog(store).append("note", value=4)
     monkeypatch.undo()
     assert store.read(NAME) == content
-    assert Journal(store).count == 4
+    assert TrialLog(store).count == 4
 
 
 def test_the_whole_of_a_tournament_follows_from_its_log(log):
-    from finpod.tournament.scheduler import Tournament
+    from finpod.tournament.scheduler import Scheduler
 
     board = verify_log(f"{log.where}/{NAME}")
     kinds = {record["kind"] for record in records_of(log)}
@@ -164,7 +164,7 @@ def test_the_whole_of_a_tournament_follows_from_its_log(log):
     check_log(log, board)
     with pytest.raises(FinpodError, match="holds no agents"):
         _ = board.log[0].checkpoint
-    assert Tournament
+    assert Scheduler
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -272,7 +272,7 @@ def test_a_round_that_begins_too_early_is_named(tmp_path):
 
 def test_d05_failed_trials_replay_as_such(tmp_path):
     def fate(key, piece):
-        return Lost(key, "it fails", True, ValueError("it fails")) if key[0] in "25" else None
+        return Failed(key, "it fails", True, ValueError("it fails")) if key[0] in "25" else None
 
     store = Store(tmp_path)
     board = play(store, plan_of(mode="async"), Made(2, fate=fate))

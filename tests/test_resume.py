@@ -18,7 +18,7 @@ from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.storage import Store
 from finpod.tournament import lock as locking
-from finpod.tournament.evolution import Search
+from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.history import read_history
 from finpod.tournament.lock import lock
 from finpod.tournament.replay import verify_log
@@ -213,7 +213,7 @@ def changed(market, out, **changes):
         ({"steps": 6 * STEPS_AN_UPDATE}, "plan.steps was 128 and is 192"),
         ({"rounds": 3}, "plan.rounds was 2 and is 3"),
         ({"plan": replace(PLAN, mode="async")}, "plan.mode was 'rounds' and is 'async'"),
-        ({"plan": replace(PLAN, search=Search(fresh=0.5))}, "plan.search.fresh was 0.25 and is 0.5"),
+        ({"plan": replace(PLAN, search=EvolutionConfig(fresh=0.5))}, "plan.search.fresh was 0.25 and is 0.5"),
         ({"config": replace(CONFIG, gamma=0.8)}, "config.gamma was 0.9 and is 0.8"),
     ],
 )
@@ -287,7 +287,7 @@ def test_another_seed_is_no_way_to_go_on(market, out):
 
 
 def test_a_fork_goes_on_under_other_settings_and_leaves_its_source_alone(market, out, tmp_path, half):
-    plan = replace(PLAN, search=Search(fresh=1))
+    plan = replace(PLAN, search=EvolutionConfig(fresh=1))
     fork = run(market, tmp_path / "fork", plan, agents=4, rounds=3, steps=6 * STEPS_AN_UPDATE, fork=out)
     assert fork.trials == TRIALS + 4  # a third round, of four agents
     begun = [

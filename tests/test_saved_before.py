@@ -15,7 +15,7 @@ import finpod
 from finpod.cli import app
 from finpod.errors import CheckpointError, InputError
 from finpod.tournament.replay import verify_log
-from finpod.tournament.setup import Plan, Search
+from finpod.tournament.setup import EvolutionConfig, Plan
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_trained_folder_loads_and_decides():
 
 
 def test_an_unfinished_run_whose_agents_were_ranked_by_another_figure_is_refused_by_name(saved):
-    plan = Plan(checkpoint_steps=STEPS_AN_UPDATE, search=Search(structure=False))
+    plan = Plan(checkpoint_steps=STEPS_AN_UPDATE, search=EvolutionConfig(structure=False))
     with pytest.raises(InputError, match="measure was 'sharpe' and is 'ratio_less_error'"):
         tiny_train(saved_market(), saved / "run", seed=7, plan=plan, resume=True)
     assert (saved / "run.unfinished").exists()

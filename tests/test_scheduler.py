@@ -24,10 +24,10 @@ from finpod.errors import CheckpointError, DataError, FinpodError, InputError
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
 from finpod.tournament import leaderboard, scheduler
-from finpod.tournament.evolution import Search
-from finpod.tournament.log import Journal
+from finpod.tournament.evolution import EvolutionConfig
+from finpod.tournament.log import TrialLog
 from finpod.tournament.setup import Plan, Stop
-from finpod.workers.executor import Lost
+from finpod.workers.executor import Failed
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -95,7 +95,7 @@ def test_rounds_end_with_the_last_and_an_asynchronous_tournament_where_it_is_tol
 @pytest.mark.parametrize("slots", [1, 3, 9])
 def test_it_stops_after_so_many_steps_at_the_same_trial_wherever_the_pods_run(store, mode, slots):
     limit = 13 * UPDATE  # trials of two updates each in the first round
-    board = play(store, plan_of(mode=mode, search=Search(fresh=0), stop=Stop(steps=limit)), shuffled(slots))
+    board = play(store, plan_of(mode=mode, search=EvolutionConfig(fresh=0), stop=Stop(steps=limit)), shuffled(slots))
     assert trials(board) == list(range(7))
     assert ended(store) == f"{limit:,} environment steps"
 
@@ -194,7 +194,7 @@ def test_a_wider_rule_goes_on_to_the_board_that_was_never_stopped(tmp_path, mode
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_a_trial_goes_from_checkpoint_to_checkpoint(store, mode):
     engine = Made()
-    board = play(store, plan_of(mode=mode, checkpoint_steps=UPDATE, search=Search(fresh=0)), engine)
+    board = play(store, plan_of(mode=mode, checkpoint_steps=UPDATE, search=EvolutionConfig(fresh=0)), engine)
     assert [key for key in engine.started if key.startswith("0/")] == ["0/32/0", "0/64/0"]
     for first, second in zip(engine.pieces[::2], engine.pieces[1::2], strict=True):
         assert (first.last, second.last) == (False, True)
@@ -276,7 +276,7 @@ def test_d05_a_pod_that_is_lost_starts_again_from_its_last_checkpoint(tmp_path, 
     def fate(key, piece):
         if key in ("1/64/0", "5/96/0", "5/96/1"):
             gone.append(piece)
-            return Lost(key, "NodeDiedError: made up", False)
+            return Failed(key, "NodeDiedError: made up", False)
         return None
 
     plan = plan_of(mode=mode, checkpoint_steps=UPDATE)
@@ -301,7 +301,7 @@ def test_d05_a_pod_that_is_lost_starts_again_from_its_last_checkpoint(tmp_path, 
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_d05_an_agent_whose_pod_is_lost_too_often_is_listed_as_failed_and_the_rest_finish(store, retries):
-    engine = Made(2, fate=lambda key, piece: Lost(key, "no result after 5 s", False) if key[0] == "2" else None)
+    engine = Made(2, fate=lambda key, piece: Failed(key, "no result after 5 s", False) if key[0] == "2" else None)
     said: list[str] = []
     board = play(store, plan_of(retries=retries), engine, said.append)
     assert len(board.log) == 12
@@ -316,7 +316,7 @@ def test_d05_an_agent_whose_pod_is_lost_too_often_is_listed_as_failed_and_the_re
 
 def test_a_slice_that_ended_clears_the_count_of_lost_pods(store):
     def fate(key, piece):
-        return Lost(key, "its node left", False) if key.endswith("/0") else None  # every slice is lost once
+        return Failed(key, "its node left", False) if key.endswith("/0") else None  # every slice is lost once
 
     board = play(store, plan_of(retries=1, steps=24 * UPDATE, checkpoint_steps=UPDATE), Made(fate=fate))
     assert all(entry.stored is not None for entry in board.log)
@@ -325,7 +325,7 @@ def test_a_slice_that_ended_clears_the_count_of_lost_pods(store):
 
 def test_an_agent_that_fails_by_itself_is_out_at_once(store):
     def fate(key, piece):
-        return Lost(key, "ValueError: not finite", True, ValueError("not finite")) if key[0] == "3" else None
+        return Failed(key, "ValueError: not finite", True, ValueError("not finite")) if key[0] == "3" else None
 
     engine, said = Made(fate=fate), []
     board = play(store, plan_of(checkpoint_steps=UPDATE), engine, said.append)
@@ -338,7 +338,7 @@ def test_an_agent_that_fails_by_itself_is_out_at_once(store):
 @pytest.mark.parametrize("kind", [InputError, DataError])
 def test_a_task_that_is_wrong_for_every_agent_ends_it(store, kind):
     with pytest.raises(kind, match="no such data"):
-        play(store, plan_of(), Made(fate=lambda key, piece: Lost(key, "no such data", True, kind("no such data"))))
+        play(store, plan_of(), Made(fate=lambda key, piece: Failed(key, "no such data", True, kind("no such data"))))
 
 
 # --- files that cannot be read
@@ -351,13 +351,13 @@ def test_a_checkpoint_inside_a_round_that_cannot_be_read_costs_that_round(tmp_pa
 
     def fate(key, piece):
         if piece.start == b"damaged":
-            return Lost(key, "not a checkpoint", True, CheckpointError("not a checkpoint"))
+            return Failed(key, "not a checkpoint", True, CheckpointError("not a checkpoint"))
         if key != "1/64/0" or hurt:
             return None
         hurt.append(key)
         path = store.folder / "checkpoints" / "1.pt"
         path.unlink() if how == "missing" else path.write_bytes(b"damaged")
-        return Lost(key, "its node died", False)
+        return Failed(key, "its node died", False)
 
     engine = Made(fate=fate)
     board = play(store, plan, engine, said.append)
@@ -370,7 +370,7 @@ def test_a_checkpoint_inside_a_round_that_cannot_be_read_costs_that_round(tmp_pa
 
 
 def test_an_agent_whose_parent_cannot_be_read_is_out_and_the_others_go_on(store):
-    plan, said = plan_of(search=Search(fresh=0)), []
+    plan, said = plan_of(search=EvolutionConfig(fresh=0)), []
     play(store, replace(plan, stop=Stop(trials=4)), Made())
     best = max(records_of(store)[2:6], key=lambda record: record["score"])["trial"]
     (store.folder / "agents" / f"{best}.pt").unlink()
@@ -475,7 +475,7 @@ def test_what_a_full_disk_refused_is_written_once_there_is_room(store, tmp_path)
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_an_agent_that_was_in_memory_only_counts_and_nothing_goes_on_from_it(tmp_path, mode):
-    plan = plan_of(mode=mode, search=Search(fresh=0), stop=Stop(trials=4))
+    plan = plan_of(mode=mode, search=EvolutionConfig(fresh=0), stop=Stop(trials=4))
     scores = {entry.trial: entry.score for entry in play(Store(tmp_path / "whole"), plan, Made()).log}
     best = max(scores, key=scores.get)
     store = Limited(tmp_path / "full")
@@ -606,4 +606,4 @@ def test_a_log_whose_last_line_was_cut_short_is_gone_on_with(tmp_path):
     board = play(store, plan, Made(), said.append)
     assert lines(board) == expected
     assert "was cut short by a crash and is dropped" in said[0]
-    assert Journal(store).records[0]["kind"] == "begin"
+    assert TrialLog(store).records[0]["kind"] == "begin"

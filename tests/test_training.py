@@ -20,12 +20,12 @@ from finpod.rl.task import Score
 from finpod.storage import Store
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
-from finpod.tournament.evolution import Search, vary
-from finpod.tournament.log import Journal
+from finpod.tournament.evolution import EvolutionConfig, vary
+from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup
 from finpod.tournament.training import Pods
-from finpod.workers.executor import InlineEngine
+from finpod.workers.executor import InlineExecutor
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def play(tmp_path):
     def run(task, plan, config=CONFIG, say=lambda doing, share: None):
         setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, plan=plan)
         store = Store(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
-        engine = InlineEngine(training.run_slice, setup)
-        return training.tournament(setup, say, store, Journal(store), engine).board
+        engine = InlineExecutor(training.run_slice, setup)
+        return training.tournament(setup, say, store, TrialLog(store), engine).board
 
     return run
 
@@ -249,7 +249,7 @@ def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch,
         return score
 
     monkeypatch.setattr(pod, "judge", blind)
-    board = play(task_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=Search(fresh=0)))
+    board = play(task_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=EvolutionConfig(fresh=0)))
     second = [entry for entry in board.log if entry.generation == 1]
     assert board.ranked()[-1].settings.seed == lost[0]
     assert lost[0] not in {entry.settings.seed for entry in second}

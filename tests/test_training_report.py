@@ -17,7 +17,7 @@ from finpod.report.training_charts import chosen_for_tree, pods_of, unit_of, wor
 from finpod.report.training_tables import best, settings, trouble, used, won
 from finpod.tournament.history import History, Log, Loss, Trial, read_history
 from finpod.tournament.ranking import differing, lineage, luck, ranked
-from finpod.workers.executor import Place
+from finpod.workers.executor import Placement
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def trial(number, score=0.0, *, start=0.0, pod=1, level=1, run=0, **values):
     """A trial that took ten seconds of its pod, from `start` seconds after the beginning on."""
     plain = {"agent": f"{run}-{number}", "parent": None, "source": None, "copied": False, "state": "ended",
              "settings": {}, "steps": 100 * level, "spent": 100,
-             "places": (Place("node", pod, BEGAN + start, BEGAN + start + 10),)}  # fmt: skip
+             "places": (Placement("node", pod, BEGAN + start, BEGAN + start + 10),)}  # fmt: skip
     return Trial(run=run, number=number, level=level, score=score, **{**plain, **values})
 
 
@@ -330,10 +330,10 @@ def test_kept_failed_and_open_trials_look_different():
 
 def test_time_at_work_leaves_out_pauses():
     places = [
-        Place("a", 1, 0.0, 100.0),
-        Place("b", 2, 50.0, 130.0),
-        Place("a", 1, 131.0, 200.0),  # a breath, no pause
-        Place("a", 1, 5000.0, 5100.0),
+        Placement("a", 1, 0.0, 100.0),
+        Placement("b", 2, 50.0, 130.0),
+        Placement("a", 1, 131.0, 200.0),  # a breath, no pause
+        Placement("a", 1, 5000.0, 5100.0),
     ]
     clock = working_time(places[::-1])
     assert clock.total == 300.0
@@ -353,7 +353,7 @@ def test_time_at_work_leaves_out_pauses():
 
 
 def test_short_waits_in_a_long_run_are_no_pauses():
-    places = [Place("a", 1, start, start + 10_000.0) for start in (0.0, 10_100.0, 20_300.0)]
+    places = [Placement("a", 1, start, start + 10_000.0) for start in (0.0, 10_100.0, 20_300.0)]
     assert len(working_time(places).starts) == 1
 
 

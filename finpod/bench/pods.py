@@ -18,7 +18,7 @@ import numpy as np
 
 from finpod.errors import InputError
 from finpod.storage import Store
-from finpod.workers.executor import Done, Engine, Lost, Place, timed
+from finpod.workers.executor import Completed, Executor, Failed, Placement, timed
 
 if TYPE_CHECKING:
     from finpod.tournament.pod import Slice
@@ -47,9 +47,9 @@ def nap(context: None, piece: Nap) -> bool:
 class Noted:
     """An engine that notes where pieces ran and when the last was handed out."""
 
-    def __init__(self, inner: Engine) -> None:
+    def __init__(self, inner: Executor) -> None:
         self.inner, self.name = inner, inner.name
-        self.places: list[Place] = []
+        self.places: list[Placement] = []
         self.handed = 0.0
 
     def capacity(self) -> int:
@@ -61,10 +61,10 @@ class Noted:
         self.handed = time.time()
         self.inner.start(key, piece)
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         """What the engine says."""
         ended = self.inner.wait(timeout)
-        self.places += [one.place for one in ended if isinstance(one, Done)]
+        self.places += [one.place for one in ended if isinstance(one, Completed)]
         return ended
 
     def describe(self) -> str:
@@ -79,7 +79,7 @@ class Noted:
 class Sleepers(Noted):
     """Turns slices into naps of `seconds` (of an agent's own if `spread`), and what comes back into made-up agents."""
 
-    def __init__(self, inner: Engine, seconds: float, spread: bool = False) -> None:
+    def __init__(self, inner: Executor, seconds: float, spread: bool = False) -> None:
         super().__init__(inner)
         self.seconds, self.spread = seconds, spread
         self.torch = False
@@ -92,14 +92,15 @@ class Sleepers(Noted):
         share = 0.5 + np.random.default_rng([piece.settings.seed, piece.until]).random() if self.spread else 1.0
         super().start(key, Nap(self.seconds * share))
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         """Agents whose scores are luck."""
         pieces = [(one, self._pieces.pop(one.key)) for one in super().wait(timeout)]
         return [
-            one._replace(result=self._trained(one, piece)) if isinstance(one, Done) else one for one, piece in pieces
+            one._replace(result=self._trained(one, piece)) if isinstance(one, Completed) else one
+            for one, piece in pieces
         ]
 
-    def _trained(self, done: Done, piece: Slice) -> Any:
+    def _trained(self, done: Completed, piece: Slice) -> Any:
         from finpod.measures import metrics
         from finpod.tournament.pod import Trained
 
@@ -125,10 +126,10 @@ class Instant:
         """Note it."""
         self._started.append((key, piece))
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         """All that was started."""
         started, self._started = self._started, []
-        return [Done(key, *timed(nap, None, piece)) for key, piece in started]
+        return [Completed(key, *timed(nap, None, piece)) for key, piece in started]
 
     def describe(self) -> str:
         """Nothing runs."""
@@ -177,7 +178,7 @@ def simulated_nodes(nodes: int, cpus: int) -> Iterator[None]:
         cluster.shutdown()
 
 
-def busy_share(places: list[Place], pods: int, until: float) -> float:
+def busy_share(places: list[Placement], pods: int, until: float) -> float:
     """Share of the time of `pods` pods that they worked, from the first moment all of them did until `until`.
 
     NaN if they never all did before that.
@@ -194,7 +195,7 @@ def busy_share(places: list[Place], pods: int, until: float) -> float:
     return float(worked / (pods * (until - full[0])))
 
 
-def fill(engine: Engine, pods: int) -> float:
+def fill(engine: Executor, pods: int) -> float:
     """Seconds until every pod has a process, which takes turns on few cores; gives up after `FILL`."""
     begun, processes, number, running = time.perf_counter(), set[tuple[str, int]](), 0, 0
     while running or len(processes) < pods:
@@ -204,7 +205,7 @@ def fill(engine: Engine, pods: int) -> float:
                 number, running = number + 1, running + 1
         for ended in engine.wait(1.0):
             running -= 1
-            if isinstance(ended, Done):
+            if isinstance(ended, Completed):
                 processes.add((ended.place.node, ended.place.pid))
         if not running and time.perf_counter() - begun >= FILL:
             break

@@ -34,11 +34,11 @@ from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.files import Progress
 from finpod.storage import Store
-from finpod.workers.executor import Engine, InlineEngine
+from finpod.workers.executor import Executor, InlineExecutor
 
 if TYPE_CHECKING:
     from finpod.tournament.pod import Slice, Trained
-    from finpod.tournament.scheduler import Tournament
+    from finpod.tournament.scheduler import Scheduler
     from finpod.tournament.setup import Plan, TournamentSetup
 
 
@@ -91,9 +91,9 @@ def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
     setup = _setup()
     update, each = _pace(setup)
     updates = max(round(seconds / each), 1)
-    here, began = Noted(InlineEngine(slice_with_cpu, setup)), time.time()
+    here, began = Noted(InlineExecutor(slice_with_cpu, setup)), time.time()
     took: dict[str, list[Took]] = {"here": [], "ray": []}
-    on_ray = ray_executor.RayEngine(slice_with_cpu, setup.to_shared(), pods=1, restore=from_shared)
+    on_ray = ray_executor.RayExecutor(slice_with_cpu, setup.to_shared(), pods=1, restore=from_shared)
     with closing(Noted(on_ray)) as there:
         _one_agent(there, update, 1)
         first = there.places[0].started - began
@@ -137,12 +137,12 @@ def cluster_lines(nodes: int, cpus: int, slices: int = 6, nap_seconds: float = N
     `slices` each; what does not fit into memory is left out, and the line says so.
     """
     import finpod.tournament.training  # noqa: F401  # loading torch is not the work of the driver
-    from finpod.workers.ray_executor import RayEngine
+    from finpod.workers.ray_executor import RayExecutor
 
     room = nodes_that_fit(nodes, cpus, free_memory())
     pods = room * cpus
     left = "" if room == nodes else f"; memory for no more than {room} of {nodes} nodes"
-    with simulated_nodes(room, cpus), closing(RayEngine(nap, None)) as engine:
+    with simulated_nodes(room, cpus), closing(RayExecutor(nap, None)) as engine:
         filled = fill(engine, pods)
         busy = Sleepers(engine, nap_seconds, spread=True)
         before = time.process_time()
@@ -169,7 +169,7 @@ def driver_lines(entries: int) -> dict[str, Any]:
 
     Nothing runs: pods have ended when they have begun. The log is forced to the disk as ever once it is resumed.
     """
-    from finpod.tournament.log import Journal
+    from finpod.tournament.log import TrialLog
 
     more = max(entries // 20, 10)
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
@@ -181,7 +181,7 @@ def driver_lines(entries: int) -> dict[str, Any]:
         del made
         store = Store(Path(folder))
         wall, cpu = time.perf_counter(), time.process_time()
-        resumed = _asleep(store, Sleepers(Instant(100), 0.0), entries + more, 100, Journal(store))
+        resumed = _asleep(store, Sleepers(Instant(100), 0.0), entries + more, 100, TrialLog(store))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         size = len(store.read("log.jsonl")) / 2**20
         assert len(resumed.board.log) == entries, "the log does not replay to the board"
@@ -199,9 +199,9 @@ def driver_lines(entries: int) -> dict[str, Any]:
 
 def _throughput(pods: int, slices: int, seconds: float) -> float:
     """Slices a second of `pods` pods that do `slices` each, from the first begun to the last ended."""
-    from finpod.workers.ray_executor import RayEngine
+    from finpod.workers.ray_executor import RayExecutor
 
-    with closing(Sleepers(RayEngine(nap, None, pods=pods), seconds)) as engine:
+    with closing(Sleepers(RayExecutor(nap, None, pods=pods), seconds)) as engine:
         _sleep(engine, pods * slices, pods)
         ended = max(place.ended for place in engine.places)
         return len(engine.places) / (ended - min(place.started for place in engine.places))
@@ -216,7 +216,7 @@ def _sleep(engine: Sleepers, trials: int, agents: int) -> float:
         return time.perf_counter() - begun
 
 
-def _asleep(store: Store, engine: Engine, trials: int, agents: int, journal: Any = None) -> Tournament:
+def _asleep(store: Store, engine: Executor, trials: int, agents: int, journal: Any = None) -> Scheduler:
     """An asynchronous tournament; what its agents would learn is nobody's business."""
     from finpod.tournament.setup import Plan, Stop
 
@@ -239,15 +239,15 @@ def _one_agent(engine: Noted, update: int, updates: int) -> Took:
     return Took(whole, whole - (place.ended - place.started), driver.status.losses["cpu"])
 
 
-def _driver(store: Store, engine: Engine, plan: Plan, update: int, journal: Any = None) -> Tournament:
+def _driver(store: Store, engine: Executor, plan: Plan, update: int, journal: Any = None) -> Scheduler:
     from finpod.rl.ppo import PPOConfig
     from finpod.rl.task import Space
-    from finpod.tournament.evolution import Generator
-    from finpod.tournament.log import Journal
-    from finpod.tournament.scheduler import Tournament
+    from finpod.tournament.evolution import Evolver
+    from finpod.tournament.log import TrialLog
+    from finpod.tournament.scheduler import Scheduler
 
-    generator = Generator(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
-    return Tournament(plan, generator, store, journal or Journal(store), engine, update=update)
+    generator = Evolver(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
+    return Scheduler(plan, generator, store, journal or TrialLog(store), engine, update=update)
 
 
 def _setup() -> TournamentSetup:

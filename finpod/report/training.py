@@ -19,7 +19,16 @@ from finpod.report.pages import Draft, Section
 from finpod.report.provenance import Table
 from finpod.report.training_tables import best, settings, trouble, used, won, words
 from finpod.tournament.history import History
-from finpod.tournament.ranking import SCORES, Luck, differing, near_baseline, of_agents, ranked, sentences, tree
+from finpod.tournament.ranking import (
+    SCORES,
+    SelectionBias,
+    differing,
+    near_baseline,
+    of_agents,
+    ranked,
+    sentences,
+    tree,
+)
 
 if TYPE_CHECKING:
     from finpod.report.training_charts import Training, WorkingTime
@@ -108,7 +117,7 @@ def _learnt(task: Mapping[str, Any]) -> str:
     return f"trained on {first} to {last}, ranked on {begin} to {end}"
 
 
-def tiles(history: History, clock: WorkingTime, found: Luck) -> list[tuple[str, str, str]]:
+def tiles(history: History, clock: WorkingTime, found: SelectionBias) -> list[tuple[str, str, str]]:
     """The figures at the head: label, figure, what stands beside it."""
     from finpod.report.svg import short_amount
     from finpod.report.training_charts import pods_of

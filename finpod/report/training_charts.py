@@ -19,8 +19,8 @@ from finpod.measures import Array
 from finpod.report.pages import Picture
 from finpod.report.svg import PALETTE, WIDE_TEXT, Chart, new_figure, short_amount, to_svg
 from finpod.tournament.history import History, Log, Trial
-from finpod.tournament.ranking import Branch, Luck, lineage, luck, ranked
-from finpod.workers.executor import Place
+from finpod.tournament.ranking import Branch, SelectionBias, lineage, luck, ranked
+from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
 """Trials that are drawn as dots; of more than these, every so-manieth."""
@@ -61,7 +61,7 @@ class WorkingTime(NamedTuple):
         return self.offsets[stretch] + np.clip(times - self.starts[stretch], 0, (self.ends - self.starts)[stretch])
 
 
-def working_time(places: Sequence[Place]) -> WorkingTime:
+def working_time(places: Sequence[Placement]) -> WorkingTime:
     """Stretches of work with pauses of a minute or more, and of a twentieth of the work, taken out."""
     order = sorted(places, key=lambda place: place.started)
     starts, ends = (np.array([getattr(place, name) for place in order]) for name in ("started", "ended"))
@@ -87,7 +87,7 @@ class Training:
         return working_time([place for trial in self.trials for place in trial.places])
 
     @cached_property
-    def luck(self) -> Luck:
+    def luck(self) -> SelectionBias:
         """What luck alone would show."""
         return luck(self.trials)
 
@@ -102,7 +102,7 @@ def unit_of(seconds: float) -> tuple[str, float]:
     return ("seconds", 1.0) if seconds < 180 else ("minutes", 60.0) if seconds < 10_800 else ("hours", 3600.0)
 
 
-def time_chart(logs: Sequence[Log], clock: WorkingTime, found: Luck) -> Chart:
+def time_chart(logs: Sequence[Log], clock: WorkingTime, found: SelectionBias) -> Chart:
     """Scores over time, with the best so far of each tournament."""
     unit, length = unit_of(clock.total)
     series = [
@@ -113,7 +113,7 @@ def time_chart(logs: Sequence[Log], clock: WorkingTime, found: Luck) -> Chart:
     return _scores(series, "time", f"Score over time ({unit} of work)", found)
 
 
-def steps_chart(logs: Sequence[Log], found: Luck) -> Chart:
+def steps_chart(logs: Sequence[Log], found: SelectionBias) -> Chart:
     """The same over environment steps."""
     series = [(np.cumsum([float(trial.spent) for trial in ended]), ended) for log in logs if (ended := _in_order(log))]
     return _scores(series, "steps", "Score over environment steps", found, amounts=True)
@@ -126,7 +126,7 @@ def _in_order(log: Log) -> list[Trial]:
 
 
 def _scores(
-    series: Sequence[tuple[Array, list[Trial]]], name: str, title: str, found: Luck, *, amounts: bool = False
+    series: Sequence[tuple[Array, list[Trial]]], name: str, title: str, found: SelectionBias, *, amounts: bool = False
 ) -> Chart:
     if not series:
         return Chart(title, "No trial has a score yet.", "")
@@ -245,12 +245,12 @@ def _dots(
     draw(failed, "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
 
 
-def pods_of(trials: Sequence[Trial]) -> dict[tuple[str, int], list[tuple[Place, int]]]:
+def pods_of(trials: Sequence[Trial]) -> dict[tuple[str, int], list[tuple[Placement, int]]]:
     """Node and process -> the slices it worked at, with their levels; in the order in which they began."""
     slices = sorted(
         ((place, trial.level) for trial in trials for place in trial.places), key=lambda one: one[0].started
     )
-    pods: dict[tuple[str, int], list[tuple[Place, int]]] = {}
+    pods: dict[tuple[str, int], list[tuple[Placement, int]]] = {}
     for place, level in slices:
         pods.setdefault((place.node, place.pid), []).append((place, level))
     return pods

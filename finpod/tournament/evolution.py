@@ -28,7 +28,7 @@ HORIZONS = ("gamma", "gae_lambda")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class EvolutionConfig:
     """How agents are varied."""
 
     fresh: float = 0.25
@@ -154,7 +154,7 @@ def varied(parent: Settings, space: Space, agent_id: str, seed: int, random: np.
 def fresh(
     like: Any,
     space: Space,
-    search: Search,
+    search: EvolutionConfig,
     agent_id: str,
     seed: int,
     random: np.random.Generator,
@@ -185,7 +185,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generator:
+class Evolver:
     """Draws the next agents; the seed of the tournament and the number of the draw decide all that is random."""
 
     seed: int
@@ -194,7 +194,7 @@ class Generator:
     """Settings of the learner of the first agent; fresh ones take from it what has no bounds."""
     space: Space
     """What may vary of the task."""
-    search: Search
+    search: EvolutionConfig
     """How agents are varied."""
     learner: str = LEARNER
     """Name of the learner of all agents."""

@@ -16,7 +16,7 @@ from finpod.files import ENSEMBLE, TRAINED, UNFINISHED
 from finpod.measures import Array
 from finpod.storage import Store
 from finpod.tournament.log import NAME, parse_log
-from finpod.workers.executor import Place
+from finpod.workers.executor import Placement
 
 FINISHED = (ENSEMBLE, TRAINED)
 """Files that mark the output of a finished run: of stocks, and of other tasks."""
@@ -65,7 +65,7 @@ class Trial:
     """Environment steps of experience, its ancestors' included, as far as the log knows."""
     spent: int = 0
     """Environment steps of this trial alone."""
-    places: tuple[Place, ...] = ()
+    places: tuple[Placement, ...] = ()
     """Where and when its slices ran; those that were lost left none."""
     lost: tuple[Loss, ...] = ()
     """Pods that were lost while they worked at it."""
@@ -281,7 +281,7 @@ def _onward(
         return replace(trial, state="failed", reason=record["reason"])
     before = 0 if trial.source is None else trials[trial.source].steps
     place = record.get("place")
-    places = trial.places if place is None else (*trial.places, Place(**place))
+    places = trial.places if place is None else (*trial.places, Placement(**place))
     trial = replace(trial, steps=record["steps"], spent=record["steps"] - before, places=places)
     if kind == "checkpoint":
         return trial

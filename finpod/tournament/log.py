@@ -1,4 +1,4 @@
-"""`Journal`: the append-only log of a tournament; what it holds has happened, and replays to the same board."""
+"""`TrialLog`: the append-only log of a tournament; what it holds has happened, and replays to the same board."""
 
 from __future__ import annotations
 

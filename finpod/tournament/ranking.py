@@ -25,7 +25,7 @@ ROOM = 2.5e8
 """Bytes that the probability of overfitting may take: about 50 a combination and trial."""
 
 
-class Luck(NamedTuple):
+class SelectionBias(NamedTuple):
     """What choosing the best of so many trials shows by itself; NaN where undefined."""
 
     trials: int
@@ -68,12 +68,12 @@ def differing(trials: Sequence[Trial]) -> list[str]:
     return [name for name in names if len({_hashable(trial.settings.get(name)) for trial in trials}) > 1]
 
 
-def luck(trials: Sequence[Trial]) -> Luck:
+def luck(trials: Sequence[Trial]) -> SelectionBias:
     """How the winner's score stands beside what luck alone would have chosen."""
     scored = [trial for trial in trials if not math.isnan(trial.score)]
     scores = np.array([trial.score for trial in scored])
     if not len(scores):
-        return Luck(0, *(math.nan,) * 6)
+        return SelectionBias(0, *(math.nan,) * 6)
     sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
     mean = float(scores.mean())
@@ -82,7 +82,7 @@ def luck(trials: Sequence[Trial]) -> Luck:
     )  # then the score is a ratio, and 0 before its error is no skill
     errors = [trial.metrics["information_ratio"] - trial.score for trial in scored if BOUND in trial.metrics]
     unskilled = expected - float(np.mean(errors or [0.0])) if has_returns else math.nan
-    return Luck(len(scores), float(scores.max()), mean, sd, unskilled, mean + expected, _overfitting(scored))
+    return SelectionBias(len(scores), float(scores.max()), mean, sd, unskilled, mean + expected, _overfitting(scored))
 
 
 def _overfitting(trials: Sequence[Trial]) -> float:
@@ -96,7 +96,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
     return math.nan
 
 
-def sentences(found: Luck) -> list[str]:
+def sentences(found: SelectionBias) -> list[str]:
     """What there is to say of luck, for a reader."""
     said = []
     if not math.isnan(found.alike):

@@ -13,7 +13,7 @@ from finpod.files import to_json_line
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
-from finpod.tournament.evolution import Drawn, Generator, Job
+from finpod.tournament.evolution import Drawn, Evolver, Job
 from finpod.tournament.leaderboard import Leaderboard
 from finpod.tournament.log import parse_log
 from finpod.tournament.setup import Plan, completed, space_of
@@ -51,7 +51,7 @@ class _Replay:
         self.board, self.drawn = Leaderboard(), Drawn()
         self.done: set[int] = set()
         self.plan, self.levels, self.measure = Plan(), list[int](), ""
-        self.generator: Generator | None = None
+        self.generator: Evolver | None = None
 
     def refuse(self, what: str) -> NoReturn:
         """Raise CheckpointError that names the line."""
@@ -80,7 +80,7 @@ class _Replay:
         header = completed(record["header"])
         self.plan, learner = Plan.from_dict(header["plan"]), header["learner"]
         self.levels, self.measure = header["levels"], header["measure"]
-        self.generator = Generator(
+        self.generator = Evolver(
             seed=self.plan.seed,
             config=LEARNERS[learner].Config(**header["config"]),
             space=space_of(header),

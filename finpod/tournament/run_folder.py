@@ -13,7 +13,7 @@ from finpod.files import UNFINISHED
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
 from finpod.tournament.lock import lock
-from finpod.tournament.log import NAME, Journal
+from finpod.tournament.log import NAME, TrialLog
 from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
 from finpod.tournament.setup import LEVELS, completed
 
@@ -34,13 +34,13 @@ def open_journal(
     say: Callable[[str], None],
     forked: bool = False,
     run: Mapping[str, Any] = MappingProxyType({}),
-) -> Journal:
+) -> TrialLog:
     """The log of a store, with the header `wanted` and the entry `run` (see `recorded`) as those of its last driver.
 
     Raises InputError naming the first setting that differs from the log's header and may not. Settings on which no agent
     depends may change; in a `forked` copy those of the search may, too.
     """
-    journal, entry = Journal(store, say), dict(plain(dict(run)))
+    journal, entry = TrialLog(store, say), dict(plain(dict(run)))
     begun = journal.of("begin")
     if begun:
         changed = differences(completed(begun[-1]["header"]), completed(plain(wanted)))

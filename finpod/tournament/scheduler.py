@@ -1,4 +1,4 @@
-"""`Tournament`: the driver. It alone keeps state; pods are pieces of work that any engine may run, lose and run again.
+"""`Scheduler`: the driver. It alone keeps state; pods are pieces of work that any executor may run, lose and run again.
 
     generator -> pods (engine) -> evaluator -> updater -> leaderboard -> generator ...
 
@@ -20,12 +20,12 @@ from finpod.errors import CheckpointError, DataError, InputError
 from finpod.measures import Array
 from finpod.storage import Store
 from finpod.tournament.checkpoints import Checkpoints, agent_file, inside_file
-from finpod.tournament.evolution import Drawn, Generator, Job
+from finpod.tournament.evolution import Drawn, Evolver, Job
 from finpod.tournament.leaderboard import BOARD, Entry, Leaderboard
-from finpod.tournament.log import Journal
+from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import Slice, Trained
 from finpod.tournament.setup import Plan
-from finpod.workers.executor import Done, Engine, Lost
+from finpod.workers.executor import Completed, Executor, Failed
 
 WAIT = 0.5
 """Seconds to wait for a pod before looking around."""
@@ -58,16 +58,16 @@ class Status:
 Watch = Callable[[Status], None]
 
 
-class Tournament:
+class Scheduler:
     """One tournament on one store; `update` are the environment steps of one update of an agent."""
 
     def __init__(
         self,
         plan: Plan,
-        generator: Generator,
+        generator: Evolver,
         store: Store,
-        journal: Journal,
-        engine: Engine,
+        journal: TrialLog,
+        engine: Executor,
         *,
         update: int,
         watch: Watch = lambda status: None,
@@ -167,7 +167,7 @@ class Tournament:
                 return
             for ended in self.engine.wait(WAIT):
                 job, _ = self.running.pop(int(ended.key.split("/")[0]))
-                onward = self._finish(job, ended) if isinstance(ended, Done) else self._lose(job, ended)
+                onward = self._finish(job, ended) if isinstance(ended, Completed) else self._lose(job, ended)
                 if onward is not None:
                     again.append(onward)
 
@@ -201,7 +201,7 @@ class Tournament:
         """Steps of experience at the beginning of a trial."""
         return 0 if job.source is None else self.plan.goal(job.generation - 1, self.update)
 
-    def _finish(self, job: Job, ended: Done) -> Job | None:
+    def _finish(self, job: Job, ended: Completed) -> Job | None:
         """The updater: a trial is admitted as soon as it ends, whoever else is still at work."""
         trained: Trained = ended.result
         self.status.steps += trained.steps - self._steps[job.trial]
@@ -240,7 +240,7 @@ class Tournament:
         self._steps.pop(job.trial, None)
         self.status.latest = entry
 
-    def _lose(self, job: Job, lost: Lost) -> Job | None:
+    def _lose(self, job: Job, lost: Failed) -> Job | None:
         """A pod that died starts again from its last checkpoint; an agent that fails by itself is out."""
         if lost.fatal:
             if isinstance(lost.error, (InputError, DataError)):

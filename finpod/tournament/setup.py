@@ -17,7 +17,7 @@ from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import versions
 from finpod.rl.task import Space, Task
 from finpod.seeds import require_seed
-from finpod.tournament.evolution import Generator, Search
+from finpod.tournament.evolution import EvolutionConfig, Evolver
 from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER, Leaderboard
 
 FORMAT = "finpod tournament 1"
@@ -109,7 +109,7 @@ class Plan:
     """Largest correlation of active validation returns between two agents kept; 1 lets rank alone decide."""
     choice: str = "mean"
     """How the kept agents decide: 'mean' of their weights, weighted by 'score', or the best of the 'recent' past."""
-    search: Search = field(default_factory=Search)
+    search: EvolutionConfig = field(default_factory=EvolutionConfig)
     """How agents are varied."""
     stop: Stop = field(default_factory=Stop)
     """When to stop early."""
@@ -154,7 +154,7 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
         """The plan that `to_dict` wrote."""
-        return cls(**{**values, "search": Search(**values["search"]), "stop": Stop(**values["stop"])})
+        return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": Stop(**values["stop"])})
 
 
 def require_count(name: str, value: Any) -> None:
@@ -187,9 +187,9 @@ class TournamentSetup:
         """Environment steps of one update of an agent."""
         return self.num_envs * self.config.num_steps
 
-    def generator(self) -> Generator:
+    def generator(self) -> Evolver:
         """Return what draws the agents."""
-        return Generator(
+        return Evolver(
             seed=self.plan.seed,
             config=self.config,
             space=self.task.space(),

@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from finpod.errors import FinpodError, InputError
 from finpod.files import Progress
 from finpod.storage import Store
-from finpod.tournament.log import Journal
+from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import run_slice
 from finpod.tournament.provenance import Run
 from finpod.tournament.recorded import run_entry
 from finpod.tournament.run_folder import held, open_journal, require_place, unfinished
-from finpod.tournament.scheduler import Status, Tournament, Watch
+from finpod.tournament.scheduler import Scheduler, Status, Watch
 from finpod.tournament.setup import Plan, TournamentSetup, from_shared
-from finpod.workers.executor import Engine, InlineEngine
+from finpod.workers.executor import Executor, InlineExecutor
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def run(
     """
     seeds = [setup.plan.seed for setup in setups]
     with (
-        closing(open_engine(setups[0], pods)) as engine,  # whatever can fail has, before an earlier run is cleared away
+        closing(open_executor(setups[0], pods)) as engine,  # what can fail has failed before an earlier run is removed
         unfinished(
             target.out,
             target.storage,
@@ -128,11 +128,11 @@ def tournament(
     setup: TournamentSetup,
     progress: Progress,
     store: Store,
-    journal: Journal,
-    engine: Engine,
+    journal: TrialLog,
+    engine: Executor,
     watch: Watch | None = None,
     remarks: Sequence[str] = (),
-) -> Tournament:
+) -> Scheduler:
     """Hold one tournament, from where its log stands to its end; the same seed gives the same board.
 
     `remarks` are told to those who watch at the beginning. Raises FinpodError if no agent came to its end.
@@ -149,7 +149,7 @@ def tournament(
         if watch is not None:
             watch(status)
 
-    driver = Tournament(plan, setup.generator(), store, journal, engine, update=setup.update, watch=look)
+    driver = Scheduler(plan, setup.generator(), store, journal, engine, update=setup.update, watch=look)
     driver.status.remark = "; ".join(filter(None, [*remarks, driver.status.remark]))
     board = driver.run()
     if board.log and all(entry.stored is None for entry in board.log):
@@ -170,13 +170,13 @@ def _doing(generation: int, trial: int, plan: Plan) -> str:
     return f"round {generation + 1} of {plan.rounds}, agent {trial % plan.agents + 1} of {plan.agents}"
 
 
-def open_engine(setup: TournamentSetup, pods: Pods) -> Engine:
+def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
     """Return this process, or Ray. Raises InputError where there is no Ray, or no room for a pod."""
     if not pods.ray:
-        return InlineEngine(run_slice, setup)
-    from finpod.workers.ray_executor import RayEngine
+        return InlineExecutor(run_slice, setup)
+    from finpod.workers.ray_executor import RayExecutor
 
-    return RayEngine(
+    return RayExecutor(
         run_slice,
         setup.to_shared(),
         pods=pods.count,

@@ -1,4 +1,4 @@
-"""`Engine`: what a tournament asks of the place its work runs in, and the engine that runs it here, one piece at a time."""
+"""`Executor`: what a tournament asks of the place its work runs in, and the executor that runs it here, one piece at a time."""
 
 from __future__ import annotations
 

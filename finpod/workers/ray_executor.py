@@ -1,4 +1,4 @@
-"""`RayEngine`: pieces of work as Ray tasks, on this machine or on a cluster that grows and shrinks while they run.
+"""`RayExecutor`: pieces of work as Ray tasks, on this machine or on a cluster that grows and shrinks while they run.
 
 Only the driver keeps state. A task is a function of values, so that a process, a node or a whole rack that dies costs the
 pieces it was working on and nothing else; the driver starts them again. The context is put into the object store once,
@@ -22,7 +22,7 @@ from typing import Any
 
 from finpod.devices import usable_cores
 from finpod.errors import EngineError, InputError
-from finpod.workers.executor import Done, Lost, Place, Work, timed, with_kind
+from finpod.workers.executor import Completed, Failed, Placement, Work, timed, with_kind
 
 AHEAD = 0.1
 """Share of the slots that is queued beyond them, so that no slot waits for the driver; an autoscaler sees it as demand."""
@@ -47,7 +47,7 @@ _CONTEXTS: dict[str, Any] = {}
 """In a worker: the context it was last given, by its key."""
 
 
-class RayEngine:
+class RayExecutor:
     """Runs `work` on Ray; `address` is that of a running cluster, None that of RAY_ADDRESS, or starts one on this machine.
 
     `pods` is the number of pieces that run at a time, or 'auto' for as many as the cluster has room for at the moment.
@@ -191,7 +191,7 @@ class RayEngine:
             self._running[self._task.remote([self._context], *self._arguments, piece)] = key
         self._mark()
 
-    def wait(self, timeout: float) -> list[Done | Lost]:
+    def wait(self, timeout: float) -> list[Completed | Failed]:
         """Pieces that ended, and those that have taken too long. Raises EngineError if Ray has ended."""
         if not self._running:
             return []
@@ -203,32 +203,32 @@ class RayEngine:
         ended = [self._collect(reference) for reference in ready]
         return ended + self._overdue()
 
-    def _collect(self, reference: Any) -> Done | Lost:
+    def _collect(self, reference: Any) -> Completed | Failed:
         key, since = self._running.pop(reference), self._since.pop(reference, math.inf)
         errors = self._ray.exceptions
         try:
             result, place = self._ray.get(reference)
-            return Done(key, result, Place(*place))
+            return Completed(key, result, Placement(*place))
         except errors.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
-            return Lost(key, with_kind(cause), fatal=True, error=cause)
+            return Failed(key, with_kind(cause), fatal=True, error=cause)
         except errors.RayError as error:  # a process or a node died, or an object went with it
             if isinstance(error, errors.WorkerCrashedError) and time.monotonic() - since >= 0.9 * self._timeout:
-                return Lost(key, f"no result after {self._timeout:g} s", fatal=False)
-            return Lost(key, with_kind(error), fatal=False)
+                return Failed(key, f"no result after {self._timeout:g} s", fatal=False)
+            return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
         """Time counts from when a piece is among as many as there is room for; what waits for room is not late."""
         for reference in islice(self._running, max(self.slots(), len(self._since))):
             self._since.setdefault(reference, time.monotonic())
 
-    def _overdue(self) -> list[Done | Lost]:
+    def _overdue(self) -> list[Completed | Failed]:
         """Pieces whose process does not even answer its own clock: it gives up after `timeout`, this after twice that."""
         self._mark()
-        now, lost = time.monotonic(), list[Done | Lost]()
+        now, lost = time.monotonic(), list[Completed | Failed]()
         for reference in [one for one, since in self._since.items() if now - since > 2 * self._timeout + GRACE]:
             self._ray.cancel(reference, force=True)  # after some seconds the node ends even a process that is stopped
-            lost.append(Lost(self._running.pop(reference), f"no answer after {2 * self._timeout:g} s", fatal=False))
+            lost.append(Failed(self._running.pop(reference), f"no answer after {2 * self._timeout:g} s", fatal=False))
             del self._since[reference]
         return lost
 
