@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from finpod.market.load import fetch_market, load_market, sample_market
     from finpod.measures import metrics
     from finpod.result import BacktestResult
-    from finpod.simulator import simulate_market
     from finpod.strategy import MarketView, Strategy, top_k
+    from finpod.synthetic import simulate_market
     from finpod.trading.ledger import Costs
     from finpod.walkforward.retraining import walk_forward
 
@@ -44,7 +44,7 @@ _HOME = {
     "make_env": "environments",
     "metrics": "measures",
     "sample_market": "market.load",
-    "simulate_market": "simulator",
+    "simulate_market": "synthetic",
     "top_k": "strategy",
     "train": "api",
     "walk_forward": "walkforward.retraining",

@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from finpod import backtester, training
+from finpod import training
+from finpod.backtesting import engine
 from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.comparison import runs as comparison
 from finpod.loading import StrategyLike, load_strategy, load_task
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from finpod.batch import Backtests
+    from finpod.backtesting.batch import Backtests
     from finpod.ensemble import Ensemble
     from finpod.files import Progress
     from finpod.market.data import DateLike, MarketData
@@ -46,15 +47,15 @@ class AuditOptions(TypedDict, total=False):
 
 
 @overload
-def backtest(strategy: StrategyLike, market: MarketData, **options: Unpack[backtester.Options]) -> BacktestResult: ...
+def backtest(strategy: StrategyLike, market: MarketData, **options: Unpack[engine.Options]) -> BacktestResult: ...
 @overload
 def backtest(
-    strategy: Array | pd.DataFrame, market: MarketData, **options: Unpack[backtester.Options]
+    strategy: Array | pd.DataFrame, market: MarketData, **options: Unpack[engine.Options]
 ) -> BacktestResult | Backtests: ...
-@wraps(backtester.backtest, assigned=_COPIED)
+@wraps(engine.backtest, assigned=_COPIED)
 def backtest(strategy: Any, market: MarketData, **options: Any) -> Any:
     loaded = load_strategy(strategy) if isinstance(strategy, (str, PathLike)) else strategy
-    return backtester.backtest(loaded, market, **options)
+    return engine.backtest(loaded, market, **options)
 
 
 @wraps(lookahead.audit, assigned=_COPIED)

@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
-from finpod.evidence.baselines import BASELINES
 from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
+from finpod.rules import BASELINES
 from finpod.strategy import BUILT_IN, Strategy
 
 if TYPE_CHECKING:

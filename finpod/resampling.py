@@ -12,7 +12,7 @@ from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.periods import CONTRADICTION, DEFAULT
 from finpod.seeds import require_seed
-from finpod.simulator import LARGEST, START, manifest_of, opens_of, require_number
+from finpod.synthetic import LARGEST, START, manifest_of, opens_of, require_number
 
 
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:

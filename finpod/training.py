@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, Literal, overload
 
 from finpod.active import ACTIVE
-from finpod.decisions import decisions_of
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
 from finpod.environments import STOCKS, require_task_name
@@ -33,6 +32,7 @@ from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
+from finpod.weights import decisions_of
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 SPARSE = 0.25

@@ -7,7 +7,7 @@ from made_markets import make_market, random_market
 from made_results import make_result
 
 import finpod.evidence.alarms as module
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.evidence.alarms import alarms
 from finpod.records import ResultWarning
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, Momentum, Strategy, equal_parts

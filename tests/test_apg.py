@@ -18,7 +18,7 @@ from finpod.rl.apg import APG, BOUNDS, OBJECTIVES, APGConfig, Play
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.scorers import MOST_KEPT, NETWORKS, ScorerPolicy, ScorerSpec
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings

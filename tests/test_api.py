@@ -10,7 +10,7 @@ from made_markets import random_market
 from made_results import make_result
 
 import finpod
-from finpod import backtester
+from finpod.backtesting import engine
 from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.loading import KNOWN
 
@@ -94,7 +94,7 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
         ("strategies", StrategyError, "strategies is not a trained folder"),
         ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),
         (3, InputError, "3 is not a strategy; give an instance of a Strategy"),
-        (backtester.Strategy, InputError, "<class 'finpod.strategy.Strategy'> is not a strategy; give an instance"),
+        (engine.Strategy, InputError, "<class 'finpod.strategy.Strategy'> is not a strategy; give an instance"),
         (None, InputError, "None is not a strategy"),
     ],
 )
@@ -134,7 +134,7 @@ def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
     weights[~market.member] = 0
     result = finpod.backtest(weights, market, start=market.dates[300], name="fifths")
     assert result.strategy == "fifths"
-    assert inspect.signature(finpod.backtest) == inspect.signature(backtester.backtest)
+    assert inspect.signature(finpod.backtest) == inspect.signature(engine.backtest)
     assert "trained folder" in finpod.backtest.__doc__
     for wrong in ([1.0], KNOWN["momentum"]):
         with pytest.raises(InputError, match=r"ready weights have shape|neither a Strategy nor"):

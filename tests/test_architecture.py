@@ -32,14 +32,14 @@ errors figures measures periods significance overfitting risk_figures files stor
 market
 features
 trading | active
-strategy weights rules synthetic result | records decisions evidence.baselines simulator resampling
+strategy weights rules synthetic result | records resampling
 lookahead
 envs
 rl
 tasks | locomotion environments
 workers
 evidence
-backtesting | backtester outcome relaxation batch export comparison
+backtesting | relaxation comparison
 tournament
 ensemble | training
 walkforward
@@ -66,7 +66,7 @@ OF_STOCKS = (
     "market",
     "features",
     "trading",
-    "backtester",
+    "backtesting",
     "report",
     "strategy",
     "envs.market_env",

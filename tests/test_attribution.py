@@ -10,7 +10,7 @@ import pytest
 from made_markets import NAN, make_market, random_market
 from made_results import make_result, trained
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import load_result
 from finpod.evidence.attribution import Attribution, Month, attribute, contributions
 from finpod.files import to_json

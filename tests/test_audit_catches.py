@@ -22,8 +22,8 @@ from sklearn.preprocessing import RobustScaler, StandardScaler
 from finpod.loading import load_strategy
 from finpod.lookahead.audit import audit, audit_features, quick_audit
 from finpod.market.extra import ExtraData
-from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, MarketView, Momentum, Strategy, equal_parts, top_k
+from finpod.synthetic import simulate_market
 from finpod.trading.execution import Tape
 
 DAYS, NAMES = 330, 12

@@ -7,16 +7,16 @@ import torch
 from made_markets import NAN, make_market, random_market
 
 import finpod
-from finpod import batch
-from finpod.backtester import anchor_equity, backtest
-from finpod.batch import Backtests
-from finpod.decisions import ReadyWeights
+from finpod.backtesting import batch
+from finpod.backtesting.batch import Backtests
+from finpod.backtesting.engine import anchor_equity, backtest
 from finpod.errors import InputError, StrategyError
 from finpod.significance import expected_best
 from finpod.strategy import EqualWeight
 from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, Window, simulate, simulate_totals
+from finpod.weights import ReadyWeights
 
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 

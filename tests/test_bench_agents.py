@@ -7,7 +7,7 @@ import pytest
 
 from finpod.bench import agents
 from finpod.errors import InputError
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 
 
 @pytest.fixture

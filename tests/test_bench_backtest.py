@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.bench import backtests as bench
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 
 
 @pytest.fixture(autouse=True)

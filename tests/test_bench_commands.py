@@ -7,7 +7,7 @@ import pytest
 
 from finpod.bench import skill
 from finpod.market.store import save_snapshot
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from made_results import make_result, trained
 
 import finpod
+from finpod.backtesting.export import PyfolioInputs, export, how_to_read, to_pyfolio
 from finpod.errors import InputError
-from finpod.export import PyfolioInputs, export, how_to_read, to_pyfolio
 from finpod.files import EXPORT
 from finpod.market.data import MarketData
 from finpod.strategy import EqualWeight

@@ -8,12 +8,12 @@ import torch
 from made_markets import make_market, random_market
 
 import finpod.evidence.fan as fans
-from finpod.decisions import decisions_of
 from finpod.errors import InputError
 from finpod.evidence.fan import fan, habits_of, turned
 from finpod.strategy import BuyAndHold, EqualWeight, Strategy, equal_parts
 from finpod.trading.execution import build_tape
 from finpod.trading.simulate import Terms, Window, simulate
+from finpod.weights import decisions_of
 
 
 class Wandering(Strategy):
@@ -271,7 +271,7 @@ def test_the_effective_number_of_log_normal_weights():
 def test_the_fan_of_momentum_on_the_nasdaq_100(shared):
     """On the real window: turnover to one percent, ten names, and most of the fan near equal weight."""
     from finpod import load_market
-    from finpod.evidence.baselines import TwelveOneMomentum
+    from finpod.rules import TwelveOneMomentum
 
     folder = shared / "data"
     market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")

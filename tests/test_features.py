@@ -13,7 +13,7 @@ from finpod.errors import CheckpointError, DataError, InputError
 from finpod.features.panel import FEATURES, SETS, Scaling, build_panel, compute, resolve
 from finpod.features.rolling import exponential_mean, forward_fill, rolling_max, rolling_mean, rolling_moments
 from finpod.market.data import MarketData
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 
 DAYS, NAMES = 300, 6
 EVERYTHING = ("default", "published")

@@ -7,7 +7,7 @@ from made_markets import NAN, make_market, random_market
 from finpod.errors import InputError
 from finpod.lookahead.future import back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.records import Finding, Severity
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 from finpod.trading.execution import Tape
 
 

@@ -19,7 +19,7 @@ from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.task import Table
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 from finpod.tasks import StockTask
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import judge, train_slice

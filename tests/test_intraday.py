@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.errors import DataError, InputError
 from finpod.features.panel import build_panel, compute
 from finpod.lookahead.audit import with_noise_after

@@ -14,8 +14,8 @@ from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.features.panel import build_panel, compute
 from finpod.lookahead.audit import audit, audit_features, with_noise_after
 from finpod.rl.ppo import PPOConfig
-from finpod.simulator import simulate_market
 from finpod.strategy import MarketView
+from finpod.synthetic import simulate_market
 from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs
 

@@ -24,7 +24,7 @@ from finpod.report.compare import render_comparison
 from finpod.report.pages import Picture, Section
 from finpod.report.svg import Chart
 from finpod.report.training import render_training_report
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 from finpod.tournament.history import read_history
 
 PAGES = {

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
-from finpod.evidence.baselines import BASELINES
 from finpod.loading import KNOWN, load_features, load_strategy
+from finpod.rules import BASELINES
 from finpod.strategy import BUILT_IN, Momentum, Strategy
 
 GOOD = '''

@@ -8,7 +8,6 @@ from made_audits import sentences
 from made_markets import make_market, random_market
 
 from finpod.backtesting.sentences import unchecked
-from finpod.decisions import decide_once, decisions_of
 from finpod.errors import InputError, StrategyError
 from finpod.files import to_json
 from finpod.lookahead import examination
@@ -16,10 +15,11 @@ from finpod.lookahead.audit import UNCHECKED, audit, audit_features, quick_audit
 from finpod.lookahead.examination import AFTER, HISTORY
 from finpod.lookahead.playing import play, played
 from finpod.records import Audit
-from finpod.simulator import simulate_market
 from finpod.strategy import BUILT_IN, EqualWeight, Momentum, Strategy, equal_parts, top_k
+from finpod.synthetic import simulate_market
 from finpod.trading.execution import build_tape
 from finpod.trading.simulate import Terms, Window, simulate
+from finpod.weights import decide_once, decisions_of
 
 
 @pytest.fixture(scope="module")

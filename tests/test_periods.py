@@ -18,12 +18,12 @@ from made_agents import tiny_train
 from made_markets import make_market
 
 import finpod
+from finpod.backtesting.export import export
 from finpod.cli import main
 from finpod.comparison.runs import compare
 from finpod.errors import DataError, InputError
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
-from finpod.export import export
 from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
 from finpod.market.store import load_snapshot, save_snapshot

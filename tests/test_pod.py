@@ -8,7 +8,7 @@ from finpod.market.ledger import Costs
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
 from made_markets import random_market
 
-from finpod.backtester import Terms, anchor_equity
+from finpod.backtesting.engine import Terms, anchor_equity
 from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect

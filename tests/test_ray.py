@@ -11,7 +11,7 @@ from finpod.envs.market_env import TradingConfig
 from finpod.market.data import MarketData
 from finpod.market.store import load_snapshot, save_snapshot
 from finpod.rl.ppo import PPOConfig
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 from finpod.tasks import StockTask
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import train_slice

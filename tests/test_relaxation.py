@@ -5,7 +5,7 @@ import pytest
 import torch
 from made_markets import make_market, random_market
 
-from finpod.simulator import simulate_market
+from finpod.synthetic import simulate_market
 from finpod.trading import relaxation
 from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs

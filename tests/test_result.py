@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from made_markets import make_market, random_market
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import ADDED, checksums, load_result
 from finpod.comparison.comparison import headings
 from finpod.comparison.runs import compare

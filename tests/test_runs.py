@@ -7,7 +7,7 @@ import pytest
 from made_markets import random_market
 
 from finpod import runs
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.errors import InputError, ReportWarning
 from finpod.strategy import EqualWeight
 

@@ -6,7 +6,6 @@ import torch
 
 import finpod
 from finpod import InputError, simulate_market
-from finpod.decisions import decisions_of
 from finpod.envs.gym import DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.evidence.fan import fan
@@ -17,6 +16,7 @@ from finpod.strategy import EqualWeight
 from finpod.tournament.setup import Plan
 from finpod.trading.execution import build_tape
 from finpod.trading.simulate import Terms, Window, simulate
+from finpod.weights import decisions_of
 
 MARKET = simulate_market(names=4, days=400, seed=1)
 DAYS = ("2010-01-04", "2010-06-30"), ("2010-07-01", "2010-12-31")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_markets import NAN, make_market, random_market
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.errors import InputError
 from finpod.strategy import BUILT_IN, EqualWeight, FeatureTable, MarketView, Momentum, Strategy, top_k
 

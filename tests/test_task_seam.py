@@ -564,7 +564,7 @@ def stock_task(market):
 # --- what knows no market -----------------------------------------------------------------------------------------------
 
 BLIND = ("rl", "workers", "tournament")
-FORBIDDEN = {"market", "features", "trading", "simulation", "backtester", "strategy", "report", "decisions", "ensemble",
+FORBIDDEN = {"market", "features", "trading", "simulation", "backtesting", "strategy", "report", "weights", "ensemble",
              "tasks", "result", "evidence", "lookahead", "walkforward", "comparison", "cli", "deploy", "training"}  # fmt: skip
 
 

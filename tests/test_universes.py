@@ -12,7 +12,7 @@ import pytest
 import yahoo_server
 from yahoo_server import Listing, serving
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.cli import main
 from finpod.errors import DataError, InputError
 from finpod.market.calendar import sessions_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_markets import random_market
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import load_result
 from finpod.report import write_report
 from finpod.strategy import Strategy

@@ -55,13 +55,13 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     `backtest` moves the money and keeps every fill, as vectorbt's `from_orders` does; `exact` does so session by session.
     A whole result has equity, weights, the log of trades and, of finpod alone, benchmark and equal weight.
     """
-    from finpod.backtester import backtest
-    from finpod.batch import path_of
-    from finpod.decisions import ReadyWeights
-    from finpod.simulator import simulate_market
+    from finpod.backtesting.batch import path_of
+    from finpod.backtesting.engine import backtest
+    from finpod.synthetic import simulate_market
     from finpod.trading.execution import build_tape
     from finpod.trading.ledger import Costs
     from finpod.trading.simulate import Terms, Window
+    from finpod.weights import ReadyWeights
 
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, tape=build_tape(market), first=0, last=DAYS)
@@ -103,9 +103,9 @@ def bootstrap_lines(seconds: float) -> dict[str, Any]:
 
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
     """Seconds to write a report; what it shows has been computed before, as imports and bootstrap have their own time."""
-    from finpod.backtester import backtest
+    from finpod.backtesting.engine import backtest
     from finpod.result import BacktestResult
-    from finpod.simulator import simulate_market
+    from finpod.synthetic import simulate_market
 
     market = simulate_market(names=names, days=DAYS + 1)
     result = backtest(made_weights(1, market)[0], market, fast=True)
@@ -186,7 +186,7 @@ def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | 
 
 def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
     """Seconds of pyfolio for its full tear sheet on the same returns, positions, transactions and benchmark."""
-    from finpod.export import to_pyfolio
+    from finpod.backtesting.export import to_pyfolio
 
     def measure(pyfolio: Any) -> float:
         pyplot, given = _draw_to_files(), to_pyfolio(result)

@@ -1,7 +1,7 @@
 """How strong a planted signal must be for a net information ratio: `python -m finpod.bench.calibrate`.
 
 Plays the informed rule on many simulated markets at once, through the ledger, and prints the rows of
-`finpod.simulator.CALIBRATED`: for each lookback, sign and ratio the signal, the share kept, and the ratio that this has on
+`finpod.synthetic.CALIBRATED`: for each lookback, sign and ratio the signal, the share kept, and the ratio that this has on
 markets of other seeds.
 """
 
@@ -15,7 +15,7 @@ import torch
 
 from finpod.bench.command import Parser
 from finpod.measures import Array
-from finpod.simulator import (
+from finpod.synthetic import (
     CALIBRATED,
     FEE_BPS,
     HOLD,

@@ -177,7 +177,7 @@ def _environment_lines(
     """Steps a second in and around the environment, of those lines that are asked for."""
     from finpod.envs.market_env import MarketEnv
     from finpod.features.panel import build_panel
-    from finpod.simulator import simulate_market
+    from finpod.synthetic import simulate_market
     from finpod.trading.execution import build_tape
 
     market, envs = simulate_market(names=names, days=DAYS), config.num_envs
@@ -207,7 +207,7 @@ def _environment_lines(
 def _panel_lines(device: torch.device) -> dict[str, Any]:
     """Seconds from a market to the scaled tensor of its default features, turbulence included."""
     from finpod.features.panel import build_panel
-    from finpod.simulator import simulate_market
+    from finpod.synthetic import simulate_market
 
     market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)
     timing = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)

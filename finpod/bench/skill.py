@@ -25,7 +25,6 @@ import torch
 
 from finpod.bench.command import Parser, whole
 from finpod.bench.machine import processor
-from finpod.decisions import decisions_of
 from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.evidence.skill import Code, verdict_of
@@ -35,13 +34,14 @@ from finpod.market.load import load_market
 from finpod.measures import Array, simple_returns
 from finpod.resampling import resampled
 from finpod.rl import LEARNERS
-from finpod.simulator import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
+from finpod.synthetic import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import TournamentSetup
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
+from finpod.weights import decisions_of
 
 FOLDER = Path("backtests") / "skill"
 """Where rows are kept, relative to the current folder."""

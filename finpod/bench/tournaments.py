@@ -253,7 +253,7 @@ def _driver(store: Store, engine: Executor, plan: Plan, update: int, journal: An
 def _setup() -> TournamentSetup:
     """A task on a simulated market, on the CPU and one thread."""
     from finpod.rl.ppo import PPOConfig
-    from finpod.simulator import simulate_market
+    from finpod.synthetic import simulate_market
     from finpod.tasks import make_stock_task, trading_of
     from finpod.tournament.setup import TournamentSetup
 

@@ -61,9 +61,9 @@ def export(
 ) -> None:
     """Write a saved run as pyfolio, empyrical and quantstats read it: returns, positions, transactions, benchmark."""
     import finpod
+    from finpod.backtesting.export import export as exported
+    from finpod.backtesting.export import how_to_read
     from finpod.backtesting.result_io import run_folder
-    from finpod.export import export as exported
-    from finpod.export import how_to_read
 
     place = run_folder(folder)
     target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"

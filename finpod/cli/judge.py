@@ -63,7 +63,7 @@ def backtest(
 ) -> None:
     """Run a strategy through the ledger; write backtests/NAME/ and reports/NAME.html and print the table."""
     import finpod
-    from finpod.backtester import require_opened
+    from finpod.backtesting.engine import require_opened
 
     started = datetime.now(UTC)
     costs = Costs(fee_bps=fee_bps, slippage_bps=slippage_bps, impact=impact)

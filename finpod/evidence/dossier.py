@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from finpod.decisions import decisions_of
-from finpod.evidence.baselines import baselines_for
-from finpod.evidence.capacity import capacity, cost_sweep
 from finpod.evidence.fan import fan
+from finpod.evidence.replays import capacity, cost_sweep
 from finpod.files import Progress
 from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.playing import played
@@ -23,8 +21,10 @@ from finpod.measures import Array, metrics
 from finpod.overfitting import overfitting
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
+from finpod.rules import baselines_for
 from finpod.strategy import EqualWeight, FeatureTable, Strategy
 from finpod.trading.simulate import Path, Terms, Window, simulate
+from finpod.weights import decisions_of
 
 AUDITED = 2
 """Days that every backtest has audited; `finpod audit` takes more."""

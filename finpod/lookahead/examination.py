@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finpod.decisions import decide_once
 from finpod.errors import FinpodError, StrategyError
 from finpod.files import Progress
 from finpod.lookahead.carrying import Copies, Copy
@@ -19,6 +18,7 @@ from finpod.lookahead.watching import Sight, Watch
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.strategy import FeatureLike, FeatureTable, MarketView, Strategy, equal_parts
+from finpod.weights import decide_once
 
 CUT, NOISE = "cut", "noise"
 KINDS = CUT, NOISE

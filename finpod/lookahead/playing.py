@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from finpod.decisions import decisions_of
 from finpod.errors import FinpodError
 from finpod.lookahead.examination import AskedView, Deciding, copy_of
 from finpod.market.data import MarketData
@@ -16,6 +15,7 @@ from finpod.measures import Array
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.execution import Account, build_tape
 from finpod.trading.simulate import Path, Terms, Window, simulate
+from finpod.weights import decisions_of
 
 MEMORY = 2
 """Decisions before one that are taken again with it, besides a first one."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.devices import pick_device
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError

@@ -10,7 +10,7 @@ from made_markets import make_market, random_market
 from finpod import load_market
 from finpod.envs.market_env import MarketEnv, TradingConfig, target_weights
 from finpod.errors import InputError
-from finpod.evidence.capacity import capacity, cost_sweep, ranks, replay
+from finpod.evidence.replays import capacity, cost_sweep, ranks, replay
 from finpod.trading.execution import Account, build_tape
 from finpod.trading.ledger import Costs, value
 from finpod.trading.simulate import Terms, Window, simulate

@@ -9,8 +9,8 @@ from finpod.bench.calibrate import net_ratios, played
 from finpod.errors import InputError
 from finpod.market.data import MarketData
 from finpod.resampling import resampled
-from finpod.simulator import CALIBRATED, HOLD, Oracle, draw, returns_of, simulate_market
 from finpod.strategy import MarketView
+from finpod.synthetic import CALIBRATED, HOLD, Oracle, draw, returns_of, simulate_market
 
 
 def measured_signal(market, lookback=5):

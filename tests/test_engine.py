@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_markets import NAN, make_market, random_market
 
-from finpod.backtester import Terms, anchor_equity, backtest, clean_weights, simulate
+from finpod.backtesting.engine import Terms, anchor_equity, backtest, clean_weights, simulate
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
-from finpod.evidence.baselines import DollarVolume, MinimumVariance
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
-from finpod.simulator import simulate_market
+from finpod.rules import DollarVolume, MinimumVariance
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy, equal_parts
+from finpod.synthetic import simulate_market
 from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs
 

@@ -14,7 +14,6 @@ import torch
 
 from finpod.backtesting.sentences import reason
 from finpod.backtesting.text import describe_terms
-from finpod.decisions import ReadyWeights
 from finpod.errors import InputError
 from finpod.figures import percent, ratio, text_table
 from finpod.measures import Array, Metrics, metrics
@@ -24,6 +23,7 @@ from finpod.significance import expected_best
 from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simulate_totals
+from finpod.weights import ReadyWeights
 
 TOGETHER = 2**17
 """Accounts times names that are settled at once, which a processor's cache holds."""

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from finpod.batch import Backtests, path_of, run_together
-from finpod.decisions import ReadyWeights, clean_weights, decisions_of
+from finpod.backtesting.batch import Backtests, path_of, run_together
+from finpod.backtesting.outcome import outcome
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
 from finpod.files import Progress
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.measures import Array, check_rates
-from finpod.outcome import outcome
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.anchors import EQUAL
@@ -25,6 +24,7 @@ from finpod.trading.execution import build_tape
 from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
+from finpod.weights import ReadyWeights, clean_weights, decisions_of
 
 __all__ = ["Path", "Terms", "anchor_equity", "backtest", "clean_weights", "simulate"]
 

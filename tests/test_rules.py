@@ -8,10 +8,13 @@ import pandas as pd
 import pytest
 from made_markets import NAN, make_market, random_market
 
-from finpod.backtester import backtest
+from finpod.backtesting.engine import backtest
 from finpod.backtesting.sentences import warning_sentence
 from finpod.errors import StrategyError
-from finpod.evidence.baselines import (
+from finpod.lookahead.audit import audit
+from finpod.market.data import MarketData
+from finpod.records import ResultWarning
+from finpod.rules import (
     BASELINES,
     LEAST,
     MONTH,
@@ -28,9 +31,6 @@ from finpod.evidence.baselines import (
     inverse_volatility,
     returns_of,
 )
-from finpod.lookahead.audit import audit
-from finpod.market.data import MarketData
-from finpod.records import ResultWarning
 from finpod.strategy import MarketView
 
 DAILY = np.tile([1.0, -1.0], YEAR // 2)
@@ -280,7 +280,7 @@ def test_none_for_intraday_data():
 
 def test_the_module_loads_no_torch_and_no_skfolio():
     heavy = {"torch", "pandas", "skfolio", "scipy", "sklearn"}
-    check = f"import sys, finpod.evidence.baselines; sys.exit(bool({heavy} & set(sys.modules)))"
+    check = f"import sys, finpod.rules; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
