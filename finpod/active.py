@@ -12,7 +12,7 @@ from finpod.measures import DUST, Array, metrics, simple_returns
 from finpod.significance import sharpe_error
 
 if TYPE_CHECKING:
-    from finpod.trading.execution import Tape
+    from finpod.trading.execution import Execution
     from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
@@ -23,7 +23,9 @@ ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "r
 """The figures that are shown of each agent, beside `BOUND`."""
 
 
-def active_figures(path: Path, baseline: Path, tape: Tape, first: int, periods_per_year: float) -> dict[str, float]:
+def active_figures(
+    path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
+) -> dict[str, float]:
     """Return how the path of an account [] from row `first` stands to that of its baseline; NaN where undefined.
 
     'excess'             CAGR less the baseline's
@@ -45,8 +47,8 @@ def active_figures(path: Path, baseline: Path, tape: Tape, first: int, periods_p
         "information_ratio": ratio,
         "excess": growth[0] - growth[1],
         "tracking_error": float(over.std(ddof=1)) * math.sqrt(periods_per_year) if len(over) > 1 else math.nan,
-        "effective_names": _effective(path, tape, first),
-        "rank_correlation": _foresight(path, baseline, tape, first),
+        "effective_names": _effective(path, execution, first),
+        "rank_correlation": _foresight(path, baseline, execution, first),
         "turnover": float(path.turnover.mean()) * periods_per_year,
     }
 
@@ -58,24 +60,24 @@ def ratio_and_error(over: Array, periods_per_year: float) -> tuple[float, float]
     return ratio, sharpe_error(over, periods_per_year=periods_per_year)
 
 
-def _effective(path: Path, tape: Tape, first: int) -> float:
-    worth = path.shares.numpy() * tape.mark[first : first + len(path.equity)].cpu().numpy()
+def _effective(path: Path, execution: Execution, first: int) -> float:
+    worth = path.shares.numpy() * execution.mark[first : first + len(path.equity)].cpu().numpy()
     invested = worth.sum(-1)
     held = invested > 0
     return float((invested[held] ** 2 / (worth[held] ** 2).sum(-1)).mean()) if held.any() else math.nan
 
 
-def _foresight(path: Path, baseline: Path, tape: Tape, first: int) -> float:
+def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> float:
     """The mean over decisions of the rank correlation of active weights and the returns that follow."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
         return math.nan
     held = ((path.targets > 0) | (baseline.targets > 0)).numpy() & (
-        tape.price[first + 1 - tape.lag :][: len(bets)] > 0
+        execution.price[first + 1 - execution.lag :][: len(bets)] > 0
     ).cpu().numpy()
     bets = np.where(held, np.where(np.abs(bets) < DUST, 0.0, bets), np.nan)[decided[:-1]]
-    price = tape.price.cpu().numpy()[first + decided + 1 - tape.lag]
+    price = execution.price.cpu().numpy()[first + decided + 1 - execution.lag]
     with np.errstate(invalid="ignore", divide="ignore"):
         each, _ = rank_correlations(bets, np.where(price[1:] > 0, price[1:], np.nan) / price[:-1] - 1)
     return float(np.nanmean(each)) if np.isfinite(each).any() else math.nan

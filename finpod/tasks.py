@@ -26,7 +26,7 @@ from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Score, Space, Table, Task
 from finpod.trading.anchors import anchor_weights
-from finpod.trading.execution import Account, Tape, build_tape
+from finpod.trading.execution import Account, Execution, build_execution
 from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, simulate
 
@@ -84,15 +84,15 @@ class StockTask(Task):
             object.__setattr__(self, f"num_{what}", size)
 
     @cached_property
-    def tape(self) -> Tape:
+    def execution(self) -> Execution:
         """The market as the ledger reads it."""
-        return build_tape(self.market, self.fill, self.device)
+        return build_execution(self.market, self.fill, self.device)
 
     @cached_property
     def anchor(self) -> Tensor:
         """[T, N] float64 weights that a tilt is taken around, and that agents have to beat."""
-        first = max(self.train[0] - self.tape.lag, 0)
-        return anchor_weights(self.tape, self.trading.anchor, self.market, slice(first, self.validation[1] + 1))
+        first = max(self.train[0] - self.execution.lag, 0)
+        return anchor_weights(self.execution, self.trading.anchor, self.market, slice(first, self.validation[1] + 1))
 
     @cached_property
     def panel(self) -> Panel:
@@ -120,7 +120,7 @@ class StockTask(Task):
         if num_envs != trading.num_envs:
             groups = math.gcd(num_envs, trading.groups)
             trading = replace(trading, num_envs=num_envs, start_groups=groups)
-        return MarketEnv(self.tape, *self.train, trading, seed=seed, anchor=self.anchor)
+        return MarketEnv(self.execution, *self.train, trading, seed=seed, anchor=self.anchor)
 
     def policy(
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
@@ -155,7 +155,7 @@ class StockTask(Task):
             practice=replace(trading, reward=reward, reward_scale=scale, costs=costs),
         )
         vars(own).update(
-            {"tape": self.tape, "panel": self.panel, "_baselines": self._baselines}
+            {"execution": self.execution, "panel": self.panel, "_baselines": self._baselines}
         )  # computed once for all
         return own
 
@@ -179,25 +179,25 @@ class StockTask(Task):
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
         """Return the path of the deterministic policy on a window of rows, on the task's terms."""
-        tape, panel, trading = self.tape, self.own_panel, self.trading
+        execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
             if k % trading.hold:
                 return None
-            mark = tape.mark[row]
-            price = (mark if tape.factor is None else mark / tape.factor[row]) * panel.tradable[row]
+            mark = execution.mark[row]
+            price = (mark if execution.factor is None else mark / execution.factor[row]) * panel.tradable[row]
             among = panel.member[row] & panel.tradable[row]
             state, equity = account_state(seen, mark), float(value(*seen, mark))
             anchor = self.anchor[row] if trading.around else None
             return greedy_weights(policy, trading, panel.features[row], among, state, price, equity, anchor)
 
-        return simulate(tape, *window, decide, trading)
+        return simulate(execution, *window, decide, trading)
 
     def score_of(self, path: Path, window: tuple[int, int] | None = None) -> Score:
         """Return the figures of `metrics` and of `active_figures` of a path on a window, that of validation if left out."""
         window = window or self.validation
         equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
-        active = active_figures(path, self.baseline_path(window), self.tape, window[0], periods)
+        active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
@@ -208,7 +208,7 @@ class StockTask(Task):
                 return None if k % self.trading.hold else self.anchor[row]
 
             terms = replace(self.trading.uncapped, whole_shares=False)
-            self._baselines[window] = simulate(self.tape, *window, decide, terms)
+            self._baselines[window] = simulate(self.execution, *window, decide, terms)
         return self._baselines[window]
 
     @cached_property
@@ -230,7 +230,7 @@ class StockTask(Task):
             "scaling": panel.scaling.to_dict(),
             "tickers": list(self.market.tickers),
             "trading": asdict(self.trading),
-            "fill": self.tape.fill,
+            "fill": self.execution.fill,
             "windows": {"train": [day[i] for i in self.train], "validation": [day[i] for i in self.validation]},
             "trained_until": day[self.validation[1]],
             "training_data_hash": self.market.content_hash,
@@ -253,7 +253,7 @@ class StockTask(Task):
         """Return the task as plain values and arrays, computed once."""
         tables = {
             name: {key: item.cpu().numpy() if isinstance(item, Tensor) else item for key, item in vars(part).items()}
-            for name, part in (("panel", self.panel), ("tape", self.tape))
+            for name, part in (("panel", self.panel), ("execution", self.execution))
         }
         return {"task": replace(self, features=self.panel.names), **tables}
 
@@ -261,7 +261,7 @@ class StockTask(Task):
     def from_shared(cls, shared: Mapping[str, Any], device: torch.device) -> StockTask:
         """Return the task that `to_shared` took apart; on the CPU it reads the shared arrays, which nothing writes to."""
         task: StockTask = replace(shared["task"], device=str(device))
-        kinds: dict[str, type] = {"panel": Panel, "tape": Tape}
+        kinds: dict[str, type] = {"panel": Panel, "execution": Execution}
         for name, kind in kinds.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and stay so

@@ -29,7 +29,7 @@ from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import TrainedRun, save_run
 from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
 from finpod.trading.anchors import with_anchor
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
@@ -244,8 +244,8 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
 
 def cap_remarks(task: StockTask) -> list[str]:
     """Return a sentence if on a day of training or validation fewer names may be held than 1 / max_weight; else none."""
-    cap, tape = task.trading.max_weight or 1.0, task.tape
-    fewest = int((tape.member & tape.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
+    cap, execution = task.trading.max_weight or 1.0, task.execution
+    fewest = int((execution.member & execution.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
     needed = math.ceil(1 / cap - 1e-6)
     if cap == 1 or fewest >= needed:
         return []
@@ -319,8 +319,8 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
     lines = []
     for window in ("training", "validation"):
         first, last = rows = task.train if window == "training" else task.validation
-        seen = Window(market=task.market, tape=build_tape(task.market, task.fill), first=first, last=last)
-        together = simulate(seen.tape, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
+        seen = Window(market=task.market, execution=build_execution(task.market, task.fill), first=first, last=last)
+        together = simulate(seen.execution, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
         figures = {"ensemble": task.score_of(together, rows).metrics}
         for seed, entry in [(one.setup.plan.seed, entry) for one in runs for entry in one.chosen]:
             own = task.for_agent(entry.settings.task)

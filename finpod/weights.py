@@ -47,7 +47,7 @@ def decisions_of(strategy: Strategy, label: str, window: Window, table: FeatureT
     """The strategy's decisions as `simulate` asks for them, for a single account."""
     if not (isinstance(strategy.every, int) and strategy.every >= 1):
         raise StrategyError(f"strategy {label} decides every {strategy.every!r} sessions; every must be 1 or more")
-    market, marks = window.market, window.tape.mark
+    market, marks = window.market, window.execution.mark
     table = table or FeatureTable(market)
 
     def decide(step: int, row: int, seen: Account) -> Tensor | None:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from finpod.market.tape import build_tape
+from finpod.market.execution import build_execution
 from finpod.simulation import Terms, simulate
 from made_markets import make_market, random_market
 
@@ -38,14 +38,16 @@ def test_an_untrained_agent_is_its_baseline(task):
 
 def test_figures_by_hand():
     market = make_market(np.array([[10, 10], [10, 10], [11, 10], [12.1, 9], [12.1, 9]], dtype=float))
-    tape = build_tape(market, "close")
+    execution = build_execution(market, "close")
     terms = Terms(costs=finpod.Costs(fee_bps=0))
 
     def hold(first):
-        return simulate(tape, 0, 4, lambda k, row, seen: torch.tensor([first, 1 - first], dtype=torch.float64), terms)
+        return simulate(
+            execution, 0, 4, lambda k, row, seen: torch.tensor([first, 1 - first], dtype=torch.float64), terms
+        )
 
     own, other = hold(0.75), hold(0.5)
-    figures = active_figures(own, other, tape, 0, 252)
+    figures = active_figures(own, other, execution, 0, 252)
     over = np.diff(own.equity) / own.equity[:-1].numpy() - np.diff(other.equity) / other.equity[:-1].numpy()
     ratio = over.mean() / over.std(ddof=1) * math.sqrt(252)
     assert figures["information_ratio"] == pytest.approx(ratio)

@@ -24,7 +24,7 @@ from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.pod import Pod, judge
 from finpod.tournament.setup import completed
 from finpod.trading.anchors import ANCHORS, anchor_of_view, anchor_weights, with_anchor
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.simulate import simulate
 
 AROUND = "dollar-volume"
@@ -49,34 +49,34 @@ def test_dollar_volume_is_the_root_of_the_mean_over_63_sessions():
     close = np.full((70, 3), 10.0)
     volume = np.tile([100.0, 400.0, np.nan], (70, 1))
     volume[:3, :2] = 1e9  # before the 63 sessions that end at row 65
-    weights = anchor_weights(build_tape(make_market(close, volume=volume)), AROUND)
+    weights = anchor_weights(build_execution(make_market(close, volume=volume)), AROUND)
     assert weights[65].tolist() == pytest.approx([0.25, 0.5, 0.25])
     assert weights[0].tolist() == pytest.approx([1 / 3] * 3)
     assert weights.sum(-1).tolist() == pytest.approx([1] * 70)
 
 
 def test_an_anchor_knows_nothing_of_later_rows_and_holds_members_with_a_bar_alone(market):
-    whole = anchor_weights(build_tape(market), AROUND)
+    whole = anchor_weights(build_execution(market), AROUND)
     assert not whole[torch.tensor(~(market.member & market.has_bar))].any()
     for stop in (3, 50, 90):
-        cut = anchor_weights(build_tape(market.rows(0, stop)), AROUND)
+        cut = anchor_weights(build_execution(market.rows(0, stop)), AROUND)
         assert torch.equal(cut, whole[:stop])
         view = MarketView(market, stop)
         assert torch.equal(anchor_of_view(view, AROUND), whole[stop])
-        assert torch.equal(anchor_of_view(view, "equal-weight"), anchor_weights(build_tape(market))[stop])
+        assert torch.equal(anchor_of_view(view, "equal-weight"), anchor_weights(build_execution(market))[stop])
 
 
 def test_a_market_without_volumes_refuses_dollar_volume_in_one_line(market):
     bare, unknown = random_market(110), replace(market, volume=np.full(market.shape, np.nan))
     for poor in (bare, unknown):
         with pytest.raises(InputError, match="'dollar-volume' needs volumes, and these data have none") as raised:
-            anchor_weights(build_tape(poor), AROUND)
+            anchor_weights(build_execution(poor), AROUND)
         assert raised.value.argument == "anchor"
     days = bare.dates
     with pytest.raises(InputError, match="needs volumes"):
         make_stock_task(bare, (days[25], days[80]), (days[81], days[100]), trading_of(anchor=AROUND))
     with pytest.raises(InputError, match="unknown anchor 'dollar-volum'; did you mean"):
-        anchor_weights(build_tape(bare), "dollar-volum")
+        anchor_weights(build_execution(bare), "dollar-volum")
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_an_untrained_agent_is_the_anchor_and_so_is_its_baseline(market, fill):
     task, pod = setup.task, Pod(setup, make_pod(market).settings)
     score = judge(setup, pod.settings, pod.checkpoint())
     np.testing.assert_allclose(score.returns, task.baseline(), rtol=0, atol=1e-12)
-    weights, tape = anchor_weights(task.tape, AROUND), task.tape
+    weights, execution = anchor_weights(task.execution, AROUND), task.execution
 
     def decide(step, row, _account):
         return weights[row] if step % 3 == 0 else None
 
-    path = simulate(tape, *VALIDATION, decide, task.trading)
+    path = simulate(execution, *VALIDATION, decide, task.trading)
     equity = path.equity.numpy()
     np.testing.assert_allclose(task.baseline(), equity[1:] / equity[:-1] - 1, rtol=0, atol=1e-14)
 
@@ -139,7 +139,7 @@ def test_an_untrained_agent_is_the_anchor_and_so_is_its_baseline(market, fill):
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_step_with_a_gradient_is_set_beside_the_anchor(market, fill):
     config = TradingConfig(num_envs=2, hold=3, horizon=None, random_start=False, anchor=AROUND)
-    env = MarketEnv(build_tape(market, fill), 5, 60, config)
+    env = MarketEnv(build_execution(market, fill), 5, 60, config)
     taken = [env.step(torch.zeros(2, 5), grad=True) for _ in range(5)]
     for step in taken[1:]:  # in the first the baseline has been invested before, or pays to be so too
         torch.testing.assert_close(step.net, step.baseline, rtol=0, atol=1e-3)
@@ -224,13 +224,13 @@ def test_ready_weights_are_an_anchor_in_training_and_backtest(market, tmp_path):
     result = finpod.backtest(agent, with_weights, start=days[0], end=days[1], allow_in_sample=True, examine=False)
     chosen = next(line for line in agent.log if line["score"] == agent.scores[0])
     np.testing.assert_allclose(result.returns, chosen["returns"], rtol=0, atol=1e-9)
-    tape, first = build_tape(with_weights), VALIDATION[0]
-    own = anchor_weights(tape, agent.anchor, with_weights)
+    execution, first = build_execution(with_weights), VALIDATION[0]
+    own = anchor_weights(execution, agent.anchor, with_weights)
 
     def decide(step, row, _account):
         return own[row] if step % agent.every == 0 else None
 
-    path = simulate(tape, first, VALIDATION[1], decide, agent.trading)
+    path = simulate(execution, first, VALIDATION[1], decide, agent.trading)
     np.testing.assert_allclose(result.anchor_equity / 1e6, path.equity / path.equity[0], rtol=1e-12)
     assert result.anchor == "extra:anchor"
     with pytest.raises(

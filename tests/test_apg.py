@@ -25,7 +25,7 @@ from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod, without_env
 from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import TournamentSetup
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs, settle
 from finpod.trading.simulate import simulate
 
@@ -42,7 +42,7 @@ def market():
 def env_of(market, *, fill="open", num_envs=1, **settings):
     plain = {"hold": 1, "horizon": None, "random_start": False, "costs": COSTS, "delisting_return": -0.3, "cash": 1.0}
     trading = TradingConfig(num_envs=num_envs, **{**plain, **settings})
-    return MarketEnv(build_tape(market, fill), 8, 29, trading)
+    return MarketEnv(build_execution(market, fill), 8, 29, trading)
 
 
 # --- the gradient -------------------------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ def test_the_gradient_is_that_of_central_differences(market, fill, action, smoot
     """Ten steps; accounts are independent, so each of them is moved in one coordinate, up or down."""
     generator, size = torch.Generator().manual_seed(3), 1e-6
     env = env_of(market, fill=fill, action=action)
-    assert env.tape.delisted[9:19].any()
-    assert not env.tape.member[8:18].all()
-    assert not env.tape.has_bar[8:18].all()
+    assert env.execution.delisted[9:19].any()
+    assert not env.execution.member[8:18].all()
+    assert not env.execution.has_bar[8:18].all()
     actions = torch.randn(10, 1, env.num_actions, generator=generator, dtype=torch.float64).requires_grad_()
     (exact,) = torch.autograd.grad(objectives_of(env, actions, smooth), actions)
     count = actions.numel()
@@ -133,15 +133,15 @@ def test_a_step_with_gradient_has_every_bit_of_one_without(market, action):
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_the_baseline_is_equal_weight_at_the_same_cadence(market, fill):
     env = env_of(market, fill=fill, hold=3, num_envs=2, horizon=4, random_start=True)
-    start = int(env.observe().row[0]) + env.tape.lag
+    start = int(env.observe().row[0]) + env.execution.lag
     first = env.first + (start - env.first) % 3
-    among = env.tape.member & env.tape.has_bar
+    among = env.execution.member & env.execution.has_bar
 
     def decide(step, row, _account):
-        due = row + env.tape.lag - first
+        due = row + env.execution.lag - first
         return among[row] / among[row].sum().double() if due >= 0 and due % 3 == 0 else None
 
-    equity = simulate(env.tape, env.first, env.last, decide, env.config).equity
+    equity = simulate(env.execution, env.first, env.last, decide, env.config).equity
     for k in range(3):
         taken = env.step(torch.zeros(2, 5), grad=True)
         at = start + 3 * k - env.first

@@ -24,7 +24,7 @@ from finpod.lookahead.audit import audit, audit_features, quick_audit
 from finpod.market.extra import ExtraData
 from finpod.strategy import BUILT_IN, MarketView, Momentum, Strategy, equal_parts, top_k
 from finpod.synthetic import simulate_market
-from finpod.trading.execution import Tape
+from finpod.trading.execution import Execution
 
 DAYS, NAMES = 330, 12
 
@@ -429,9 +429,9 @@ def test_a_feature_that_carries_a_panel_is_caught(market):
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_fills_at_the_seen_close_are_caught(market, monkeypatch, check, fill):
     assert check(BUILT_IN["equal-weight"](), market).passed
-    honest = Tape.fill_row
+    honest = Execution.fill_row
     monkeypatch.setattr(
-        Tape, "fill_row", lambda tape, row: tape.decision_row(row) if tape.fill == fill else honest(tape, row)
+        Execution, "fill_row", lambda own, row: own.decision_row(row) if own.fill == fill else honest(own, row)
     )
     (finding,) = sentences(check(BUILT_IN["equal-weight"](), market))
     assert finding.startswith("fills: first leak on 20")
@@ -441,8 +441,8 @@ def test_fills_at_the_seen_close_are_caught(market, monkeypatch, check, fill):
 
 def test_a_decision_for_the_close_that_sees_that_close_is_caught(market, monkeypatch):
     """With no lag, the decision at the mark is filled one row too late to be seen; with the old rows, at the seen close."""
-    monkeypatch.setattr(Tape, "lag", property(lambda tape: 0))
-    monkeypatch.setattr(Tape, "fill_row", lambda tape, row: row + (tape.fill == "open"))
+    monkeypatch.setattr(Execution, "lag", property(lambda execution: 0))
+    monkeypatch.setattr(Execution, "fill_row", lambda execution, row: row + (execution.fill == "open"))
     findings = sentences(audit(Momentum(20, 3), market))
     assert [finding[:5] for finding in findings] == ["fills"]
     assert "fill='close'" in findings[0]

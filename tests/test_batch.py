@@ -13,7 +13,7 @@ from finpod.backtesting.engine import anchor_equity, backtest
 from finpod.errors import InputError, StrategyError
 from finpod.significance import expected_best
 from finpod.strategy import EqualWeight
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, Window, simulate, simulate_totals
 from finpod.weights import ReadyWeights
@@ -71,8 +71,11 @@ def test_each_account_is_that_of_a_run_of_its_own(fill, whole_shares):
 def test_totals_are_the_sums_of_the_path(fill, terms):
     """Also on days on which every name can be dealt in, where unfilled orders are not looked for."""
     market = random_market(days=40, volume=np.full((40, 5), 1e4), member=np.arange(40)[:, None] % 4 > 0 + np.zeros(5))
-    tape, weights = build_tape(market, fill), torch.from_numpy(random_weights(market, 3).swapaxes(0, 1).copy())
-    given = (tape, 0, 39, lambda _step, row, _seen: weights[row], terms, (3,))
+    execution, weights = (
+        build_execution(market, fill),
+        torch.from_numpy(random_weights(market, 3).swapaxes(0, 1).copy()),
+    )
+    given = (execution, 0, 39, lambda _step, row, _seen: weights[row], terms, (3,))
     path, totals = simulate(*given), simulate_totals(*given)
     assert torch.equal(totals.equity, path.equity)
     assert torch.equal(totals.turnover, path.turnover)
@@ -107,7 +110,7 @@ def test_weights_are_not_copied_and_may_be_read_only(dtype, tmp_path):
     many = random_weights(market, 3, dtype=dtype)
     np.save(tmp_path / "weights.npy", many)
     mapped = np.load(tmp_path / "weights.npy", mmap_mode="r")
-    window = Window(market=market, tape=build_tape(market), first=1, last=29)
+    window = Window(market=market, execution=build_execution(market), first=1, last=29)
     assert np.shares_memory(ReadyWeights(many, "w", window)._table, many)
     np.testing.assert_array_equal(backtest(mapped, market).equity, backtest(many, market).equity)
     backwards = np.ascontiguousarray(many[:, ::-1])[:, ::-1]

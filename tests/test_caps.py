@@ -16,7 +16,7 @@ from finpod.rl.apg import APG, APGConfig
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Table
 from finpod.trading.caps import within_caps
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms
 
 CLOSE = 1e-9
@@ -104,7 +104,7 @@ def test_rows_that_decide_nothing_and_zero_weights_stay():
 
 def env_of(market, fill="open", **settings):
     config = {"num_envs": 4, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0, **CAPS, **settings}
-    return MarketEnv(build_tape(market, fill), 0, len(market.dates) - 1, TradingConfig(**config))
+    return MarketEnv(build_execution(market, fill), 0, len(market.dates) - 1, TradingConfig(**config))
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -113,7 +113,7 @@ def test_the_caps_hold_in_the_environment_at_every_fill(fill):
     env, generator = env_of(random_market(44), fill, num_envs=25_000, start_groups=1), torch.Generator().manual_seed(3)
     for _ in range(40):
         action = 3 * torch.randn(25_000, 5, generator=generator)
-        price = env.tape.price[env.tape.fill_row(env._rows)][0]
+        price = env.execution.price[env.execution.fill_row(env._rows)][0]
         worth = env.account.shares[0] * price
         held = worth / (env.account.cash[0].unsqueeze(-1) + worth.sum(-1, keepdim=True))
         weights = env.weights(action)
@@ -137,7 +137,7 @@ class Played(finpod.Strategy):
 def test_environment_backtest_and_ready_weights_hold_the_same(fill):
     market = random_market(40)
     plain, capped = env_of(market, fill, max_weight=None, max_turnover=None), env_of(market, fill)
-    generator, lag = torch.Generator().manual_seed(4), plain.tape.lag
+    generator, lag = torch.Generator().manual_seed(4), plain.execution.lag
     wanted, equity = [], []
     for _ in range(39 - lag):
         action = 3 * torch.randn(4, 5, generator=generator)

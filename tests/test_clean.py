@@ -12,7 +12,7 @@ from finpod.errors import DataError, InputError
 from finpod.market.calendar import NEW_YORK
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 
 
 def test_bars_land_in_their_row_and_column():
@@ -33,11 +33,11 @@ def test_b01_a_series_is_never_filled_from_its_future():
     bars.loc[bars["ticker"] == "AAA", "close"] = [np.nan, np.nan, 10, 11, np.nan, 12]
     market = built(bars)
     assert_array_equal(market.close[:, 0], [np.nan, np.nan, 10, 11, np.nan, 12])
-    tape = build_tape(market, "close")
-    assert_array_equal(tape.tradable[:, 0], [False, False, True, True, False, True])
-    assert_array_equal(tape.mark[2:, 0], [10, 11, 11, 12])
-    assert not (tape.mark[:2, 0] == 10).any()
-    assert not (tape.price[:2, 0] == 10).any()
+    execution = build_execution(market, "close")
+    assert_array_equal(execution.tradable[:, 0], [False, False, True, True, False, True])
+    assert_array_equal(execution.mark[2:, 0], [10, 11, 11, 12])
+    assert not (execution.mark[:2, 0] == 10).any()
+    assert not (execution.price[:2, 0] == 10).any()
 
 
 def test_b10_ragged_panel():
@@ -86,7 +86,7 @@ def test_b24_missing_price_is_no_bar():
     for table in (market.open, market.high, market.low, market.close, market.volume):
         assert np.isnan(table[1, 0])
     assert market.manifest["repairs"] == []
-    mark = build_tape(market, "close").mark[:, 0].numpy()
+    mark = build_execution(market, "close").mark[:, 0].numpy()
     assert_array_equal(mark, [100, 100, 110])
     assert mark[2] / mark[1] - 1 == pytest.approx(0.1)
 

@@ -16,7 +16,7 @@ from finpod.market.load import load_market
 from finpod.rules import DollarVolume, MinimumVariance
 from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy, equal_parts
 from finpod.synthetic import simulate_market
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
@@ -196,7 +196,7 @@ def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     )
     assert (result.trades["kind"] == "delisted").sum() == 1
     before_the_mark = (result.trades["kind"] == "delisted") | (fill == "open")
-    marks = build_tape(market).mark.numpy()
+    marks = build_execution(market).mark.numpy()
     for row in range(2, 40):
         day = pd.Timestamp(market.dates[row])
         done = result.trades[(result.trades["date"] < day) | (before_the_mark & (result.trades["date"] == day))]
@@ -214,7 +214,7 @@ def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
 @given(seed=st.integers(0, 10_000), fee=st.floats(0, 300), fill=st.sampled_from(["open", "close"]), whole=st.booleans())
 def test_cash_never_falls_below_zero(seed, fee, fill, whole):
     market = random_market(days=16, seed=seed)
-    tape = build_tape(market, fill)
+    execution = build_execution(market, fill)
     weights = torch.from_numpy(random_weights(market, seed))
     terms = Terms(costs=Costs(fee_bps=fee), cash=10_000, whole_shares=whole)
 
@@ -223,8 +223,8 @@ def test_cash_never_falls_below_zero(seed, fee, fill, whole):
         assert (seen.shares >= 0).all()
         return weights[row]
 
-    path = simulate(tape, 0, 15, decide, terms)
-    worth = (path.shares * tape.mark).sum(-1)
+    path = simulate(execution, 0, 15, decide, terms)
+    worth = (path.shares * execution.mark).sum(-1)
     assert (path.equity - worth >= -1e-9).all()
     assert torch.isfinite(path.equity).all()
 
@@ -469,10 +469,10 @@ def test_many_ready_weights_are_as_many_runs(fill):
 @BOTH
 def test_leading_dimensions_change_no_bit_of_a_path(fill):
     market = random_market(days=25)
-    tape, terms = build_tape(market, fill), Terms(costs=Costs(per_share=0.01))
+    execution, terms = build_execution(market, fill), Terms(costs=Costs(per_share=0.01))
     weights = torch.from_numpy(random_weights(market))
     paths = [
-        simulate(tape, 1, 24, lambda _s, row, seen: weights[row].expand_as(seen.shares), terms, shape)
+        simulate(execution, 1, 24, lambda _s, row, seen: weights[row].expand_as(seen.shares), terms, shape)
         for shape in ((), (1,), (7,))
     ]
     for alone, one, many in zip(*paths, strict=True):
@@ -689,7 +689,9 @@ def test_terms_that_cannot_be(wrong):
 def test_the_environment_and_the_public_backtest_agree_to_the_last_bit():
     """Weights as the environment makes them, whose sums are 1 but for the last bits, given to `backtest` as they are."""
     market = simulate_market(names=20, days=120, seed=3)
-    env = MarketEnv(build_tape(market), 0, 119, TradingConfig(num_envs=2, hold=1, horizon=None, random_start=False))
+    env = MarketEnv(
+        build_execution(market), 0, 119, TradingConfig(num_envs=2, hold=1, horizon=None, random_start=False)
+    )
     generator = torch.Generator().manual_seed(0)
     weights, equity = np.full((2, *market.shape), np.nan), [env.equity[:, 0].numpy()]
     for row in range(119):

@@ -31,7 +31,7 @@ from finpod.devices import pick_device
 from finpod.envs.gym import REACH, DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.features.panel import build_panel
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_action_spaces(market, action, columns, bounded):
 def test_it_steps_as_the_market_environment_does(market):
     config = TradingConfig(num_envs=4, start_groups=2, hold=1, horizon=3)
     env = TradingEnv(market, start="2010-02-01", end="2010-04-01", config=config, seed=5)
-    bare = MarketEnv(build_tape(market), *market.window("2010-02-01", "2010-04-01"), config, seed=5)
+    bare = MarketEnv(build_execution(market), *market.window("2010-02-01", "2010-04-01"), config, seed=5)
     env.reset(seed=1)
     bare.reset(seed=1)
     first, last = market.window("2010-02-01", "2010-04-01")
@@ -400,7 +400,7 @@ def test_make_env_passes_everything_on(market):
         start_groups=4,
     )
     assert env.config == TradingConfig(num_envs=8, costs=Costs(fee_bps=3), hold=3, tilt=2.0, start_groups=4)
-    assert env.tape.fill == "close"
+    assert env.execution.fill == "close"
     assert env.panel.names == ("return_5", "age")
     assert (market.dates[env.market_env.first], market.dates[env.market_env.last]) == (
         np.datetime64("2010-02-01"),

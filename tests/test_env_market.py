@@ -10,7 +10,7 @@ import torch
 from finpod import Costs, InputError, MarketData, load_market, simulate_market
 from finpod.envs.market_env import Account, MarketEnv, TradingConfig, account_state, target_weights
 from finpod.errors import CheckpointError
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.simulate import simulate
 
 FREE = Costs(fee_bps=0)
@@ -61,25 +61,25 @@ def awkward_market(seed: int = 0) -> MarketData:
 def make_env(market, *, fill="open", first=0, last=None, seed=0, costs=FREE, **settings) -> MarketEnv:
     settings = {"num_envs": 1, "hold": 1, "horizon": None, "random_start": False, "costs": costs, **settings}
     last = len(market.dates) - 1 if last is None else last
-    return MarketEnv(build_tape(market, fill), first, last, TradingConfig(**settings), seed)
+    return MarketEnv(build_execution(market, fill), first, last, TradingConfig(**settings), seed)
 
 
 def account_path(env: MarketEnv, start: int, actions: torch.Tensor):
     """What `simulate` makes of one account's actions [K, A] from row `start`, and what it saw [K, N + 1] at each."""
-    config, tape, sights = env.config, env.tape, []
+    config, execution, sights = env.config, env.execution, []
 
     def decide(step, row, seen):
         if step % config.hold or step // config.hold >= len(actions):
             return None
-        sights.append(account_state(seen, tape.mark[row]))
+        sights.append(account_state(seen, execution.mark[row]))
         return target_weights(actions[step // config.hold], env.among(torch.tensor(row)), config.action, config.tilt)
 
-    return simulate(tape, start, start + config.hold * len(actions), decide, config), torch.stack(sights)
+    return simulate(execution, start, start + config.hold * len(actions), decide, config), torch.stack(sights)
 
 
 def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:
     """Play episodes to the end of the data, and each account again through `simulate`: equal to the last bit."""
-    accounts, hold, lag = env.num_envs, env.config.hold, env.tape.lag
+    accounts, hold, lag = env.num_envs, env.config.hold, env.execution.lag
     obs = env.observe()
     start = obs.row + lag
     alive = torch.ones(accounts, dtype=torch.bool)
@@ -230,7 +230,7 @@ def test_start_groups_share_their_days_and_rotate():
 @pytest.mark.parametrize(("fill", "first", "last"), [("open", 0, 8), ("close", 1, 8)])
 def test_random_starts_leave_room_for_an_episode(fill, first, last):
     env = make_env(simulate_market(names=2, days=9), fill=fill, num_envs=500, hold=2, horizon=3, random_start=True)
-    assert set((env.observe().row + env.tape.lag).tolist()) == set(range(first, last - 6 + 1))
+    assert set((env.observe().row + env.execution.lag).tolist()) == set(range(first, last - 6 + 1))
 
 
 # --- what is seen ------------------------------------------------------------------------------------------------------
@@ -441,7 +441,9 @@ def test_steps_keep_no_graph_and_leave_earlier_results_alone():
 def test_compiled_steps_agree_to_a_millionth():
     market = awkward_market()
     config = TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
-    eager, compiled = (MarketEnv(build_tape(market, "open"), 0, DAYS - 1, config, compile=c) for c in (False, True))
+    eager, compiled = (
+        MarketEnv(build_execution(market, "open"), 0, DAYS - 1, config, compile=c) for c in (False, True)
+    )
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
         action = torch.randn(8, NAMES, generator=generator)

@@ -1,4 +1,4 @@
-"""The tape: which price, which row, who may be bought, and who has left."""
+"""The execution: which price, which row, who may be bought, and who has left."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
 from finpod.market.data import forward_fill
-from finpod.trading.execution import MONTH, UNSEEN, Account, build_tape
+from finpod.trading.execution import MONTH, UNSEEN, Account, build_execution
 from finpod.trading.ledger import Costs
 
 
@@ -21,37 +21,37 @@ def volumes(days: int, names: int, *, seed: int = 0) -> np.ndarray:
 
 def test_fill_follows_the_data_unless_told():
     with_opens, without = make_market([10, 11], open=[10, 10]), make_market([10, 11])
-    assert build_tape(with_opens).fill == "open"
-    assert build_tape(with_opens, "close").fill == "close"
-    assert build_tape(without).fill == "close"
+    assert build_execution(with_opens).fill == "open"
+    assert build_execution(with_opens, "close").fill == "close"
+    assert build_execution(without).fill == "close"
     with pytest.raises(InputError, match="fill='open' needs opens"):
-        build_tape(without, "open")
+        build_execution(without, "open")
     with pytest.raises(InputError, match="fill is 'noon'; choose 'open' or 'close'"):
-        build_tape(with_opens, "noon")
+        build_execution(with_opens, "noon")
 
 
 @pytest.mark.parametrize(("fill", "seen", "filled"), [("open", 5, 6), ("close", 4, 5)])
 def test_a_decision_is_filled_in_the_row_after_the_last_it_saw(fill, seen, filled):
-    tape = build_tape(make_market([10] * 8, open=[10] * 8), fill)
-    assert (tape.decision_row(5), tape.fill_row(5)) == (seen, filled)
+    execution = build_execution(make_market([10] * 8, open=[10] * 8), fill)
+    assert (execution.decision_row(5), execution.fill_row(5)) == (seen, filled)
     rows = torch.tensor([2, 5])
-    assert tape.decision_row(rows)[1] == seen
-    assert tape.fill_row(rows)[1] == filled
+    assert execution.decision_row(rows)[1] == seen
+    assert execution.fill_row(rows)[1] == filled
 
 
 def test_marks_are_carried_forward_and_never_back():
-    tape = build_tape(make_market([NAN, 10, NAN, 12]))
-    assert tape.mark[:, 0].tolist() == [1, 10, 10, 12]
-    assert tape.has_bar[:, 0].tolist() == [False, True, False, True]
+    execution = build_execution(make_market([NAN, 10, NAN, 12]))
+    assert execution.mark[:, 0].tolist() == [1, 10, 10, 12]
+    assert execution.has_bar[:, 0].tolist() == [False, True, False, True]
     assert forward_fill(np.array([[NAN, 2], [3, NAN]]), before=0.0).tolist() == [[0, 2], [3, 2]]
 
 
 def test_without_a_price_at_the_fill_nothing_is_tradable_and_the_last_price_stands():
     market = make_market([10, 11, NAN, 13], open=[9, NAN, NAN, 12])
-    opens = build_tape(market, "open")
+    opens = build_execution(market, "open")
     assert opens.tradable[:, 0].tolist() == [True, False, False, True]
     assert opens.price[:, 0].tolist() == [9, 10, 11, 12]
-    closes = build_tape(market, "close")
+    closes = build_execution(market, "close")
     assert closes.tradable[:, 0].tolist() == [True, True, False, True]
     assert closes.price[:, 0].tolist() == [10, 11, 11, 13]
     held = account(100.0, 5.0)
@@ -60,61 +60,61 @@ def test_without_a_price_at_the_fill_nothing_is_tradable_and_the_last_price_stan
 
 def test_a_name_leaves_on_the_first_session_after_its_last_bar():
     market = make_market([[50, 7], [45, NAN], [40, 8], [NAN, 9], [NAN, 9]])
-    tape = build_tape(market)
-    assert tape.delisted[:, 0].tolist() == [False, False, False, True, False]
-    assert not tape.delisted[:, 1].any()  # a missing bar is no delisting
+    execution = build_execution(market)
+    assert execution.delisted[:, 0].tolist() == [False, False, False, True, False]
+    assert not execution.delisted[:, 1].any()  # a missing bar is no delisting
     before = account(500.0, 10.0, 1.0)
-    same = tape.carry(before, 1)
+    same = execution.carry(before, 1)
     assert torch.equal(same.shares, before.shares)
-    after = tape.carry(before, 2)
+    after = execution.carry(before, 2)
     assert (after.cash.item(), after.shares.tolist()) == (900.0, [0.0, 1.0])
-    assert tape.carry(before, 2, -1.0).cash.item() == 500.0
+    assert execution.carry(before, 2, -1.0).cash.item() == 500.0
 
 
 def test_the_last_bar_survives_slicing():
     market = make_market([[50, 7], [45, 7], [40, 8], [NAN, 9], [NAN, 9]])
-    assert not build_tape(market.rows(0, 3)).delisted.any()
-    assert build_tape(market.rows(1, 5)).delisted[:, 0].tolist() == [False, False, True, False]
-    assert not build_tape(market.rows(3, 5)).delisted.any()
+    assert not build_execution(market.rows(0, 3)).delisted.any()
+    assert build_execution(market.rows(1, 5)).delisted[:, 0].tolist() == [False, False, True, False]
+    assert not build_execution(market.rows(3, 5)).delisted.any()
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_membership_is_that_of_the_decision_day(fill):
     member = np.array([True, True, False, False, True])
-    tape = build_tape(make_market([10] * 5, open=[10] * 5, member=member), fill)
+    execution = build_execution(make_market([10] * 5, open=[10] * 5, member=member), fill)
     want, sell = torch.tensor([4.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)
-    for row in range(tape.lag, 4):
-        bought = tape.trade(account(100.0, 1.0), row, want, Costs(fee_bps=0)).traded.item()
-        assert bought == (4.0 if member[tape.decision_row(row)] else 0.0)
-        assert tape.trade(account(100.0, 1.0), row, sell, Costs(fee_bps=0)).traded.item() == -1.0
+    for row in range(execution.lag, 4):
+        bought = execution.trade(account(100.0, 1.0), row, want, Costs(fee_bps=0)).traded.item()
+        assert bought == (4.0 if member[execution.decision_row(row)] else 0.0)
+        assert execution.trade(account(100.0, 1.0), row, sell, Costs(fee_bps=0)).traded.item() == -1.0
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_row_for_each_account_is_the_same_as_one_row_for_all(fill):
-    tape = build_tape(random_market(seed=4, volume=volumes(30, 5)), fill)
+    execution = build_execution(random_market(seed=4, volume=volumes(30, 5)), fill)
     g = torch.Generator().manual_seed(0)
     cash = torch.rand(6, generator=g, dtype=torch.float64) * 100
     shares = torch.rand(6, 5, generator=g, dtype=torch.float64)
     weights = torch.rand(6, 5, generator=g, dtype=torch.float64) / 5
     rows, costs = torch.tensor([1, 14, 7, 20, 3, 13]), Costs(per_share=0.01, impact=1.0)
     together = Account(cash, shares)
-    orders = tape.orders(together, rows, weights)
-    fill_of = tape.trade(together, rows, orders, costs, whole_shares=False)
-    carried = tape.carry(Account(fill_of.cash, fill_of.shares), rows)
+    orders = execution.orders(together, rows, weights)
+    fill_of = execution.trade(together, rows, orders, costs, whole_shares=False)
+    carried = execution.carry(Account(fill_of.cash, fill_of.shares), rows)
     for e, row in enumerate(rows.tolist()):
         alone = Account(cash[e], shares[e])
-        own = tape.trade(alone, row, tape.orders(alone, row, weights[e]), costs, whole_shares=False)
+        own = execution.trade(alone, row, execution.orders(alone, row, weights[e]), costs, whole_shares=False)
         assert torch.equal(own.shares, fill_of.shares[e])
-        end = tape.carry(Account(own.cash, own.shares), row)
+        end = execution.carry(Account(own.cash, own.shares), row)
         assert torch.equal(end.cash, carried.cash[e])
         assert torch.equal(end.shares, carried.shares[e])
 
 
 def test_the_factor_is_carried_forward():
-    tape = build_tape(make_market([10, NAN, 10], factor=np.array([0.5, NAN, 1.0])))
-    assert tape.factor is not None
-    assert tape.factor[:, 0].tolist() == [0.5, 0.5, 1.0]
-    assert build_tape(make_market([10, 10])).factor is None
+    execution = build_execution(make_market([10, NAN, 10], factor=np.array([0.5, NAN, 1.0])))
+    assert execution.factor is not None
+    assert execution.factor[:, 0].tolist() == [0.5, 0.5, 1.0]
+    assert build_execution(make_market([10, 10])).factor is None
 
 
 # --- market impact -----------------------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ def test_the_factor_is_carried_forward():
 
 def test_impact_is_worked_by_hand():
     """Returns that are not there yet count as 3%; the volume is the mean of what there is."""
-    tape = build_tape(make_market([100, 102, 102], volume=np.array([[1000], [2000], [np.nan]])))
-    first, second, third = tape.impact[:, 0].tolist()
+    execution = build_execution(make_market([100, 102, 102], volume=np.array([[1000], [2000], [np.nan]])))
+    first, second, third = execution.impact[:, 0].tolist()
     assert first == pytest.approx(0.03 / 100_000**0.5, rel=1e-12)
     assert second == pytest.approx(((20 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
     assert third == pytest.approx(((19 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
@@ -131,7 +131,7 @@ def test_impact_is_worked_by_hand():
 
 def test_impact_is_that_of_the_last_month():
     market = random_market(60, 4, gaps=0, seed=2, volume=volumes(60, 4))
-    table = build_tape(market).impact.numpy()
+    table = build_execution(market).impact.numpy()
     returns = market.close[1:] / market.close[:-1] - 1
     for row in (MONTH, 40, 59):
         sigma = np.sqrt((returns[row - MONTH : row] ** 2).mean(axis=0))
@@ -142,10 +142,10 @@ def test_impact_is_that_of_the_last_month():
 def test_impact_knows_nothing_of_later_rows():
     market = random_market(50, 5, seed=1, volume=volumes(50, 5))
     other = random_market(50, 5, seed=1, volume=np.vstack([market.volume[:30], volumes(20, 5, seed=9)]))
-    table, changed = build_tape(market).impact, build_tape(other).impact
+    table, changed = build_execution(market).impact, build_execution(other).impact
     assert torch.equal(table[:30], changed[:30])
     assert not torch.equal(table[30], changed[30])
-    assert torch.equal(table[:30], build_tape(market.rows(0, 30)).impact)
+    assert torch.equal(table[:30], build_execution(market.rows(0, 30)).impact)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -154,12 +154,14 @@ def test_a_fill_is_charged_by_what_its_decision_saw(fill):
     volume = volumes(40, 1)
     other = volume.copy()
     other[30] *= 3
-    tapes = [build_tape(random_market(40, 1, gaps=0, member=None, volume=each), fill) for each in (volume, other)]
+    executions = [
+        build_execution(random_market(40, 1, gaps=0, member=None, volume=each), fill) for each in (volume, other)
+    ]
     wanted, costs = torch.tensor([1.0], dtype=torch.float64), Costs(fee_bps=0, impact=1.0)
     dearer = [
-        tapes[0].fill_row(row)
+        executions[0].fill_row(row)
         for row in range(1, 39)
-        if len({tape.trade(account(1e5, 0.0), row, wanted, costs).paid.item() for tape in tapes}) == 2
+        if len({execution.trade(account(1e5, 0.0), row, wanted, costs).paid.item() for execution in executions}) == 2
     ]
     assert dearer[0] == 31
 
@@ -168,7 +170,7 @@ def test_a_split_changes_no_impact():
     plain = random_market(50, 3, gaps=0, volume=volumes(50, 3))
     split = np.where(np.arange(50) < 25, 0.25, 1.0)[:, None]
     adjusted = random_market(50, 3, gaps=0, factor=split * np.ones((50, 3)), volume=plain.volume)
-    assert torch.equal(build_tape(plain).impact, build_tape(adjusted).impact)
+    assert torch.equal(build_execution(plain).impact, build_execution(adjusted).impact)
 
 
 def test_a_name_nobody_dealt_in_counts_as_the_worst_member():
@@ -176,7 +178,7 @@ def test_a_name_nobody_dealt_in_counts_as_the_worst_member():
     volume[:, 1], volume[:, 2] = 0, np.nan
     volume[:, 3] = 1e-3  # the worst of all, and no member
     market = random_market(30, 4, gaps=0, volume=volume, member=np.arange(4) < np.full((30, 1), 3))
-    table = build_tape(market).impact
+    table = build_execution(market).impact
     assert torch.equal(table[:, 1], table[:, 0])
     assert torch.equal(table[:, 2], table[:, 0])
     assert (table[:, 3] > table[:, 0]).all()
@@ -185,14 +187,14 @@ def test_a_name_nobody_dealt_in_counts_as_the_worst_member():
 def test_without_any_volume_nothing_trades_until_there_is_one():
     volume = np.full((30, 1), np.nan)
     volume[10:] = 1e6
-    tape = build_tape(make_market([10.0] * 30, volume=volume), "close")
-    assert tape.impact[:, 0].isfinite().tolist() == [False] * 10 + [True] * 20
+    execution = build_execution(make_market([10.0] * 30, volume=volume), "close")
+    assert execution.impact[:, 0].isfinite().tolist() == [False] * 10 + [True] * 20
     buy = torch.tensor([3.0], dtype=torch.float64)
     held = account(100.0, 1.0)
-    costly = [tape.trade(held, row, buy, Costs(impact=1.0)) for row in (5, 10, 11)]
+    costly = [execution.trade(held, row, buy, Costs(impact=1.0)) for row in (5, 10, 11)]
     assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
     assert (costly[0].cash.item(), costly[0].paid.item()) == (100.0, 0.0)
-    assert tape.trade(held, 5, buy, Costs()).traded.item() == 3.0
+    assert execution.trade(held, 5, buy, Costs()).traded.item() == 3.0
 
 
 def test_the_bars_of_a_day_make_the_same_impact_as_the_day():
@@ -208,15 +210,15 @@ def test_the_bars_of_a_day_make_the_same_impact_as_the_day():
         volume=np.full((days * bars, 1), 1e5),
         benchmark_close=np.ones(days * bars),
     )
-    tape = build_tape(fine)
-    assert tape.month == MONTH * bars
-    assert tape.impact[-1].item() == pytest.approx(0.01 / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
-    assert tape.impact[0].item() == pytest.approx(UNSEEN / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
+    execution = build_execution(fine)
+    assert execution.month == MONTH * bars
+    assert execution.impact[-1].item() == pytest.approx(0.01 / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
+    assert execution.impact[0].item() == pytest.approx(UNSEEN / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
 
 
 def test_impact_without_volumes_is_refused():
-    tape = build_tape(make_market([10, 11]), "close")
-    assert tape.impact is None
-    assert tape.impact_for(Costs()) is None
+    execution = build_execution(make_market([10, 11]), "close")
+    assert execution.impact is None
+    assert execution.impact_for(Costs()) is None
     with pytest.raises(InputError, match="impact is 2, and these data have no volumes to measure it by; leave it at 0"):
-        tape.impact_for(Costs(impact=2))
+        execution.impact_for(Costs(impact=2))

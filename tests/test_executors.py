@@ -445,7 +445,7 @@ def test_d13_what_pods_read_of_a_task_are_the_shared_arrays_themselves():
 
     shared = make_setup(random_market(110, 4, seed=1)).to_shared()
     task = from_shared(shared, device="cpu").task
-    for part in ("panel", "tape"):
+    for part in ("panel", "execution"):
         arrays = {key: value for key, value in shared["task"][part].items() if isinstance(value, np.ndarray)}
         assert len(arrays) >= 3
         for key, value in arrays.items():

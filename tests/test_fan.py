@@ -11,7 +11,7 @@ import finpod.evidence.fan as fans
 from finpod.errors import InputError
 from finpod.evidence.fan import fan, habits_of, turned
 from finpod.strategy import BuyAndHold, EqualWeight, Strategy, equal_parts
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, Window, simulate
 from finpod.weights import decisions_of
 
@@ -47,13 +47,15 @@ class Idle(Strategy):
 
 
 def window_of(market, fill=None, first=0, last=None):
-    return Window(market=market, tape=build_tape(market, fill), first=first, last=last or len(market.dates) - 1)
+    return Window(
+        market=market, execution=build_execution(market, fill), first=first, last=last or len(market.dates) - 1
+    )
 
 
 def run(strategy, market, fill=None, terms=None, **options):
     """Path, window and fan of a strategy over a whole market."""
     window, terms = window_of(market, fill), terms or Terms()
-    path = simulate(window.tape, window.first, window.last, decisions_of(strategy, "one", window), terms)
+    path = simulate(window.execution, window.first, window.last, decisions_of(strategy, "one", window), terms)
     return path, window, fan(path, window, terms, **options)
 
 
@@ -112,11 +114,11 @@ def test_most_of_an_account_that_hops_is_matched_too(market):
 
 def test_they_trade_on_the_days_on_which_the_account_traded(market):
     window, terms = window_of(market), Terms()
-    path = simulate(window.tape, 0, 79, decisions_of(Wandering(every=7), "one", window), terms)
+    path = simulate(window.execution, 0, 79, decisions_of(Wandering(every=7), "one", window), terms)
     portfolios = fans._Portfolios(
         habits_of(path, window), fans._spread_table(20, 0), window, 5, np.random.default_rng(0)
     )
-    theirs = simulate(window.tape, 0, 79, portfolios, terms, (5,))
+    theirs = simulate(window.execution, 0, 79, portfolios, terms, (5,))
     np.testing.assert_array_equal(theirs.turnover.numpy() > 0, np.tile(path.turnover.numpy()[:, None] > 0, 5))
 
 
@@ -130,14 +132,14 @@ def test_buy_and_hold_is_met_by_portfolios_that_buy_once(market):
 def test_only_members_are_bought_on_ragged_data_and_all_stays_finite(fill):
     ragged = random_market(60, 8, gaps=0.1)
     window, terms = window_of(ragged, fill), Terms()
-    path = simulate(window.tape, 0, 59, decisions_of(Wandering(), "one", window), terms)
+    path = simulate(window.execution, 0, 59, decisions_of(Wandering(), "one", window), terms)
     portfolios = fans._Portfolios(
         habits_of(path, window), fans._spread_table(6, 0), window, 7, np.random.default_rng(0)
     )
-    theirs = simulate(window.tape, 0, 59, portfolios, terms, (7,))
+    theirs = simulate(window.execution, 0, 59, portfolios, terms, (7,))
     rows = window.decision_rows[:, None]
     bought = (theirs.traded > 0).any(1).numpy()
-    assert not bought[~window.tape.member.numpy()[rows.clip(min=0)[:, 0]]].any()
+    assert not bought[~window.execution.member.numpy()[rows.clip(min=0)[:, 0]]].any()
     assert torch.isfinite(theirs.equity).all()
     np.testing.assert_allclose(theirs.turnover.mean(0), float(path.turnover.mean()), rtol=0.05)
 
@@ -160,7 +162,7 @@ def test_a_large_fan_is_run_a_few_at_a_time(market, monkeypatch):
 
 def test_the_dates_are_those_of_the_window(market):
     window, terms = window_of(market, first=10, last=30), Terms(cash=500.0)
-    path = simulate(window.tape, 10, 30, decisions_of(EqualWeight(), "one", window), terms)
+    path = simulate(window.execution, 10, 30, decisions_of(EqualWeight(), "one", window), terms)
     equity = fan(path, window, terms, count=2).equity
     np.testing.assert_array_equal(equity.index.to_numpy(), window.dates)
     assert equity.index.name == "date"
@@ -277,7 +279,7 @@ def test_the_fan_of_momentum_on_the_nasdaq_100(shared):
     market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
     first, last = market.window("2020-01-02", "2020-12-31")
     window, terms = window_of(market, "open", first, last), Terms()
-    path = simulate(window.tape, first, last, decisions_of(TwelveOneMomentum(), "momentum", window), terms)
+    path = simulate(window.execution, first, last, decisions_of(TwelveOneMomentum(), "momentum", window), terms)
     found = fan(path, window, terms, count=30)
     np.testing.assert_allclose(found.turnover, float(path.turnover.mean()), rtol=0.01)
     assert found.effective_names.mean() == pytest.approx(10, rel=0.1)

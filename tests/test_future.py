@@ -8,7 +8,7 @@ from finpod.errors import InputError
 from finpod.lookahead.future import back_filled, fill_findings, sample_rows, with_noise_after
 from finpod.records import Finding, Severity
 from finpod.synthetic import simulate_market
-from finpod.trading.execution import Tape
+from finpod.trading.execution import Execution
 
 
 def quiet_market(**changes):
@@ -68,9 +68,9 @@ def test_honest_fills_pass():
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_fill_at_a_price_that_was_seen_is_named(monkeypatch, fill):
     market = simulate_market(names=3, days=30)
-    honest = Tape.fill_row
+    honest = Execution.fill_row
     monkeypatch.setattr(
-        Tape, "fill_row", lambda tape, row: tape.decision_row(row) if tape.fill == fill else honest(tape, row)
+        Execution, "fill_row", lambda own, row: own.decision_row(row) if own.fill == fill else honest(own, row)
     )
     rows = np.array([7, 12])
     price = (market.open if fill == "open" else market.close)[7, 0]
@@ -87,7 +87,9 @@ def test_a_fill_at_a_price_that_was_seen_is_named(monkeypatch, fill):
 
 
 def test_a_fill_of_yesterdays_price_is_caught_too(monkeypatch):
-    monkeypatch.setattr(Tape, "fill_row", lambda tape, row: abs(tape.decision_row(row) - 1))  # of the first, tomorrow's
+    monkeypatch.setattr(
+        Execution, "fill_row", lambda own, row: abs(own.decision_row(row) - 1)
+    )  # of the first, tomorrow's
     assert len(fill_findings(simulate_market(names=3, days=30), np.array([12]))) == 2
 
 

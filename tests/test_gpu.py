@@ -24,7 +24,7 @@ from finpod.tasks import StockTask
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import judge, train_slice
 from finpod.tournament.setup import TournamentSetup
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.gpu
@@ -44,7 +44,7 @@ def _needs_a_gpu():
 
 
 def test_accounts_fare_the_same_on_both_devices(market):
-    envs = [MarketEnv(build_tape(market, device=device), 0, 399, CONFIG, seed=3) for device in ("cpu", "cuda")]
+    envs = [MarketEnv(build_execution(market, device=device), 0, 399, CONFIG, seed=3) for device in ("cpu", "cuda")]
     for _ in range(25):
         action = torch.randn(64, 12)
         here, there = (env.step(action.to(env.device)) for env in envs)
@@ -61,7 +61,7 @@ def test_features_are_the_same_on_both_devices(market):
 
 def test_step_and_update_do_not_wait_for_the_device(market):
     panel = build_panel(market, fit=(252, 400), device="cuda")
-    env = MarketEnv(build_tape(market, device="cuda"), 0, 399, CONFIG)
+    env = MarketEnv(build_execution(market, device="cuda"), 0, 399, CONFIG)
     policy = MarketPolicy(PolicySpec(features=len(panel.names))).cuda()
     table = Table(panel.features, panel.member & panel.tradable)
     learner = PPO(policy, table, CONFIG.groups, PPOConfig(num_steps=4), torch.Generator("cuda").manual_seed(0))

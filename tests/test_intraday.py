@@ -17,7 +17,7 @@ from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.report import render
 from finpod.strategy import EqualWeight
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.training import train
 
 BARS = 6
@@ -63,9 +63,9 @@ def test_a_gap_late_in_a_day_is_not_the_end_of_a_name():
     market = minutes()
     close = market.close.copy()
     close[-2:, 1] = np.nan  # its last two bars of the last session are missing
-    assert not build_tape(minutes(close=close)).delisted.any()
+    assert not build_execution(minutes(close=close)).delisted.any()
     close[-BARS:, 1] = np.nan  # a whole session is missing
-    gone = build_tape(minutes(close=close)).delisted
+    gone = build_execution(minutes(close=close)).delisted
     assert gone.sum() == 1
     assert gone[-BARS, 1]
 

@@ -16,7 +16,7 @@ from finpod.lookahead.audit import audit, audit_features, with_noise_after
 from finpod.rl.ppo import PPOConfig
 from finpod.strategy import MarketView
 from finpod.synthetic import simulate_market
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 
 BUDGET = 120.0
@@ -226,7 +226,9 @@ def test_what_peeks_one_day_ahead_does_not(market, peeking, row):
 def test_what_an_account_sees_does_not_depend_on_what_comes_after(market, fill):
     row, first = 95, 40
     config = TradingConfig(num_envs=3, start_groups=1, hold=1, horizon=None, random_start=False)
-    envs = [MarketEnv(build_tape(one, fill), first, 125, config) for one in (market, with_noise_after(market, row))]
+    envs = [
+        MarketEnv(build_execution(one, fill), first, 125, config) for one in (market, with_noise_after(market, row))
+    ]
     noise = torch.Generator().manual_seed(0)
     for _ in range(row - first):
         action = torch.randn(3, 6, generator=noise)

@@ -17,7 +17,7 @@ from finpod.lookahead.playing import play, played
 from finpod.records import Audit
 from finpod.strategy import BUILT_IN, EqualWeight, Momentum, Strategy, equal_parts, top_k
 from finpod.synthetic import simulate_market
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, Window, simulate
 from finpod.weights import decide_once, decisions_of
 
@@ -364,10 +364,10 @@ def test_the_decisions_of_a_run_are_read_off_its_account(market, fill):
             asked.append((view._row, view.step, view.equity, view.cash, view.held.copy()))
             return equal_parts(view.tradable) if view.step % 2 else None
 
-    tape = build_tape(market, fill)
-    window = Window(market=market, tape=tape, first=20, last=120)
+    execution = build_execution(market, fill)
+    window = Window(market=market, execution=execution, first=20, last=120)
     strategy = Notes()
-    path = simulate(tape, 20, 120, decisions_of(strategy, "notes", window), Terms())
+    path = simulate(execution, 20, 120, decisions_of(strategy, "notes", window), Terms())
     run = played(path, window, strategy.every)
     rows, steps, equity, cash, held = map(np.array, zip(*asked, strict=True))
     np.testing.assert_array_equal(run.rows, rows)

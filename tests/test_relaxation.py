@@ -7,7 +7,7 @@ from made_markets import make_market, random_market
 
 from finpod.synthetic import simulate_market
 from finpod.trading import relaxation
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Terms, simulate
@@ -42,10 +42,10 @@ def random_steps(count, names, seed=0, idle=0.0, zeros=0.3):
     return torch.from_numpy(weights)
 
 
-def both_ways(tape, weights, terms, first=1):
+def both_ways(execution, weights, terms, first=1):
     last = first + len(weights)
-    slow = simulate(tape, first, last, lambda _step, row, _seen: weights[row + tape.lag - first], terms)
-    return slow, relax(tape, first, last, weights, terms)
+    slow = simulate(execution, first, last, lambda _step, row, _seen: weights[row + execution.lag - first], terms)
+    return slow, relax(execution, first, last, weights, terms)
 
 
 def assert_alike(slow, quick, tolerance=1e-11):
@@ -70,7 +70,7 @@ def test_a_path_is_the_same_to_rounding(fill, idle, costs, one_by_one):
     """With gaps, members that change, a name that leaves, days without a decision and every kind of cost."""
     market = random_market(days=150, names=7)
     terms = Terms(costs=costs, delisting_return=-0.4)
-    slow, quick = both_ways(build_tape(market, fill), random_steps(146, 7, idle=idle), terms)
+    slow, quick = both_ways(build_execution(market, fill), random_steps(146, 7, idle=idle), terms)
     assert_alike(slow, quick)
     assert one_by_one == [], "every block settled"
     assert slow.delisted.any()
@@ -80,7 +80,7 @@ def test_a_path_is_the_same_to_rounding(fill, idle, costs, one_by_one):
 @BOTH
 def test_a_decision_that_would_see_a_row_before_the_data_is_not_taken(fill):
     market = random_market(days=40)
-    slow, quick = both_ways(build_tape(market, fill), random_steps(39, 5), Terms(), first=0)
+    slow, quick = both_ways(build_execution(market, fill), random_steps(39, 5), Terms(), first=0)
     assert_alike(slow, quick)
     assert bool(quick.traded[0].any()) == (fill == "open")
 
@@ -88,13 +88,13 @@ def test_a_decision_that_would_see_a_row_before_the_data_is_not_taken(fill):
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_where_blocks_end_changes_nothing(size, monkeypatch):
     monkeypatch.setattr(relaxation, "BLOCK", size * 5)
-    slow, quick = both_ways(build_tape(random_market(days=60)), random_steps(57, 5, idle=0.3), Terms())
+    slow, quick = both_ways(build_execution(random_market(days=60)), random_steps(57, 5, idle=0.3), Terms())
     assert_alike(slow, quick)
 
 
 def test_few_sweeps_do_where_every_order_is_filled(sweeps):
     market = simulate_market(names=20, days=300)
-    slow, quick = both_ways(build_tape(market), random_steps(298, 20, zeros=0.0), Terms())
+    slow, quick = both_ways(build_execution(market), random_steps(298, 20, zeros=0.0), Terms())
     assert_alike(slow, quick, 1e-12)
     assert len(sweeps) <= relaxation.EASY + 1, "each takes away all but about a fee's share of what is wrong"
 
@@ -103,7 +103,7 @@ def test_a_position_that_cannot_be_sold_for_long_takes_few_sweeps_too(sweeps):
     close = simulate_market(names=4, days=250).close.copy()
     close[20:180, 0] = NAN
     market = make_market(close)
-    slow, quick = both_ways(build_tape(market), random_steps(246, 4), Terms())
+    slow, quick = both_ways(build_execution(market), random_steps(246, 4), Terms())
     assert_alike(slow, quick)
     assert len(sweeps) < relaxation.SWEEPS
 
@@ -111,7 +111,7 @@ def test_a_position_that_cannot_be_sold_for_long_takes_few_sweeps_too(sweeps):
 def test_without_a_decision_nothing_held_changes_by_a_bit():
     weights = random_steps(98, 5)
     weights[torch.arange(98) % 10 != 0] = NAN
-    path = relax(build_tape(random_market(days=100, gaps=0)), 1, 99, weights, Terms())
+    path = relax(build_execution(random_market(days=100, gaps=0)), 1, 99, weights, Terms())
     held, traded = path.shares, path.traded != 0
     assert torch.equal(held[1:][~traded], held[:-1][~traded])
     assert traded.any(-1).sum() == 10
@@ -119,7 +119,7 @@ def test_without_a_decision_nothing_held_changes_by_a_bit():
 
 def test_an_account_that_does_nothing_keeps_its_cash():
     path = relax(
-        build_tape(random_market(days=20)), 0, 19, torch.full((19, 5), NAN, dtype=torch.float64), Terms(cash=7.0)
+        build_execution(random_market(days=20)), 0, 19, torch.full((19, 5), NAN, dtype=torch.float64), Terms(cash=7.0)
     )
     assert path.equity.tolist() == [7.0] * 20
     assert not path.traded.any()
@@ -128,7 +128,7 @@ def test_an_account_that_does_nothing_keeps_its_cash():
 @pytest.mark.parametrize("terms", [Terms(whole_shares=True), Terms(costs=Costs(impact=1.0))], ids=["whole", "impact"])
 def test_what_depends_on_size_is_taken_session_by_session(terms, one_by_one):
     market = random_market(days=40, volume=np.full((40, 5), 1e5))
-    slow, quick = both_ways(build_tape(market), random_steps(37, 5), terms)
+    slow, quick = both_ways(build_execution(market), random_steps(37, 5), terms)
     assert all(torch.equal(own.nan_to_num(), other.nan_to_num()) for own, other in zip(slow, quick, strict=True))
     assert one_by_one == [(1, 38)]
 
@@ -136,7 +136,7 @@ def test_what_depends_on_size_is_taken_session_by_session(terms, one_by_one):
 def test_a_block_that_does_not_settle_is_taken_session_by_session(monkeypatch, one_by_one):
     monkeypatch.setattr(relaxation, "SWEEPS", 1)
     monkeypatch.setattr(relaxation, "BLOCK", 10 * 5)
-    slow, quick = both_ways(build_tape(random_market(days=40)), random_steps(37, 5), Terms())
+    slow, quick = both_ways(build_execution(random_market(days=40)), random_steps(37, 5), Terms())
     assert all(torch.equal(own.nan_to_num(), other.nan_to_num()) for own, other in zip(slow, quick, strict=True))
     assert one_by_one == [(1, 11), (11, 21), (21, 31), (31, 38)]
 
@@ -145,6 +145,6 @@ def test_a_ruined_account_is_ruined_either_way():
     close = np.full((30, 2), 10.0)
     close[12:, 0] = NAN
     weights = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(28, 1)
-    slow, quick = both_ways(build_tape(make_market(close)), weights, Terms(delisting_return=-1.0))
+    slow, quick = both_ways(build_execution(make_market(close)), weights, Terms(delisting_return=-1.0))
     assert_alike(slow, quick)
     assert quick.equity[-1] == 0

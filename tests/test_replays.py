@@ -11,7 +11,7 @@ from finpod import load_market
 from finpod.envs.market_env import MarketEnv, TradingConfig, target_weights
 from finpod.errors import InputError
 from finpod.evidence.replays import capacity, cost_sweep, ranks, replay
-from finpod.trading.execution import Account, build_tape
+from finpod.trading.execution import Account, build_execution
 from finpod.trading.ledger import Costs, value
 from finpod.trading.simulate import Terms, Window, simulate
 
@@ -20,7 +20,7 @@ NAN = float("nan")
 
 def window_of(market, fill=None, first=0, last=None) -> Window:
     last = len(market.dates) - 1 if last is None else last
-    return Window(market=market, tape=build_tape(market, fill), first=first, last=last)
+    return Window(market=market, execution=build_execution(market, fill), first=first, last=last)
 
 
 def busy_market(days=60, names=6, seed=0):
@@ -34,14 +34,14 @@ def moody(window: Window, seed: int = 0):
     def decide(step, row, seen):
         if step % 3 == 1:
             return None
-        held = seen.shares * window.tape.mark[row] / value(seen.cash, seen.shares, window.tape.mark[row])
+        held = seen.shares * window.execution.mark[row] / value(seen.cash, seen.shares, window.execution.mark[row])
         return 0.5 * held.clamp(max=0.5) + 0.5 * torch.from_numpy(draws[row, 1:])
 
     return decide
 
 
 def decided(window: Window, terms: Terms, seed: int = 0):
-    return simulate(window.tape, window.first, window.last, moody(window, seed), terms)
+    return simulate(window.execution, window.first, window.last, moody(window, seed), terms)
 
 
 def flat_market(days=12, dollars=5e7):
@@ -211,12 +211,12 @@ def test_without_volumes_there_is_no_capacity():
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_environment_and_simulation_charge_the_same_impact_to_the_last_bit(fill, groups):
     market = busy_market(seed=7)
-    tape, costs = build_tape(market, fill), Costs(impact=1.0)
+    execution, costs = build_execution(market, fill), Costs(impact=1.0)
     config = TradingConfig(num_envs=4, start_groups=groups, hold=2, horizon=None, costs=costs, cash=1e5)
-    env = MarketEnv(tape, 0, 59, config, seed=1)
+    env = MarketEnv(execution, 0, 59, config, seed=1)
     env._days = env._days.clamp(max=30)
     env.load_state_dict(env.state_dict())
-    start = (env.observe().row + tape.lag).tolist()
+    start = (env.observe().row + execution.lag).tolist()
     actions = torch.randn(4, 10, 6, generator=torch.Generator().manual_seed(0))
     equity = []
     for step in range(10):
@@ -228,22 +228,22 @@ def test_environment_and_simulation_charge_the_same_impact_to_the_last_bit(fill,
             return None if step % 2 else target_weights(actions[e, step // 2], env.among(torch.tensor(row)), "tilt")
 
         terms = Terms(costs=costs, cash=1e5)
-        path = simulate(tape, first, first + 20, decide, terms)
+        path = simulate(execution, first, first + 20, decide, terms)
         assert torch.equal(torch.stack(equity)[:, e], path.equity[2::2])
-        free = simulate(tape, first, first + 20, decide, replace(terms, costs=Costs()))
+        free = simulate(execution, first, first + 20, decide, replace(terms, costs=Costs()))
         assert path.cost.sum() > 2 * free.cost.sum()
 
 
 def test_an_environment_with_impact_and_without_volumes_is_refused_at_once():
     with pytest.raises(InputError, match="no volumes"):
-        MarketEnv(build_tape(random_market()), 0, 20, TradingConfig(num_envs=2, costs=Costs(impact=0.5)))
+        MarketEnv(build_execution(random_market()), 0, 20, TradingConfig(num_envs=2, costs=Costs(impact=0.5)))
 
 
 @pytest.mark.shared
 def test_capacity_on_real_prices(shared):
     market = load_market(shared / "data" / "nasdaq100_daily.parquet", members=shared / "data" / "nasdaq100_members.csv")
     window = window_of(market, "open", *market.window("2020-05-26", "2020-12-31"))
-    among = window.tape.member & window.tape.has_bar
+    among = window.execution.member & window.execution.has_bar
     weights = (among / among.sum(-1, keepdim=True))[window.first : window.last].double()
     kept = bought_once(window, NAN)
     kept[0] = weights[0]
@@ -257,7 +257,7 @@ def test_capacity_on_real_prices(shared):
     assert 50 < bps[0] < 500
     assert bps[1] < bps[0] < bps[2]
     assert found[1e9]["all or nothing"]["rank"] == 3
-    tape = window.tape
-    assert tape.impact[window.first :][among[window.first :]].isfinite().all()
-    member = tape.impact[window.first][among[window.first]]
+    execution = window.execution
+    assert execution.impact[window.first :][among[window.first :]].isfinite().all()
+    member = execution.impact[window.first][among[window.first]]
     assert 1e-7 < member.median() < 3e-6  # 2 to 3% a day on some hundreds of millions

@@ -8,7 +8,7 @@ from finpod.errors import InputError
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.policy import log_prob as density
 from finpod.rl.rollout import collect
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 
 HOLD = 2
@@ -22,7 +22,7 @@ def market():
 def made(market, *, kind=Counter, seed=0, fill="open", **trading):
     """An environment of 12 accounts in 3 groups, a policy that values a state by its row, and the table."""
     config = TradingConfig(**{"num_envs": 12, "start_groups": 3, "hold": HOLD, "horizon": 5, **trading})
-    env = MarketEnv(build_tape(market, fill), 10, 55, config, seed=seed)
+    env = MarketEnv(build_execution(market, fill), 10, 55, config, seed=seed)
     return env, kind(PolicySpec(features=1)), row_table(market)
 
 

@@ -14,7 +14,7 @@ from finpod.seeds import require_seed, torch_seed
 from finpod.significance import intervals
 from finpod.strategy import EqualWeight
 from finpod.tournament.setup import Plan
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, Window, simulate
 from finpod.weights import decisions_of
 
@@ -26,9 +26,9 @@ REFUSED = [-1, -3, 2**64, 2**70, 7.0, "7", True, None, np.int64(-1)]
 
 
 def draw_fan(seed):
-    window = Window(market=MARKET, tape=build_tape(MARKET, "close"), first=1, last=20)
+    window = Window(market=MARKET, execution=build_execution(MARKET, "close"), first=1, last=20)
     terms = Terms()
-    path = simulate(window.tape, 1, 20, decisions_of(EqualWeight(), "equal-weight", window), terms)
+    path = simulate(window.execution, 1, 20, decisions_of(EqualWeight(), "equal-weight", window), terms)
     return fan(path, window, terms, count=2, seed=seed).equity
 
 
@@ -65,7 +65,7 @@ DRAWS = {
 
 CHECKED = {
     **DRAWS,
-    "market environment": lambda seed: MarketEnv(build_tape(MARKET), 0, 50, TradingConfig(num_envs=2), seed),
+    "market environment": lambda seed: MarketEnv(build_execution(MARKET), 0, 50, TradingConfig(num_envs=2), seed),
     "vector environment": lambda seed: TradingEnv(MARKET, config=TradingConfig(num_envs=2), seed=seed),
     "dense environment": lambda seed: DenseTradingEnv(MARKET, seed=seed),
     "plan": lambda seed: Plan(seed=seed),

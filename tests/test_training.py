@@ -155,7 +155,7 @@ def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
 def test_d12_the_test_window_is_not_in_the_task(market):
     task = task_of(market)
     assert task.market.dates[-1] == market.dates[VALIDATION[1]]
-    assert len(task.panel.features) == len(task.tape.mark) == VALIDATION[1] + 1
+    assert len(task.panel.features) == len(task.execution.mark) == VALIDATION[1] + 1
     known = task.market.last_bar[~np.isnat(task.market.last_bar)]
     assert (known <= task.market.dates[-1]).all()
 

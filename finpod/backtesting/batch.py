@@ -136,9 +136,9 @@ class Backtests(Sequence[BacktestResult]):
 def path_of(ready: ReadyWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
     """The path of strategy `s`: session by session, or `fast`, many sessions at once, which agrees to 1e-9 (`relax`)."""
     if fast:
-        return relax(window.tape, window.first, window.last, ready.steps(s), terms)
+        return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))
-    path = simulate(window.tape, window.first, window.last, decide, terms, (1,))
+    path = simulate(window.execution, window.first, window.last, decide, terms, (1,))
     return Path(*(part[:, 0] for part in path))
 
 
@@ -146,12 +146,12 @@ def run_together(
     ready: ReadyWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
 ) -> Backtests:
     """Run all strategies side by side; `run` gives the result of one."""
-    count, size = len(ready.labels), max(TOGETHER // window.tape.mark.shape[1], 1)
+    count, size = len(ready.labels), max(TOGETHER // window.execution.mark.shape[1], 1)
     parts = []
     for first in range(0, count, size):
         part = slice(first, min(first + size, count))
         decide, accounts = ready.decisions(part), (part.stop - part.start,)
-        parts.append(simulate_totals(window.tape, window.first, window.last, decide, terms, accounts))
+        parts.append(simulate_totals(window.execution, window.first, window.last, decide, terms, accounts))
     totals = Totals(*(torch.cat(columns, -1) for columns in zip(*parts, strict=True)))
     fills = window.market.dates[window.fill_rows]
     return Backtests(
@@ -162,7 +162,7 @@ def run_together(
         delisted=pd.Series(totals.delisted.numpy(), index=ready.labels, name="delisted"),
         trials=count,
         costs=terms.costs,
-        fill=window.tape.fill,
+        fill=window.execution.fill,
         whole_shares=terms.whole_shares,
         risk_free=risk_free,
         periods_per_year=window.market.periods_per_year,

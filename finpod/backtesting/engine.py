@@ -20,7 +20,7 @@ from finpod.measures import Array, check_rates
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.anchors import EQUAL
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
@@ -181,7 +181,7 @@ def _terms(who: Strategy, costs: Costs | None, account: Mapping[str, Any], caps:
 
 
 def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: FeatureTable) -> Path:
-    return simulate(window.tape, window.first, window.last, decisions_of(strategy, label, window, table), terms)
+    return simulate(window.execution, window.first, window.last, decisions_of(strategy, label, window, table), terms)
 
 
 def anchor_equity(
@@ -200,14 +200,14 @@ def anchor_equity(
     It is restored as `anchor_decisions` has it. `fill` is 'open', 'close', or None for open where the data have opens.
     """
     first, last = market.window(start, end)
-    tape = build_tape(market, fill)
-    weights, due = anchor_decisions(market, tape, first, last, anchor=anchor, every=every)
+    execution = build_execution(market, fill)
+    weights, due = anchor_decisions(market, execution, first, last, anchor=anchor, every=every)
     if fast:
-        rows = np.arange(first, last) - tape.lag
+        rows = np.arange(first, last) - execution.lag
         steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
-        path = relax(tape, first, last, steps, terms)
+        path = relax(execution, first, last, steps, terms)
     else:
-        path = simulate(tape, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+        path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
     dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
     return pd.Series(path.equity.numpy(), index=dates, name="anchor")
 
@@ -230,7 +230,7 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
             "an end at least one session after the start",
             argument="end",
         )
-    return Window(market=traded, tape=build_tape(traded, fill), first=first, last=last)
+    return Window(market=traded, execution=build_execution(traded, fill), first=first, last=last)
 
 
 def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed: bool) -> bool:

@@ -39,9 +39,9 @@ def outcome(
     agents: Mapping[str, Path] = MappingProxyType({}),
 ) -> BacktestResult:
     """Dress the path of one account; `reference` is the market with the benchmark, from which the window may be cut."""
-    tape, dates = window.tape, pd.DatetimeIndex(window.dates, name="date")
+    execution, dates = window.execution, pd.DatetimeIndex(window.dates, name="date")
     equity = path.equity.numpy()[:, None]
-    worth = path.shares.numpy() * tape.mark[window.first : window.last + 1].numpy()
+    worth = path.shares.numpy() * execution.mark[window.first : window.last + 1].numpy()
     weights = np.divide(worth, equity, out=np.zeros_like(worth), where=equity > 0)
     trades, unfilled = trade_log(path, window, terms), tuple(_unfilled(path, window, terms))
     result = BacktestResult(
@@ -57,7 +57,7 @@ def outcome(
         trades=trades,
         turnover=pd.Series(path.turnover.numpy(), index=_dates(window, window.fill_rows), name="turnover"),
         costs=terms.costs,
-        fill=tape.fill,
+        fill=execution.fill,
         whole_shares=terms.whole_shares,
         risk_free=risk_free,
         periods_per_year=window.market.periods_per_year,
@@ -96,20 +96,20 @@ def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
     Rows go by session, then in column order, a fill before a delisting. The running sum of the shares is what is held;
     V_0 less the running sums of notional and cost is the cash.
     """
-    tape, columns = window.tape, ["row", "column", "shares", "price", "cost", "kind"]
+    execution, columns = window.execution, ["row", "column", "shares", "price", "cost", "kind"]
     steps, names = np.nonzero(path.traded.numpy())
     rows = window.fill_rows[steps]
     fills = (
         rows,
         names,
         path.traded.numpy()[steps, names],
-        tape.price.numpy()[rows, names],
+        execution.price.numpy()[rows, names],
         path.cost.numpy()[steps, names],
         np.full(len(rows), "fill", dtype=object),
     )
     steps, names = np.nonzero(path.delisted.numpy())
     rows = window.first + steps + 1
-    last_price = tape.mark.numpy()[rows - 1, names] * (1 + terms.delisting_return)
+    last_price = execution.mark.numpy()[rows - 1, names] * (1 + terms.delisting_return)
     departures = (
         rows,
         names,
@@ -158,8 +158,8 @@ def _departures(trades: pd.DataFrame) -> Iterator[Event]:
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
     """One event for each reason why an asset that was to be bought was not: the first case, and their number."""
     wanted = path.unfilled.numpy()
-    member = window.tape.member.numpy()[window.decision_rows]
-    tradable = window.tape.tradable.numpy()[window.fill_rows]
+    member = window.execution.member.numpy()[window.decision_rows]
+    tradable = window.execution.tradable.numpy()[window.fill_rows]
     reasons = {
         "not_member": wanted & ~member,
         "no_price": wanted & member & ~tradable,

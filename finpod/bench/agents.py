@@ -113,7 +113,7 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
     config = LEARNERS[learner].Config(**{**task.defaults(learner), **settings})
     own_days = {"start_groups": None} if learner == "apg" else {}
     shared = replace(task, trading=trading_of(anchor=task.trading.anchor, num_envs=envs, **own_days))
-    vars(shared).update({name: vars(task)[name] for name in ("tape", "panel", "_baselines") if name in vars(task)})
+    vars(shared).update({name: vars(task)[name] for name in ("execution", "panel", "_baselines") if name in vars(task)})
     setup = TournamentSetup(task=shared, num_envs=envs, config=config, learner=learner)
     own = Settings(agent_id=kind, seed=seed, config=config, learner=learner, task=dict(task.space().start))
     pod, spent = Pod(setup, own), 0.0
@@ -133,7 +133,7 @@ def rules(task: StockTask) -> dict[str, Any]:
     """Return returns [n] on the test days by name: of each anchor at the task's costs, of equal weight and each tilt without
     costs, each restored when agents decide; and of the benchmark."""
     first, last = task.validation
-    tape, panel, hold = task.tape, task.panel, task.trading.hold
+    execution, panel, hold = task.execution, task.panel, task.trading.hold
     among = panel.member & panel.tradable
     columns = [panel.names.index(name) for name in TILTS]
     values = panel.features[..., columns].movedim(-1, 0)  # [tilts, T, N]
@@ -144,7 +144,7 @@ def rules(task: StockTask) -> dict[str, Any]:
         return None if step % hold else weights[:, row]
 
     free = Terms(costs=Costs(fee_bps=0))
-    equity = simulate_totals(tape, first, last, decide, free, (len(weights),)).equity.numpy()
+    equity = simulate_totals(execution, first, last, decide, free, (len(weights),)).equity.numpy()
     found = dict(zip(KNOWN, map(simple_returns, equity.T), strict=True))
     closes = task.market.benchmark_close[first : last + 1]
     return {"benchmark": simple_returns(closes), **found}

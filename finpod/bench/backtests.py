@@ -58,13 +58,13 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     from finpod.backtesting.batch import path_of
     from finpod.backtesting.engine import backtest
     from finpod.synthetic import simulate_market
-    from finpod.trading.execution import build_tape
+    from finpod.trading.execution import build_execution
     from finpod.trading.ledger import Costs
     from finpod.trading.simulate import Terms, Window
     from finpod.weights import ReadyWeights
 
     market = simulate_market(names=names, days=DAYS + 1)
-    window = Window(market=market, tape=build_tape(market), first=0, last=DAYS)
+    window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)
     costs, many = Costs(fee_bps=FEE_BPS), made_weights(STRATEGIES, market)
     one, terms, bars = many[0].astype(np.float64), Terms(costs=costs), DAYS * names
 

@@ -178,13 +178,13 @@ def _environment_lines(
     from finpod.envs.market_env import MarketEnv
     from finpod.features.panel import build_panel
     from finpod.synthetic import simulate_market
-    from finpod.trading.execution import build_tape
+    from finpod.trading.execution import build_execution
 
     market, envs = simulate_market(names=names, days=DAYS), config.num_envs
-    tape, panel = build_tape(market, device=device), build_panel(market, fit=(0, DAYS), device=device)
+    execution, panel = build_execution(market, device=device), build_panel(market, fit=(0, DAYS), device=device)
 
     def environment(compile: bool = False) -> MarketEnv:
-        return MarketEnv(tape, 0, DAYS - 1, config, compile=compile)
+        return MarketEnv(execution, 0, DAYS - 1, config, compile=compile)
 
     makers: dict[str, Callable[[], Work]] = {
         "env": lambda: stepping(environment()),

@@ -22,7 +22,7 @@ from finpod.market.data import DateLike, MarketData
 from finpod.measures import Array
 from finpod.seeds import require_seed
 from finpod.trading.anchors import anchor_weights
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 
 REACH = 3.0
 """Largest z of the tilt and softmax actions on arrays, whose space is [-1, 1]: tanh 3 = 0.995."""
@@ -62,10 +62,10 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         first, last = market.window(start, end)
         self.config = config or TradingConfig()
         self.tickers, self.dates = market.tickers, market.dates
-        self.tape = build_tape(market, fill, device)
-        used = slice(max(first - self.tape.lag, 0), last + 1)
-        anchor = anchor_weights(self.tape, self.config.anchor, market, used)
-        self.market_env = MarketEnv(self.tape, first, last, self.config, seed, anchor=anchor)
+        self.execution = build_execution(market, fill, device)
+        used = slice(max(first - self.execution.lag, 0), last + 1)
+        anchor = anchor_weights(self.execution, self.config.anchor, market, used)
+        self.market_env = MarketEnv(self.execution, first, last, self.config, seed, anchor=anchor)
         self.panel = build_panel(market, features, scaling=scaling, fit=(first, last + 1), device=device)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": [], "torch": True}
         self.num_envs = self.config.num_envs

@@ -22,7 +22,7 @@ from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
 from finpod.seeds import require_seed, torch_seed
 from finpod.trading.anchors import EQUAL, anchor_weights, require_anchor
-from finpod.trading.execution import Account, Tape
+from finpod.trading.execution import Account, Execution
 from finpod.trading.simulate import Terms, phases
 
 ACTIONS = ("tilt", "softmax", "shares")
@@ -105,7 +105,7 @@ class TradingConfig(Terms):
 
 
 class MarketEnv:
-    """E accounts over the rows [first, last] of a tape; contracts 1 to 8 of the design.
+    """E accounts over the rows [first, last] of a market; contracts 1 to 8 of the design.
 
     Within a group all accounts stand on the same day. Which day is known on the host, so that neither delistings nor
     ends of episodes need a look at the device. A bad action (NaN or infinite) trades nothing and is remembered until
@@ -115,24 +115,24 @@ class MarketEnv:
     """
 
     def __init__(
-        self, tape: Tape, first: int, last: int, config: TradingConfig, seed: int = 0, *, compile: bool = False,
+        self, execution: Execution, first: int, last: int, config: TradingConfig, seed: int = 0, *, compile: bool = False,
         anchor: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.tape, self.config = tape, config
-        self.first, self.last = max(first, tape.lag), last
+        self.execution, self.config = execution, config
+        self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
             raise InputError(
                 f"the window has {self.last - self.first} sessions to trade, fewer than hold = {config.hold}; "
                 "take a longer window or a shorter hold"
             )
-        self.num_envs, self.names = config.num_envs, tape.mark.shape[1]
+        self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
-        self.device = tape.mark.device
+        self.device = execution.mark.device
         self.groups, self.differentiable = config.groups, config.undifferentiable is None
         self._shape = (config.groups, config.num_envs // config.groups)
-        self.anchor = anchor_weights(tape, config.anchor) if anchor is None else anchor
-        self._any_delisted = tape.delisted.any(-1).cpu()
-        tape.impact_for(config.costs)  # measured, or refused, before the first step
+        self.anchor = anchor_weights(execution, config.anchor) if anchor is None else anchor
+        self._any_delisted = execution.delisted.any(-1).cpu()
+        execution.impact_for(config.costs)  # measured, or refused, before the first step
         self._generator = torch.Generator().manual_seed(torch_seed(require_seed(seed)))
         self._bad = torch.full((3,), -1, dtype=torch.int64, device=self.device)
         self._clock = 0
@@ -157,11 +157,11 @@ class MarketEnv:
 
     def observe(self) -> Observation:
         """What all accounts see now."""
-        return self._observation(account_state(self.seen, self.tape.mark[self._rows - self.tape.lag]))
+        return self._observation(account_state(self.seen, self.execution.mark[self._rows - self.execution.lag]))
 
     def among(self, row: Tensor) -> Tensor:
         """[..., N] bool: what a decision that sees `row` may hold: members with a bar."""
-        return self.tape.member[row] & self.tape.has_bar[row]
+        return self.execution.member[row] & self.execution.has_bar[row]
 
     def weights(self, action: Tensor) -> Tensor:
         """Target weights [E, N] float64 that `step` would make of actions [E, A], within the caps at the next fill prices."""
@@ -200,7 +200,7 @@ class MarketEnv:
     def baseline(self) -> Tensor:
         """[n + 1, hold] equity of `phases` of the anchor from row `first` on; on the host, as days are."""
         config = self.config
-        return phases(self.tape, self.anchor, self.first, self.last, config.hold, config.uncapped).cpu()
+        return phases(self.execution, self.anchor, self.first, self.last, config.hold, config.uncapped).cpu()
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
         """The step; what was dealt [G, M], in currency; and the equity [G, M] it led to, before any reset."""
@@ -213,9 +213,9 @@ class MarketEnv:
             seen = account
             self._days = self._days + 1  # never in place: on the CPU the rows share its memory
             if self._any_delisted[self._days].any():
-                account = self.tape.carry(account, self._rows, config.delisting_return)
+                account = self.execution.carry(account, self._rows, config.delisting_return)
             self._rows = self._rows + 1
-        self.account, self.seen = account, seen if self.tape.lag else account
+        self.account, self.seen = account, seen if self.execution.lag else account
         self.equity, reward, ruined, state = self._strike(self._rows, *self.account, *self.seen, self.equity)
         self._decisions = self._decisions + 1
         self._clock += 1
@@ -270,7 +270,7 @@ class MarketEnv:
         return host.to(self.device, non_blocking=True).unsqueeze(1)
 
     def _observation(self, state: Tensor) -> Observation:
-        row = (self._rows - self.tape.lag).expand(self._shape).reshape(-1)
+        row = (self._rows - self.execution.lag).expand(self._shape).reshape(-1)
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
@@ -282,39 +282,39 @@ class MarketEnv:
         return torch.randint(self.first, latest + 1, (count,), generator=self._generator)
 
     def _weights(self, action: Tensor, rows: Tensor, account: Account) -> Tensor:
-        config, seen = self.config, rows - self.tape.lag
+        config, seen = self.config, rows - self.execution.lag
         anchor = self.anchor[seen] if config.around else None
         weights = target_weights(action, self.among(seen), config.action, config.tilt, anchor)
-        return self.tape.within(weights, account, rows, config.max_weight, config.max_turnover)
+        return self.execution.within(weights, account, rows, config.max_weight, config.max_turnover)
 
     def _trade(
         self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor, smooth: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cash [G, M] and shares [G, M, N] after the fill, what was dealt, and if the action was finite [G, M]; else no trade."""
-        config, tape, account = self.config, self.tape, Account(cash, shares)
+        config, execution, account = self.config, self.execution, Account(cash, shares)
         good = (action - action).sum(-1) == 0  # inf - inf and NaN - NaN are NaN
         if config.action == "shares":
             orders = action.double().clamp(-1, 1) * config.hmax
             orders = orders.trunc() if config.whole_shares else orders
-            orders = orders if tape.factor is None else orders / tape.factor[tape.fill_row(rows)]
+            orders = orders if execution.factor is None else orders / execution.factor[execution.fill_row(rows)]
         else:
-            orders = tape.orders(account, rows, self._weights(action, rows, account))
+            orders = execution.orders(account, rows, self._weights(action, rows, account))
         orders = orders.where(good.unsqueeze(-1), 0.0)
-        fill = tape.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
+        fill = execution.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
         return fill.cash, fill.shares, fill.dealt, good
 
     def _strike(
         self, rows: Tensor, cash: Tensor, shares: Tensor, seen_cash: Tensor, seen_shares: Tensor, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Equity at the close of `rows`, the reward of having come from `before`, ruin, and the state that is seen."""
-        config, tape = self.config, self.tape
-        worth = shares * tape.mark[rows]
+        config, execution = self.config, self.execution
+        worth = shares * execution.mark[rows]
         equity = cash + worth.sum(-1)
         gain = equity - before
         if config.reward == "log":
             gain = (equity / before).clamp(min=RUIN).log()
-        if tape.lag:
-            state = account_state(Account(seen_cash, seen_shares), tape.mark[rows - tape.lag])
+        if execution.lag:
+            state = account_state(Account(seen_cash, seen_shares), execution.mark[rows - execution.lag])
         else:
             state = state_of(cash, worth, equity)
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
@@ -338,7 +338,7 @@ class MarketEnv:
             shares = shares.masked_fill(again.unsqueeze(-1), 0.0)  # those of ruined accounts alone are zero already
         self.equity = self.equity.masked_fill(again, self.config.cash)
         self.account = seen = Account(self.account.cash.masked_fill(again, self.config.cash), shares)
-        if self.tape.lag:  # what is seen of a ruined account stands before its loss
+        if self.execution.lag:  # what is seen of a ruined account stands before its loss
             seen = Account(
                 self.seen.cash.masked_fill(again, self.config.cash),
                 self.seen.shares.masked_fill(again.unsqueeze(-1), 0.0),

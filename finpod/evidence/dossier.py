@@ -124,7 +124,7 @@ def _label(rule: str, result: BacktestResult) -> str:
 
 
 def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> Path:
-    return simulate(window.tape, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
+    return simulate(window.execution, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:

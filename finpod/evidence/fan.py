@@ -67,7 +67,7 @@ def fan(path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: i
     if window.market.bars_per_session > 1:
         return _none("intraday")
     habits = habits_of(path, window)
-    among = (window.tape.member & window.tape.has_bar).numpy()
+    among = (window.execution.member & window.execution.has_bar).numpy()
     eligible = among[window.decision_rows[habits.turnover > 0]].sum(axis=1)
     if not len(eligible):
         return _none("never_traded")
@@ -80,7 +80,7 @@ def fan(path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: i
         accounts = min(size, count - first)
         random = np.random.default_rng([seed, first])
         decide = _Portfolios(habits, spreads, window, accounts, random)
-        own = simulate(window.tape, window.first, window.last, decide, terms, (accounts,))
+        own = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
         parts.append((own.equity.numpy(), own.turnover.numpy().mean(axis=0), _mean_effective(own, window)))
     equity, turnover, effective = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
     names = [f"random {r + 1}" for r in range(count)]
@@ -142,14 +142,14 @@ class _Portfolios:
         """Row of the last decision, and what stood before it."""
 
     def __call__(self, _step: int, row: int, seen: Account) -> Tensor | None:
-        tape, step = self.window.tape, row + self.window.tape.lag - self.window.first
-        names = np.flatnonzero((tape.member[row] & tape.has_bar[row]).numpy())
+        execution, step = self.window.execution, row + self.window.execution.lag - self.window.first
+        names = np.flatnonzero((execution.member[row] & execution.has_bar[row]).numpy())
         if not (self.habits.turnover[step] > 0 and len(names)):
             return None
         self.budget += self.habits.turnover[step] - self._spent(row, seen)
         self.last = row, seen
-        equity = value(seen.cash, seen.shares, tape.mark[row]).numpy()[:, None]
-        held = (seen.shares * tape.mark[row]).numpy() / np.where(equity > 0, equity, 1.0)
+        equity = value(seen.cash, seen.shares, execution.mark[row]).numpy()[:, None]
+        held = (seen.shares * execution.mark[row]).numpy() / np.where(equity > 0, equity, 1.0)
         aim = float(np.nan_to_num(self.habits.effective[step], nan=1.0))
         inside = held[:, names]
         target, part, latent = turned(
@@ -178,9 +178,9 @@ class _Portfolios:
         """[R] turnover of the last decision's fill, which is how far the shares have moved, delistings apart."""
         if self.last is None:
             return np.zeros(len(self.budget))
-        tape, (decided, before) = self.window.tape, self.last
-        price = tape.price[decided + 1]
-        moved = (seen.shares - before.shares).abs() * price * ~tape.delisted[decided + 1 : row + 1].any(0)
+        execution, (decided, before) = self.window.execution, self.last
+        price = execution.price[decided + 1]
+        moved = (seen.shares - before.shares).abs() * price * ~execution.delisted[decided + 1 : row + 1].any(0)
         return (moved.sum(-1) / value(before.cash, before.shares, price).clamp(min=1e-300)).numpy()
 
 
@@ -193,7 +193,7 @@ def _spread_table(names: int, seed: int) -> Array:
 
 def _concentration(path: Path, window: Window) -> tuple[Array, Array]:
     """Share invested and effective number of names [n + 1, ...] at each close; the latter NaN where nothing is held."""
-    mark = window.tape.mark[window.first : window.last + 1]
+    mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
     total, squares = worth.sum(-1), worth.square_().sum(-1)
     invested = (total / path.equity).where(path.equity > 0, 0.0)

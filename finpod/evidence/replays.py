@@ -63,7 +63,7 @@ def capacity(
     'costs' are those of a year as a fraction of the account. Square-root market impact is that of the terms, and `impact`
     where they have none (`Costs.at_size`). Empty where the data have no volumes. Raises InputError like `cost_sweep`.
     """
-    if window.tape.impact is None:
+    if window.execution.impact is None:
         return {}
     costs = terms.costs if terms.costs.impact else replace(terms.costs, impact=impact)
     found = {}
@@ -92,14 +92,14 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
                 f"the weights of {name} have shape {tuple(weights.shape)}; they must be [n, N] = {steps}, a row for each "
                 "step of the window"
             )
-    ready = torch.stack([*targets.values()], 1).to(window.tape.mark)
+    ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
 
     def decide(_step: int, row: int, _seen: Account) -> Tensor | None:
-        step = row + window.tape.lag - window.first
+        step = row + window.execution.lag - window.first
         return None if idle[step] else ready[step]
 
-    return simulate(window.tape, window.first, window.last, decide, terms, (len(targets),))
+    return simulate(window.execution, window.first, window.last, decide, terms, (len(targets),))
 
 
 def ranks(sharpe: Array) -> Array:

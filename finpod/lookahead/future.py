@@ -14,7 +14,7 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
 from finpod.strategy import equal_parts
-from finpod.trading.execution import Account, build_tape
+from finpod.trading.execution import Account, build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, simulate
 
@@ -132,7 +132,7 @@ def _bought(market: MarketData, row: int, fill: str) -> Array:
         return weights if seen == row else None
 
     terms = Terms(costs=Costs(fee_bps=0.0))
-    path = simulate(build_tape(market, fill), 0, len(market.dates) - 1, decide, terms)
+    path = simulate(build_execution(market, fill), 0, len(market.dates) - 1, decide, terms)
     spent = torch.where(weights > 0, weights * terms.cash, 1.0)
     return (path.traded.clamp(min=0).sum(0) / spent).numpy()
 

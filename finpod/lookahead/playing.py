@@ -13,7 +13,7 @@ from finpod.lookahead.examination import AskedView, Deciding, copy_of
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.strategy import FeatureTable, Strategy
-from finpod.trading.execution import Account, build_tape
+from finpod.trading.execution import Account, build_execution
 from finpod.trading.simulate import Path, Terms, Window, simulate
 from finpod.weights import decisions_of
 
@@ -57,11 +57,11 @@ class Played(NamedTuple):
 
 def played(path: Path, window: Window, every: int) -> Played:
     """Read off the account of a strategy that decides every `every` sessions."""
-    lag = window.tape.lag
+    lag = window.execution.lag
     first = max(lag - window.first, 0)  # a decision that would have to see a row before the data is not taken
     closes = np.arange(first, window.last - window.first, every)
     rows = window.decision_rows[closes]
-    marks, shares = window.tape.mark.numpy(), path.shares.numpy()[closes]
+    marks, shares = window.execution.mark.numpy(), path.shares.numpy()[closes]
     worth = path.equity.numpy()[closes]
     cash = worth - (shares * marks[window.first + closes]).sum(axis=1)
     positions = shares * marks[rows]
@@ -78,8 +78,8 @@ def play(strategy: Strategy, market: MarketData, first: int, last: int) -> Playe
     """
     if last <= first:
         return None
-    tape = build_tape(market, "close" if market.open is None else "open")
-    window = Window(market=market, tape=tape, first=first, last=last)
+    execution = build_execution(market, "close" if market.open is None else "open")
+    window = Window(market=market, execution=execution, first=first, last=last)
     decide, failed = decisions_of(copy_of(strategy), strategy.name, window), False
 
     def until_it_fails(step: int, row: int, seen: Account) -> Tensor | None:
@@ -92,7 +92,7 @@ def play(strategy: Strategy, market: MarketData, first: int, last: int) -> Playe
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a run that nobody asked for
-        path = simulate(tape, first, last, until_it_fails, Terms())
+        path = simulate(execution, first, last, until_it_fails, Terms())
     return played(path, window, strategy.every)
 
 

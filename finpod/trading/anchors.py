@@ -16,7 +16,7 @@ from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData, column_of
 from finpod.measures import Array
 from finpod.periods import dates_of
-from finpod.trading.execution import MONTH, Tape, over_rows
+from finpod.trading.execution import MONTH, Execution, over_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def require_anchor(name: object) -> None:
 
 
 def anchor_weights(
-    tape: Tape, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
+    execution: Execution, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
 ) -> Tensor:
     """Return the target weights [T, N] float64 of an anchor: zero but for members with a bar, row t known at the close of t.
 
@@ -83,14 +83,16 @@ def anchor_weights(
     Raises InputError for an unknown name, for 'dollar-volume' where there are no volumes, and for such weights.
     """
     require_anchor(anchor)
-    among = tape.member & tape.has_bar
+    among = execution.member & execution.has_bar
     if market is not None and (column := column_of(anchor)) is not None:
         table = torch.tensor(market.extra[column]).to(among.device)
         return ready(table, among, anchor, market.dates, rows)
-    dollars = None if tape.volume is None else (tape.mark * tape.volume).where(tape.has_bar, math.nan)
+    dollars = (
+        None if execution.volume is None else (execution.mark * execution.volume).where(execution.has_bar, math.nan)
+    )
     if dollars is not None and not bool((dollars > 0).any()):
         dollars = None
-    return ANCHORS[anchor](dollars, among, 3 * tape.month)
+    return ANCHORS[anchor](dollars, among, 3 * execution.month)
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""`Tape`: market data as the ledger reads it, and the one step from a close to the next that backtest and environment share."""
+"""`Execution`: prices as orders meet them, and the step from one close to the next that backtest and environment share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tape:
+class Execution:
     """Tensors on one device; row t belongs to session t."""
 
     fill: str
@@ -170,7 +170,7 @@ class Tape:
         )
 
 
-def build_tape(market: MarketData, fill: str | None = None, device: str | torch.device = "cpu") -> Tape:
+def build_execution(market: MarketData, fill: str | None = None, device: str | torch.device = "cpu") -> Execution:
     """Lay out `market` for settlement. `fill` None is 'open' where the data have opens, else 'close'.
 
     Raises InputError for an unknown fill, and for 'open' where there are no opens.
@@ -194,7 +194,7 @@ def build_tape(market: MarketData, fill: str | None = None, device: str | torch.
     def tensor(table: Array) -> Tensor:
         return torch.tensor(table, device=device)
 
-    return Tape(
+    return Execution(
         fill=fill,
         price=tensor(price),
         tradable=tensor(tradable),

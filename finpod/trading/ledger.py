@@ -67,7 +67,7 @@ class Costs:
         """`rate` with the market impact of dealing in `notional` [..., N] at once; no more than 1, like `rate`.
 
         The square-root law adds impact * sigma * sqrt(notional / V), with sigma the daily volatility and V the daily
-        dollar volume; the argument `impact` [..., N] is sigma / sqrt(V) (`Tape.impact`). It is paid once: later prices
+        dollar volume; the argument `impact` [..., N] is sigma / sqrt(V) (`Execution.impact`). It is paid once: later prices
         do not move. Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of 3/5; Toth et al. (2011).
         """
         if self.impact == 0:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.trading.execution import Account, Tape
+from finpod.trading.execution import Account, Execution
 from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
@@ -22,7 +22,7 @@ SWEEPS = 24
 """Sweeps after which a block that does not settle is taken session by session."""
 
 
-def relax(tape: Tape, first: int, last: int, weights: Tensor, terms: Terms) -> Path:
+def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: Terms) -> Path:
     """As `simulate`, for one account on ready `weights` [n, N] (NaN trades nothing), to 1e-9 and in a tenth of the time.
 
     A sweep settles all sessions of a block side by side, as if they were accounts of their own, each starting where the
@@ -34,35 +34,37 @@ def relax(tape: Tape, first: int, last: int, weights: Tensor, terms: Terms) -> P
     """
 
     def decide(_step: int, row: int, _seen: Account) -> Tensor:
-        return weights[row + tape.lag - first]
+        return weights[row + execution.lag - first]
 
-    account, start, pieces = opening(tape, terms, ()), first, list[Path]()
+    account, start, pieces = opening(execution, terms, ()), first, list[Path]()
     size = max(BLOCK // weights.shape[1], 1)
     while start < last:
-        end, ended = (min(start + size, last) if start >= tape.lag else tape.lag), None
-        if start >= tape.lag and not (terms.whole_shares or terms.costs.impact or terms.max_turnover):
-            ended = _settled(account, tape, start, weights[start - first : end - first], terms)
-        piece, account = ended or path_from(account, tape, start, end, decide, terms)
+        end, ended = (min(start + size, last) if start >= execution.lag else execution.lag), None
+        if start >= execution.lag and not (terms.whole_shares or terms.costs.impact or terms.max_turnover):
+            ended = _settled(account, execution, start, weights[start - first : end - first], terms)
+        piece, account = ended or path_from(account, execution, start, end, decide, terms)
         pieces.append(piece if not pieces else piece._replace(equity=piece.equity[1:], shares=piece.shares[1:]))
         start = end
     return Path(*map(torch.cat, zip(*pieces, strict=True)))
 
 
-def _settled(account: Account, tape: Tape, first: int, weights: Tensor, terms: Terms) -> tuple[Path, Account] | None:
+def _settled(
+    account: Account, execution: Execution, first: int, weights: Tensor, terms: Terms
+) -> tuple[Path, Account] | None:
     """The path of `account` from the close of row `first` on weights [B, N], and how it ends; None if it does not settle.
 
     `starts` and `ends` are accounts [B] at the closes before and after each session.
     """
-    tape, row = _side_by_side(tape, first, len(weights)), tape.lag
-    before, after, gone = tape.mark[row], tape.mark[row + 1], tape.delisted[row + 1]
+    execution, row = _side_by_side(execution, first, len(weights)), execution.lag
+    before, after, gone = execution.mark[row], execution.mark[row + 1], execution.delisted[row + 1]
     size = value(account.cash, account.shares, before[0])
     decided = ~weights[:, 0].isnan()
-    ends = Account((1 - weights.sum(-1)) * size, weights * size / tape.price[tape.fill_row(row)])
+    ends = Account((1 - weights.sum(-1)) * size, weights * size / execution.price[execution.fill_row(row)])
     starts = _shifted(account, _carried_on(account, ends, decided.unsqueeze(-1)))
     touched = (decided | gone.any(-1)).unsqueeze(-1)
     for sweep in range(SWEEPS):
-        session = trade(tape, row, starts, weights, terms)
-        ends = tape.carry(session.filled, row, terms.delisting_return)
+        session = trade(execution, row, starts, weights, terms)
+        ends = execution.carry(session.filled, row, terms.delisting_return)
         worth = value(starts.cash, starts.shares, before)
         equity = size * (value(ends.cash, ends.shares, after) / worth).cumprod(0)
         scale = torch.cat([size[None], equity[:-1]]) / worth
@@ -75,24 +77,24 @@ def _settled(account: Account, tape: Tape, first: int, weights: Tensor, terms: T
             equity = torch.cat([size[None], value(ends.cash, ends.shares, after)])
             shares = torch.cat([account.shares[None], ends.shares])
             left = session.filled.shares * gone
-            cost = tape.cost(session.fill.traded, row, terms.costs)
+            cost = execution.cost(session.fill.traded, row, terms.costs)
             own = (session.fill.traded, cost, session.turnover, left, session.unfilled, session.target)
             return Path(equity, shares, *own), Account(ends.cash[-1], ends.shares[-1])
         starts = new
     return None
 
 
-def _side_by_side(tape: Tape, first: int, count: int) -> Tape:
-    """A tape of [lag + 2] rows with `count` sessions side by side in each, that of row `first` being in row `lag`."""
+def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
+    """A execution of [lag + 2] rows with `count` sessions side by side in each, that of row `first` being in row `lag`."""
 
     def sides(table: Tensor | None) -> Tensor | None:
         if table is None:
             return None
-        return table.unfold(0, tape.lag + 2, 1).permute(2, 0, 1)[:, first - tape.lag :][:, :count]
+        return table.unfold(0, execution.lag + 2, 1).permute(2, 0, 1)[:, first - execution.lag :][:, :count]
 
     names = ("price", "tradable", "mark", "has_bar", "member", "delisted", "factor")
-    tables: dict[str, Any] = {name: sides(getattr(tape, name)) for name in names}
-    return replace(tape, volume=None, **tables)
+    tables: dict[str, Any] = {name: sides(getattr(execution, name)) for name in names}
+    return replace(execution, volume=None, **tables)
 
 
 def _shifted(account: Account, ends: Account) -> Account:

@@ -24,7 +24,7 @@ import numpy as np
 from finpod.errors import InputError
 from finpod.market.data import HOLIDAYS, DateLike, MarketData
 from finpod.measures import Array
-from finpod.trading.execution import build_tape
+from finpod.trading.execution import build_execution
 
 
 class Span(NamedTuple):
@@ -108,7 +108,7 @@ def schedule(
         raise InputError(f"hold is {hold!r}; it must be a whole number from 1 on", argument="hold")
     purge, embargo = gaps(market, hold, purge, embargo)
     sessions, opening = np.unique(market.sessions, return_index=True)
-    lag, (first, last) = build_tape(market, fill).lag, market.window(start, end)
+    lag, (first, last) = build_execution(market, fill).lag, market.window(start, end)
     tests = _test_rows(sessions, opening, first, last, lengths[2], hold)
     found: list[Segment] = []
     for row, stop in zip(tests, [*tests[1:], last + 1], strict=True):
