@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,13 @@ HORIZONS = ("gamma", "gae_lambda")
 class EvolutionConfig:
     """How agents are varied."""
 
-    fresh: float = 0.25
-    """Share of new agents that begin untrained, with settings drawn anew from their bounds."""
-    structure: bool = True
-    """Whether fresh agents also draw the sets and choices of the task's space, such as features and width of the network."""
+    fresh: float = field(
+        default=0.25, metadata={"help": "Share of new agents that begin untrained, all settings drawn anew."}
+    )
+    structure: bool = field(
+        default=True,
+        metadata={"help": "Let fresh agents also draw what shapes a network: features, width and others of the task."},
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.fresh <= 1:

@@ -15,15 +15,10 @@ from finpod.tournament.history import FINISHED
 from finpod.tournament.lock import lock
 from finpod.tournament.log import NAME, TrialLog
 from finpod.tournament.recorded import ASKED, Recorded, differences, plain, read_recorded
-from finpod.tournament.setup import LEVELS, completed
+from finpod.tournament.setup import LEVELS, completed, on_resume
 
-FREE = ("plan.stop.", "plan.keep", "plan.alike", "plan.choice", "plan.retries", "plan.checkpoint_steps", "versions.",
-        "undefined.", "baseline")  # fmt: skip
-"""Settings that may change from one driver to the next, for no agent depends on them."""
 FREQUENCY = ("task.periods_per_year", "task.sessions_per_year")
 """In the header: bars and sessions a year that scores count. Logs of earlier versions lack them."""
-FIXED = ("task.", "format", "measure")
-"""Settings that may never change, for the scores would not compare."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """In the header: hash of the bars up to the end of validation, and the windows, on which it depends."""
 
@@ -65,15 +60,15 @@ def refuse_changes(changed: list[tuple[str, Any, Any]], where: str, forked: bool
 
     A change of the data comes first, then changes that no fork may make.
     """
-    for name, old, new in sorted(changed, key=lambda change: (change[0] != DATA, not change[0].startswith(FIXED))):
-        if name.startswith(FREE) or name == "data_title" or (name in FREQUENCY and old is None):
+    for name, old, new in sorted(changed, key=lambda change: (change[0] != DATA, on_resume(change[0]) != "never")):
+        if on_resume(name) == "free" or (name in FREQUENCY and old is None):
             continue
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in changed):
             raise InputError(
                 f"{where} was begun with other data: {name} was {old!r} and is {new!r}; give the market it was begun with"
             )
         said = f"{name} was {old!r:.200} and is {new!r:.200}"
-        if name.startswith(FIXED):
+        if on_resume(name) == "never":
             raise InputError(
                 f"{where} is a tournament of another task: {said}; train under another name, its scores would not compare"
             )

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 
@@ -24,10 +24,15 @@ FORMAT = "finpod tournament 1"
 """Of a log."""
 LEVELS = "levels"
 """In the header of a log: steps of experience at each level."""
+FREE = {"on_resume": "free"}
+"""Metadata of a field of the plan that may change when a run is resumed: no agent depends on it."""
+ON_RESUME = {
+    **dict.fromkeys(("versions", "undefined", "baseline", "data_title"), "free"),
+    **dict.fromkeys(("task", "format", "measure"), "never"),
+}
+"""The same of other entries of a header."""
 STEPS = 600_000
 """Environment steps an agent trains for, if not told otherwise."""
-MODES = ("rounds", "async")
-CHOICES = ("mean", "score", "recent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +43,17 @@ class Stop:
     round.
     """
 
-    trials: int | None = None
-    """Trials of the tournament, those of earlier drivers included."""
-    steps: int | None = None
-    """Environment steps of all its agents together, those of trials that have only begun included."""
-    seconds: float | None = None
-    """Wall time since the driver of the tournament began; one that goes on from its log counts anew."""
-    score: float | None = None
-    """A validation score that is enough."""
-    patience: int | None = None
-    """Trials in a row that brought no better score."""
+    trials: int | None = field(default=None, metadata={"help": "Stop after so many trials, of each seed."})
+    steps: int | None = field(
+        default=None, metadata={"help": "Stop after so many environment steps of all agents, of each seed."}
+    )
+    seconds: float | None = field(
+        default=None, metadata={"help": "Stop after so many seconds, of each seed; counted anew when a run is resumed."}
+    )
+    score: float | None = field(default=None, metadata={"help": "Stop at such a validation score, of each seed."})
+    patience: int | None = field(
+        default=None, metadata={"help": "Stop after so many trials without a better score, of each seed."}
+    )
 
     def __post_init__(self) -> None:
         for rule in fields(self):
@@ -87,32 +93,35 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Size of a tournament."""
+    """Size of a tournament; the metadata of a field says what it is, and whether it may change when a run is resumed.
 
-    agents: int = 4
-    """Agents trained side by side."""
-    rounds: int = 2
-    """Slices of training, each followed by a validation; the levels of experience of an asynchronous tournament."""
-    keep: int = 3
-    """Agents kept in the ensemble."""
-    steps: int = STEPS
-    """Environment steps of an agent over all rounds, its ancestors' included."""
-    seed: int = 0
-    """The one seed that all randomness comes from."""
-    mode: str = "rounds"
-    """'rounds': all agents meet after each; 'async': no barrier, a slow pod holds nobody up."""
-    checkpoint_steps: int | None = None
-    """Environment steps between checkpoints inside a round; None for a checkpoint at its end."""
-    retries: int = 3
-    """Times a slice whose pod was lost is started again before its agent counts as lost."""
-    alike: float = ALIKE
-    """Largest correlation of active validation returns between two agents kept; 1 lets rank alone decide."""
-    choice: str = "mean"
-    """How the kept agents decide: 'mean' of their weights, weighted by 'score', or the best of the 'recent' past."""
-    search: EvolutionConfig = field(default_factory=EvolutionConfig)
-    """How agents are varied."""
-    stop: Stop = field(default_factory=Stop)
-    """When to stop early."""
+    In an asynchronous tournament rounds are levels of experience. Steps are those of an agent and its ancestors.
+    """
+
+    agents: int = field(default=4, metadata={"help": "Agents trained side by side."})
+    rounds: int = field(default=2, metadata={"help": "Rounds, after each of which the weaker follow the stronger."})
+    keep: int = field(default=3, metadata={"help": "Agents kept in the ensemble.", **FREE})
+    steps: int = field(default=STEPS, metadata={"help": "Environment steps an agent over all rounds."})
+    seed: int = field(default=0, metadata={"help": "The one seed that all randomness comes from."})
+    mode: Literal["rounds", "async"] = field(
+        default="rounds", metadata={"help": "Meet after each round, or never wait for a slow pod."}
+    )
+    checkpoint_steps: int | None = field(
+        default=None, metadata={"help": "Steps between checkpoints inside a round; none if left out.", **FREE}
+    )
+    retries: int = field(
+        default=3,
+        metadata={"help": "Times a slice is started again whose pod was lost, before its agent fails.", **FREE},
+    )
+    alike: float = field(
+        default=ALIKE,
+        metadata={"help": "Largest correlation of active validation returns between two agents kept.", **FREE},
+    )
+    choice: Literal["mean", "score", "recent"] = field(
+        default="mean", metadata={"help": "How the kept agents decide together.", **FREE}
+    )
+    search: EvolutionConfig = field(default_factory=EvolutionConfig, metadata={"help": "How agents are varied."})
+    stop: Stop = field(default_factory=Stop, metadata={"help": "When to stop early.", **FREE})
 
     def __post_init__(self) -> None:
         for name in ("agents", "rounds", "keep", "steps"):
@@ -122,8 +131,9 @@ class Plan:
         if self.keep > BOARD:
             raise InputError(f"keep is {self.keep}; no more than {BOARD} agents are kept", argument="keep")
         require_seed(self.seed)
-        for name, choices in (("mode", MODES), ("choice", CHOICES)):
-            if getattr(self, name) not in choices:
+        hints = get_type_hints(type(self))
+        for name in ("mode", "choice"):
+            if getattr(self, name) not in (choices := get_args(hints[name])):
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
                 )
@@ -155,6 +165,18 @@ class Plan:
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
         """The plan that `to_dict` wrote."""
         return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": Stop(**values["stop"])})
+
+
+def on_resume(name: str) -> str:
+    """Return whether an entry of a header may change when a run is resumed, by its name with dots between the parts.
+
+    'free': always. 'fork': in a fork alone. 'never': not even there, for the scores would not compare.
+    """
+    entry, _, rest = name.partition(".")
+    if entry != "plan":
+        return ON_RESUME.get(entry, "fork")
+    rules = {one.name: one.metadata.get("on_resume", "fork") for one in fields(Plan)}
+    return rules.get(rest.partition(".")[0], "fork")
 
 
 def require_count(name: str, value: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,18 +32,14 @@ T = TypeVar("T")
 class Pods:
     """Where pods run."""
 
-    ray: bool = False
-    """On Ray; otherwise one after the other in this process."""
-    count: int | str = "auto"
-    """Pods at a time; 'auto' follows the cluster as it grows and shrinks."""
-    cpus: float = 1.0
-    """CPUs of a pod."""
-    gpus: float = 0.0
-    """GPUs of a pod, on Ray alone; a fraction puts several on one."""
-    timeout: float = 3600.0
-    """Seconds after which a slice counts as lost."""
-    address: str | None = None
-    """Of a running Ray cluster; None starts one on this machine."""
+    ray: bool = field(default=False, metadata={"help": "Train on Ray: all cores of this machine, or a cluster."})
+    count: int | str = field(default="auto", metadata={"help": "Pods at a time; 'auto' follows the cluster."})
+    cpus: float = field(default=1.0, metadata={"help": "CPUs of a pod."})
+    gpus: float = field(default=0.0, metadata={"help": "GPUs of a pod; 0.25 puts four on one."})
+    timeout: float = field(default=3600.0, metadata={"help": "Seconds after which a slice of training counts as lost."})
+    address: str | None = field(
+        default=None, metadata={"help": "Of a running Ray cluster ('auto' inside one); without it Ray starts here."}
+    )
 
     def __post_init__(self) -> None:
         if self.gpus and not self.ray:
