@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from finpod import training
-from finpod.backtesting import engine
+from finpod.backtesting import comparison, engine
 from finpod.backtesting.result_io import load_result, names_of, run_folder
-from finpod.comparison import runs as comparison
 from finpod.loading import StrategyLike, load_strategy, load_task
 from finpod.lookahead import audit as lookahead
 from finpod.lookahead.audit import Audit

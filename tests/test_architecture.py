@@ -39,7 +39,7 @@ rl
 tasks | locomotion environments
 workers
 evidence
-backtesting | relaxation comparison
+backtesting | relaxation
 tournament
 ensemble | training
 walkforward
@@ -54,7 +54,7 @@ cli | demo runs
 UPWARD = {
     "records": {"__str__"},
     "result": {"__str__", "save", "to_json", "report"},
-    "comparison.comparison": {"report"},
+    "backtesting.comparison": {"__str__", "report"},
 }
 """Methods of values that call what words, draws or writes them: their imports count for neither layers nor circles."""
 PARTS = {

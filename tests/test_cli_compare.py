@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from made_results import make_result
 
+from finpod.backtesting import comparison_figures
+from finpod.backtesting.comparison import compare
 from finpod.backtesting.result_io import load_result
 from finpod.cli import main
-from finpod.comparison import contrasts
-from finpod.comparison.runs import compare
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def run(capsys):
 def work(tmp_path, monkeypatch):
     """A working folder with the runs one, two and three, of which the first two have the same strategy."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(contrasts, "RESAMPLES", 200)
+    monkeypatch.setattr(comparison_figures, "RESAMPLES", 200)
     for seed, (name, strategy) in enumerate([("one", "first"), ("two", "first"), ("three", "other")]):
         make_result(days=60, names=3, seed=seed, strategy=strategy).save(tmp_path / "backtests" / name)
     return tmp_path

@@ -19,8 +19,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import finpod
+from finpod.backtesting.comparison import compare
 from finpod.cli import app
-from finpod.comparison.runs import compare
 from finpod.report import render
 from finpod.report.compare import render_comparison
 from finpod.report.training import render_training_report

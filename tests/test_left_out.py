@@ -14,8 +14,8 @@ from made_logs import write_run
 from made_results import examined, make_result, trained
 from test_report import few_resamples  # noqa: F401
 
+from finpod.backtesting.comparison import compare
 from finpod.cli import main
-from finpod.comparison.runs import compare
 from finpod.errors import ReportWarning
 from finpod.market.store import save_snapshot
 from finpod.report import charts, clip, render, sections, training, training_charts

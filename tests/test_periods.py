@@ -18,9 +18,9 @@ from made_agents import tiny_train
 from made_markets import make_market
 
 import finpod
+from finpod.backtesting.comparison import compare
 from finpod.backtesting.export import export
 from finpod.cli import main
-from finpod.comparison.runs import compare
 from finpod.errors import DataError, InputError
 from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence

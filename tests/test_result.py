@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from made_markets import make_market, random_market
 
+from finpod.backtesting.comparison import compare
+from finpod.backtesting.comparison_text import headings
 from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import ADDED, checksums, load_result
-from finpod.comparison.comparison import headings
-from finpod.comparison.runs import compare
 from finpod.errors import InputError
 from finpod.files import new_folder
 from finpod.records import ResultWarning

@@ -29,8 +29,8 @@ def compare(
 ) -> None:
     """Set saved runs side by side on their common days; write one page and print the table."""
     import finpod
+    from finpod.backtesting.comparison import compare as compared
     from finpod.backtesting.result_io import names_of, run_folder
-    from finpod.comparison.runs import compare as compared
 
     places = [run_folder(folder) for folder in folders]
     whole = [place.resolve() for place in places]

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from finpod.backtesting.text import TURNOVER, short_note
-from finpod.comparison.comparison import (
-    Comparison,
+from finpod.backtesting.comparison import Comparison
+from finpod.backtesting.comparison_figures import LEVEL, RESAMPLES
+from finpod.backtesting.comparison_text import (
     contrasts,
     figure_rows,
     headings,
+    note_sentence,
     pairs_note,
     rank_rows,
     selection,
+    unfair_sentence,
     warning_lines,
 )
-from finpod.comparison.contrasts import LEVEL, RESAMPLES
-from finpod.comparison.notes import note_sentence, unfair_sentence
+from finpod.backtesting.text import TURNOVER, short_note
 from finpod.figures import percent, ratio
 from finpod.files import refuse_existing, write_text
 from finpod.measures import drawdowns
@@ -121,7 +122,7 @@ def pairs(comparison: Comparison) -> Table:
     """Differences of every two runs."""
     interval = f"{100 * LEVEL:.0f} % interval"
     head = ("", "CAGR, points a year", interval, "Sharpe", interval, "In words")
-    return Table(head, [tuple(contrast) for contrast in contrasts(comparison)])
+    return Table(head, contrasts(comparison))
 
 
 def correlation(comparison: Comparison) -> Table:

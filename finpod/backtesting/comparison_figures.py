@@ -1,9 +1,10 @@
-"""Figures of several runs on the sessions they have in common: each alone, every two, and what they are set against."""
+"""Figures of several runs on their common sessions: each run alone, every two, and what they are set against."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from finpod.significance import Interval, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Of the intervals of the differences; the seed is fixed, so that they are the same in every run."""
 EQUAL_WEIGHT = "equal weight"
-"""What readers call it, and its column in the curves of a run; the others are 'own' and 'benchmark'."""
+"""Kind of a rival and column in the curves of a run, beside 'own' and 'benchmark'."""
 
 
 class Rival(NamedTuple):
@@ -32,23 +33,18 @@ class Rival(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """How far the first of two runs is ahead of the second, with intervals; the same days are drawn for both."""
+    """The lead of the first of two runs over the second, with intervals; the same days are drawn for both."""
 
     first: str
     """Name of a run."""
     second: str
     """Name of another."""
     cagr: Interval | None
-    """CAGR less that of the second; None for the same account, a lost one, and a short history."""
+    """Difference of the CAGRs; None for the same account, a ruined one, and a short history."""
     sharpe: Interval | None
-    """Sharpe ratio less that of the second; None likewise."""
+    """Difference of the Sharpe ratios; None likewise."""
     reason: str = ""
     """Why there are no intervals: "short", "ruined" or "same"."""
-
-    def described(self) -> dict[str, Any]:
-        """The pair in plain values, for JSON."""
-        ends = {key: found and found._asdict() for key, found in (("cagr", self.cagr), ("sharpe", self.sharpe))}
-        return self._asdict() | ends
 
 
 def curves_of(run: BacktestResult) -> pd.DataFrame:
@@ -58,8 +54,20 @@ def curves_of(run: BacktestResult) -> pd.DataFrame:
     return pd.DataFrame({name: curve.to_numpy() for name, curve in curves.items()}, days)
 
 
+def common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
+    """The closes that all runs have, and V_0 of intraday ones if all begin with it: it is dated where others may close."""
+    common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
+    opened = [
+        whole[name].index[0]
+        for name, run in original.items()
+        if run.is_intraday and run.by_session().equity.index[0] != run.equity.index[0].normalize()
+    ]
+    alike = len(opened) == len(original) and len(set(opened)) == 1
+    return common if alike else common.difference(opened)
+
+
 def metrics_of(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
-    """`Metrics` of a curve over its own values, NaN for fewer than two; `terms` are the settings of `metrics`."""
+    """`Metrics` of a curve over its own values, NaN for fewer than two."""
     bars = curve.dropna()
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 
@@ -80,27 +88,39 @@ def figures_of(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: M
     }
 
 
+def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
+    """Which fills fall into the returns between the first and the last common close.
+
+    A fill at the close comes after that day's value is struck. Nothing is cut where the run itself begins or ends.
+    """
+    days = session_dates(pd.DatetimeIndex(dates))
+    first, last = session_dates(common[[0, -1]])
+    later = days >= first if run.fill == "close" else days > first
+    sooner = days < last if run.fill == "close" else days <= last
+    return (later | (common[0] == whole[0])) & (sooner | (common[-1] == whole[-1]))
+
+
 def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
     """Benchmarks, then equal weights, each once by its name; where there are several, the names of their runs are added.
 
     A benchmark without any value is none."""
-    found: dict[str, Rival] = {}
+    rivals: dict[str, Rival] = {}
     for kind in ("benchmark", EQUAL_WEIGHT):
         groups: list[tuple[str, pd.Series, list[str]]] = []
         for name, run in runs.items():
-            title = run.benchmark if kind == "benchmark" else kind
-            bars = cut[name][kind].dropna()
-            if not run.has_benchmark and kind == "benchmark":
+            if kind == "benchmark" and not run.has_benchmark:
                 continue
+            title, bars = run.benchmark if kind == "benchmark" else kind, cut[name][kind].dropna()
             curve = cut[name][kind] / (bars.iloc[0] if len(bars) else 1.0)
-            alike = (group for group in groups if group[0] == title and _same(group[1], curve))
-            if (group := next(alike, None)) is None:
-                groups.append(group := (title, curve, []))
-            group[2].append(name)
+            alike = [members for other, shown, members in groups if other == title and _same(shown, curve)]
+            if alike:
+                alike[0].append(name)
+            else:
+                groups.append((title, curve, [name]))
         for title, curve, names in groups:
             label = title if len(groups) == 1 else f"{title} ({', '.join(names)})"
-            found[label] = Rival(kind, tuple(names), curve)
-    return found
+            rivals[label] = Rival(kind, tuple(names), curve)
+    return rivals
 
 
 def correlation_of(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -112,43 +132,26 @@ def correlation_of(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return strays.corr().reindex(index=list(cut), columns=list(cut))
 
 
-def pairs_of(cut: Mapping[str, pd.DataFrame], terms: Mapping[str, Any]) -> Iterator[Pair]:
-    """Every two runs with the intervals of their differences, or why there are none."""
-    alive = {name: bool((table["own"].iloc[:-1] > 0).all()) for name, table in cut.items()}
-    for place, (first, own) in enumerate(cut.items()):
-        others = {name: cut[name] for name in list(cut)[place + 1 :]}
-        reasons = {
-            name: "short"
-            if len(own) <= SHORT_HISTORY
-            else "ruined"
-            if not (alive[first] and alive[name])
-            else "same"
-            if _same(own["own"] / own["own"].iloc[0], other["own"] / other["own"].iloc[0])
-            else ""
-            for name, other in others.items()
-        }
-        sound = {
-            str(i): simple_returns(others[name]["own"]).to_numpy()
-            for i, (name, reason) in enumerate(reasons.items())
-            if not reason
-        }
-        steps = simple_returns(own["own"]).to_numpy()
-        found = intervals(steps, sound, level=LEVEL, resamples=RESAMPLES, **terms) if sound else {}
-        for i, (name, reason) in enumerate(reasons.items()):
-            lead = found.get(str(i), {})
+def pairs_of(curves: Mapping[str, pd.Series], terms: Mapping[str, Any]) -> Iterator[Pair]:
+    """Every two of the accounts, with the intervals of their differences or why there are none."""
+    names, returns = list(curves), {name: simple_returns(curve).to_numpy() for name, curve in curves.items()}
+    for place, first in enumerate(names):
+        reasons = {name: _no_interval(curves[first], curves[name]) for name in names[place + 1 :]}
+        # The prefix keeps a run called "strategy" apart from the key of the returns themselves.
+        sound = {f"over {name}": returns[name] for name, reason in reasons.items() if not reason}
+        leads = intervals(returns[first], sound, level=LEVEL, resamples=RESAMPLES, **terms) if sound else {}
+        for name, reason in reasons.items():
+            lead = leads.get(f"over {name}", {})
             yield Pair(first, name, lead.get("cagr"), lead.get("sharpe"), reason)
 
 
-def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
-    """Which fills fall into the returns between the first and the last common close.
-
-    A fill at the close comes after that day's value is struck. Nothing is cut where the run itself begins or ends.
-    """
-    days = session_dates(pd.DatetimeIndex(dates))
-    first, last = session_dates(common[[0, -1]])
-    later = days >= first if run.fill == "close" else days > first
-    sooner = days < last if run.fill == "close" else days <= last
-    return (later | (common[0] == whole[0])) & (sooner | (common[-1] == whole[-1]))
+def _no_interval(one: pd.Series, two: pd.Series) -> str:
+    """Why there is no interval of the difference of two accounts; empty if there is one."""
+    if len(one) <= SHORT_HISTORY:
+        return "short"
+    if not all((curve.iloc[:-1] > 0).all() for curve in (one, two)):
+        return "ruined"
+    return "same" if _same(one / one.iloc[0], two / two.iloc[0]) else ""
 
 
 def _same(one: pd.Series, other: pd.Series) -> bool:
