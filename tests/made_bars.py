@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.market.cleaning import build_market
+from finpod.market.long_bars import RepairLog
 from finpod.market.tidy import tidy_bars
 
 DAYS = pd.bdate_range("2024-01-02", periods=5)
@@ -26,7 +27,8 @@ def one_name(close, *, start="2024-01-02", **columns):
 def built(bars, **options):
     """The market of some bars, every date a session unless told otherwise."""
     defaults = {"membership": None, "benchmark": "QQQ", "manifest": {"source": "file"}, "calendar": None}
-    return build_market(tidy_bars(bars), **{**defaults, **options})
+    log = RepairLog()
+    return build_market(tidy_bars(bars, log=log), log=log, **{**defaults, **options})
 
 
 def alone(bars, **options):

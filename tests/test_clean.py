@@ -105,7 +105,7 @@ def test_b26_an_unfinished_session_is_left_out():
 def test_benchmark_must_be_there_and_not_alone():
     with pytest.raises(InputError, match="no rows for the benchmark SPY"):
         built(frame(), benchmark="SPY")
-    with pytest.raises(DataError, match="no other name"):
+    with pytest.raises(DataError, match="but the benchmark QQQ"):
         built(frame(tickers=("QQQ",)))
 
 

@@ -11,7 +11,9 @@ from made_bars import DAYS, frame
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, FinpodError, InputError
-from finpod.market.load import load_market, read_bars
+from finpod.market.load import load_market
+from finpod.market.long_bars import RepairLog
+from finpod.market.readers import read_bars
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import read_members
 
@@ -204,7 +206,9 @@ def test_g04_a_column_of_unknown_meaning_is_asked_about(read, label):
     )
     refuses(lambda: read(text), DataError, asks)
     assert len(closes(read(text, ticker_column=label))) == 2
-    assert read(text, ticker_column=label.upper()).attrs["reading"] == [f"tickers read from {label}"]
+    log = RepairLog()
+    read(text, ticker_column=label.upper(), log=log)
+    assert log.reading == [f"tickers read from {label}"]
     refuses(
         lambda: read(text, ticker_column="frim"), InputError, f"ticker_column is 'frim'.*choose one of {label}, close"
     )
@@ -312,13 +316,11 @@ def spelled(**names):
 
 
 def test_g09_spellings_of_one_name_are_one_name():
-    bars = tidy_bars(spelled(AAPL=["aapl", "Aapl", "AAPL"], BRKB=["BRK.B", "BRK-B", "brk/b"], VOD=["VOD.L"]))
+    log = RepairLog()
+    bars = tidy_bars(spelled(AAPL=["aapl", "Aapl", "AAPL"], BRKB=["BRK.B", "BRK-B", "brk/b"], VOD=["VOD.L"]), log=log)
     assert list(bars["ticker"].cat.categories) == ["AAPL", "BRK-B", "VOD.L"]
     assert_array_equal(bars["close"][bars["ticker"] == "BRK-B"], [100, 101, 102, 103, 104])
-    assert bars.attrs["reading"] == [
-        "names in one spelling: Aapl as AAPL, BRK.B as BRK-B, aapl as AAPL, brk/b as BRK-B"
-    ]
-    assert tidy_bars(frame()).attrs["reading"] == []
+    assert log.reading == ["names in one spelling: Aapl as AAPL, BRK.B as BRK-B, aapl as AAPL, brk/b as BRK-B"]
 
 
 def test_g09_is_told_in_the_manifest():
@@ -367,9 +369,10 @@ def test_g09_two_columns_that_become_one_name_are_refused(read):
 def test_g09_two_files_of_one_name_are_one_series_or_refused(tmp_path):
     for name, days in (("aaa", DAYS[:2]), ("AAA", DAYS[2:])):
         frame(tickers=("X",), days=days).drop(columns="ticker").to_csv(tmp_path / f"{name}.csv", index=False)
-    bars = read_bars(tmp_path)
+    log = RepairLog()
+    bars = read_bars(tmp_path, log=log)
     assert closes(bars) == {"AAA": [100, 101, 100, 101, 102]}
-    assert bars.attrs["reading"] == ["names in one spelling: aaa as AAA", "AAA joined from AAA.csv and aaa.csv"]
+    assert log.reading == ["names in one spelling: aaa as AAA", "AAA joined from AAA.csv and aaa.csv"]
     frame(tickers=("X",), close=7.0).drop(columns="ticker").to_csv(tmp_path / "aaa.csv", index=False)
     refuses(
         lambda: read_bars(tmp_path),
@@ -412,9 +415,10 @@ def test_g23_spellings_of_volume(read, label):
 
 
 def test_g23_what_is_left_out_is_told(read):
-    bars = read("Date,Close,Foo,Bar,VWAP\n2024-01-02,1,5,6,1\n2024-01-03,2,6,7,2\n")
-    assert bars.attrs["reading"] == ["left out the columns Foo, Bar"]
-    assert read("Date,Last\n2024-01-02,1\n").attrs["reading"] == ["closes read from Last"]
+    log = RepairLog()
+    read("Date,Close,Foo,Bar,VWAP\n2024-01-02,1,5,6,1\n2024-01-03,2,6,7,2\n", log=log)
+    read("Date,Last\n2024-01-02,1\n", log=log)
+    assert log.reading == ["left out the columns Foo, Bar", "closes read from Last"]
 
 
 @pytest.mark.parametrize(

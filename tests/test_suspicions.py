@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 from made_bars import alone, built, frame, one_name, suspicions
 
-from finpod.market.repairs import SUSPICIONS, RepairLog, repair_lines, suspicion_lines
+from finpod.market.long_bars import SUSPICIONS, RepairLog, repair_lines, suspicion_lines
 
 
 def test_sessions_without_a_bar_are_those_inside_a_life():

@@ -5,6 +5,7 @@ from made_bars import DAYS, built, frame, places, repairs
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError
+from finpod.market.long_bars import RepairLog
 from finpod.market.tidy import join_bars, tidy_bars
 
 FLAT = pd.DataFrame(
@@ -95,15 +96,16 @@ def test_b21_two_different_bars_for_a_day_are_an_error():
 
 
 def test_joined_tables_keep_what_was_said_of_each():
-    parts = [tidy_bars(frame(tickers=(name,))[::-1]) for name in ("ZZZ", "AAA")]
-    parts.append(tidy_bars(frame(tickers=("MMM",))[["date", "ticker", "close"]]))
-    bars = join_bars(parts, "folder")
+    log = RepairLog()
+    parts = [tidy_bars(frame(tickers=(name,))[::-1], log=log) for name in ("ZZZ", "AAA")]
+    parts.append(tidy_bars(frame(tickers=("MMM",))[["date", "ticker", "close"]], log=log))
+    bars = join_bars(parts, "folder", list("zam"), log)
     assert list(bars["ticker"][:3]) == ["AAA", "MMM", "ZZZ"]
     assert bars["date"].is_monotonic_increasing
     assert np.isnan(bars["open"][bars["ticker"] == "MMM"]).all()
-    assert [entry["count"] for entry in bars.attrs["repairs"]] == [4, 4]
+    assert [entry["count"] for entry in log.content()["repairs"]] == [8]
     with pytest.raises(DataError, match="two different bars for ZZZ on 2024-01-02"):
-        join_bars([parts[0], tidy_bars(frame(tickers=("ZZZ",), close=7.0))], "folder")
+        join_bars([parts[0], tidy_bars(frame(tickers=("ZZZ",), close=7.0))], "folder", list("zz"), log)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def check(
     as_json: options.AsJson = False,
 ) -> None:
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
-    from finpod.market.repairs import PLACES, repair_lines, suspicion_lines
+    from finpod.market.long_bars import PLACES, repair_lines, suspicion_lines
 
     reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
     further = {"renames": renames, "extra": extra, "periods_per_year": periods_per_year}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -10,18 +9,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
-from finpod.errors import DataError, InputError, first_line
-from finpod.market.repairs import RepairLog
+from finpod.errors import InputError, first_line
 from finpod.measures import Array
-from finpod.periods import is_weekly_or_longer
 
 NEW_YORK = ZoneInfo("America/New_York")
 GRACE = np.timedelta64(15, "m")
 """Time after the close from which a session's bar counts as finished."""
-LATE_START = np.timedelta64(12, "h")
-"""Time of day of the first bar from which a day begins strangely late."""
-ODD_DATES = 0.05
-"""Share of dates that are no sessions, above which the file is taken to belong to another exchange."""
 
 
 class Sessions(NamedTuple):
@@ -81,76 +74,3 @@ def offset_text(distance: np.timedelta64) -> str:
     """A distance to UTC as +HH:MM."""
     minutes = int(distance.astype("timedelta64[m]").astype(int))
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
-
-
-def rows_to_drop(
-    bars: pd.DataFrame, calendar: str | None, ledger: RepairLog, name: str, now: datetime | None = None
-) -> Array:
-    """[rows] bool: the tidy bars of no session, or of one that is not over at `now` (aware; None: this moment); counted.
-
-    Without a calendar every date before today in New York is a session. Bars whose spacing is weekly or longer stand for
-    several sessions and may have any date, such as a Sunday or a holiday at the end of a month; they are over when the
-    last session up to that date is. Raises DataError where the stamps show another clock than the exchange's, where more
-    than a twentieth of the dates are no sessions, and where nothing is left.
-    """
-    moment = datetime.now(NEW_YORK) if now is None else now
-    utc = np.datetime64(moment.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
-    stamps = bars["date"].to_numpy()
-    dates, row = np.unique(stamps.astype("datetime64[D]").astype("datetime64[ns]"), return_inverse=True)
-    outside = np.zeros(len(bars), dtype=bool)
-    if calendar is None:
-        today = np.datetime64(moment.astimezone(NEW_YORK).date(), "ns")
-        is_session, over = np.full(len(dates), True), dates < today
-    else:
-        found = sessions_of(calendar, dates[0], dates[-1])
-        is_session = np.isin(dates, found.dates) | is_weekly_or_longer(dates)
-        _check_exchange(dates, is_session, found, bars.attrs.get("offsets", ()), calendar, name)
-        ended = np.r_[True, found.closes + GRACE <= utc]
-        if (stamps != dates[row]).any():
-            outside = _outside_hours(stamps, dates[row], found)
-            _check_clock(stamps, row, outside, calendar, name)
-        latest = np.searchsorted(found.dates, dates, side="right")  # 1 + the row of the last session up to the date
-        over = ~is_session | ended[latest]  # of what is no session there is nothing to wait for
-    for kind, gone in (("rows dropped, not a session", ~is_session), ("rows dropped, session not over", ~over)):
-        rows = np.flatnonzero(gone[row])
-        ledger.repair(kind, bars["ticker"].to_numpy()[rows], dates[row[rows]], "bar", "a bar", "dropped")
-    rows = np.flatnonzero(outside)
-    kind = "rows dropped, outside the hours of their session"
-    ledger.repair(kind, bars["ticker"].to_numpy()[rows], stamps[rows], "bar", "a bar", "dropped")
-    dropped = ~(is_session & over)[row] | outside
-    if dropped.all():
-        raise DataError(f"{name} holds no bar of a session of {calendar} that is over; check its dates")
-    return dropped
-
-
-def _outside_hours(stamps: Array, days: Array, found: Sessions) -> Array:
-    """[rows] bool: intraday bars that begin before the open or after the close of their session; half days close early."""
-    at = np.searchsorted(found.dates, days).clip(max=len(found.dates) - 1)
-    begin, end = found.hours[at].T
-    return (found.dates[at] == days) & ((stamps < begin) | (stamps > end))
-
-
-def _check_clock(stamps: Array, row: Array, outside: Array, calendar: str, name: str) -> None:
-    """Raise DataError where days begin long after the open and go on after the close: the clock of another place, or UTC."""
-    first = stamps[np.searchsorted(row, np.unique(row))]  # bars are sorted by date
-    late = first - first.astype("datetime64[D]") >= LATE_START
-    if late.mean() > 0.5 and outside.mean() > ODD_DATES:
-        raise DataError(
-            f"{name}: its days begin at {first[late][0]!s:.16} and the like, and {outside.sum():,} of its bars lie outside the "
-            f"hours of {calendar}; give intraday times as in New York, or with their offset"
-        )
-
-
-def _check_exchange(dates: Array, is_session: Array, found: Sessions, offsets: Any, calendar: str, name: str) -> None:
-    way_out = "name the exchange with calendar=, such as XTKS or XLON (none: every date counts)"
-    foreign = sorted(set(offsets) - found.offsets - {"+00:00"})
-    if foreign:
-        raise DataError(
-            f"{name}: its stamps are at UTC{foreign[0]}, not on the clock of {calendar}; {way_out}", argument="calendar"
-        )
-    odd = dates[~is_session]
-    if len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
-        raise DataError(
-            f"{name}: {len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}; {way_out}",
-            argument="calendar",
-        )

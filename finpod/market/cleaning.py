@@ -1,33 +1,36 @@
-"""From tidy bars to `MarketData`: sessions, impossible bars, splits and dividends, volumes; every repair is counted."""
+"""From tidy bars to `MarketData`: sessions, impossible bars, splits and dividends, volumes. Every repair is counted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.files import versions
-from finpod.market.calendar import rows_to_drop
-from finpod.market.checks import mask_impossible, mask_volumes
+from finpod.market.anomalies import report_anomalies
+from finpod.market.calendar import GRACE, NEW_YORK, Sessions, sessions_of
+from finpod.market.checks import mask_impossible, mask_stale_tails, mask_volumes
 from finpod.market.corporate_actions import adjust
 from finpod.market.data import MarketData
-from finpod.market.long_bars import LongBars, long_bars
-from finpod.market.repairs import RepairLog
-from finpod.market.stale import mask_stale_tails
-from finpod.market.stamps import is_intraday
-from finpod.market.suspicions import look_for_suspicions
+from finpod.market.dates import is_intraday
+from finpod.market.long_bars import LongBars, RepairLog, long_bars
 from finpod.market.universe import Membership, membership_facts
 from finpod.measures import Array
+from finpod.periods import is_weekly_or_longer
 
 NO_BENCHMARK = "none"
 """What the benchmark is called where there is none."""
 NO_CALENDAR = "the dates of the file"
 """What the manifest gives as the calendar where every date counts as a session."""
-_PACKAGES = ("finpod", "numpy", "pandas", "pyarrow")
+LATE_START = np.timedelta64(12, "h")
+"""Time of day of the first bar from which a day begins strangely late."""
+ODD_DATES = 0.05
+"""Share of dates that are no sessions, above which the file is taken to belong to another exchange."""
 
 
 def build_market(
@@ -36,125 +39,55 @@ def build_market(
     membership: Membership | None,
     benchmark: str | None,
     manifest: Mapping[str, Any],
+    log: RepairLog | None = None,
     name: str = "the frame",
     allow_missing: bool = True,
     calendar: str | None = "XNYS",
     periods_per_year: float | None = None,
     now: datetime | None = None,
 ) -> MarketData:
-    """A validated market from tidy bars (see `finpod.market.tidy.tidy_bars`), adjusted for splits and dividends.
+    """A validated market from tidy bars (see `finpod.market.readers.tidy_bars`), adjusted for splits and dividends.
 
     adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close), where `adj_close` is the
     vendor's, mended where it contradicts the splits and dividends listed, or is made from these; without either the
-    prices are taken as already adjusted. What cannot be trusted is masked; the manifest lists it (`repairs`), and what
-    looks wrong and was left alone (`suspicions`). Rows that are no sessions of `calendar`, or not over at `now`, are
-    dropped; bars whose spacing is weekly or longer may have any date. `periods_per_year` None is measured. `membership` None
-    takes every name as a member for all time; `benchmark` None goes without one. Raises
-    InputError for a benchmark without rows, and for members without any unless `allow_missing`; DataError for content
-    that cannot be used.
+    prices are taken as already adjusted. What cannot be trusted is masked. The manifest lists it (`repairs`) and what
+    looks wrong and was left alone (`suspicions`), beside what the `log` of the reader holds. Rows that are no sessions of
+    `calendar`, or not over at `now` (aware; None: this moment), are dropped; bars whose spacing is weekly or longer may have
+    any date. `periods_per_year` None is measured. `membership` None takes every name as a member for all time; `benchmark`
+    None goes without one. Raises InputError for a benchmark without rows, and for members without any unless
+    `allow_missing`; DataError for content that cannot be used.
     """
-    tickers = tuple(bars["ticker"].cat.categories)
-    if benchmark is not None and benchmark not in tickers:
-        shown = ", ".join(tickers[:3])
-        way_out = f"choose one of its {len(tickers)} names with benchmark=, such as {shown}, or None to go without"
-        raise InputError(f"{name} has no rows for the benchmark {benchmark}; {way_out}", argument="benchmark")
+    log = RepairLog() if log is None else log
+    _check_benchmark(tuple(bars["ticker"].cat.categories), benchmark, name)
     if membership is not None:
-        membership = membership.spelled_as(tickers)
+        membership = membership.spelled_as(bars["ticker"].cat.categories)
         _check_members(membership, bars, benchmark, name, allow_missing)
-    if tickers == (benchmark,):
-        raise DataError(
-            f"{name} holds the benchmark {benchmark} and no other name; a market needs at least one "
-            "(or take that name itself, without a benchmark)"
-        )
-    ledger = _tidying(bars)
-    history, dates, notes = _clean(bars, calendar, now, name, ledger)
-    tables: dict[str, Any] = _pivot(history, dates)
-    own = np.array([t == benchmark for t in tickers])
-    empty = np.bincount(history.code, minlength=len(tickers)) == 0
-    names, bare = (tuple(np.array(tickers, dtype=object)[which]) for which in (~own & ~empty, ~own & empty))
-    if not names:
-        raise DataError(f"{name} holds no bar that can be used of any name but the benchmark {benchmark}")
-    series = {key: table[:, own].ravel() if own.any() else np.full(len(dates), np.nan) for key, table in tables.items()}
-    tables = {key: table[:, ~own & ~empty] for key, table in tables.items()}
-    member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
-    if membership is None:
-        facts["missing"] = sorted({*facts["missing"], *bare})
-    return MarketData(
-        dates=dates,
-        tickers=names,
-        member=member,
-        benchmark=benchmark or NO_BENCHMARK,
-        benchmark_close=series["close"],
-        benchmark_open=series.get("open"),
-        periods_per_year=periods_per_year,  # type: ignore[arg-type]
-        manifest={
-            "benchmark_kind": "none" if benchmark is None else "total return",
-            "versions": package_versions(),
-            **({"reading": list(bars.attrs["reading"])} if bars.attrs.get("reading") else {}),
-            **manifest,
-            **facts,
-            **ledger.content(),
-            "calendar": calendar or NO_CALENDAR,
-            "notes": [*manifest.get("notes", ()), *notes],
-        },
-        **tables,
-    )
-
-
-def _clean(
-    bars: pd.DataFrame, calendar: str | None, now: datetime | None, name: str, ledger: RepairLog
-) -> tuple[LongBars, Array, list[str]]:
-    """The bars that can be used, adjusted; the dates [T] of the market; and notes for the reader."""
-    dropped = rows_to_drop(bars, calendar, ledger, name, now)
-    dates = np.unique(bars["date"].to_numpy()[~dropped])
-    history = mask_impossible(long_bars(bars, dropped), ledger)
-    if not len(history):
-        raise DataError(
-            f"{name} holds no bar that can be used; {ledger.content()['repairs'][0]['kind']}, and so on for all"
-        )
-    history, dates = mask_stale_tails(history, dates, ledger)
-    notes, listed = adjust(history, ledger, name)
-    if not is_intraday(dates):  # within a day volumes leap by themselves
-        mask_volumes(history, ledger)
-    look_for_suspicions(history, dates, listed, ledger, calendar)
-    return history, dates, notes
+    kept, dates = _possible_bars(bars, _rows_to_drop(bars, calendar, log, name, now), name, log)
+    kept, notes, listed = adjust(kept, log, name)
+    kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # within a day volumes leap by themselves
+    report_anomalies(kept, dates, listed, log, calendar)
+    facts = {
+        "benchmark_kind": "none" if benchmark is None else "total return",
+        "versions": package_versions(),
+        **({"reading": list(log.reading)} if log.reading else {}),
+        **manifest,
+        **log.content(),
+        "calendar": calendar or NO_CALENDAR,
+        "notes": [*manifest.get("notes", ()), *notes],
+    }
+    return _market(kept, dates, membership, benchmark, facts, periods_per_year, name)
 
 
 def package_versions(*more: str) -> dict[str, str]:
     """Versions of finpod and of the packages that shaped the data."""
-    return versions(*_PACKAGES, *more)
+    return versions("finpod", "numpy", "pandas", "pyarrow", *more)
 
 
-def _tidying(bars: pd.DataFrame) -> RepairLog:
-    """A ledger that starts with what was done when the bars were made tidy."""
-    ledger = RepairLog()
-    for entry in bars.attrs.get("repairs", ()):
-        ledger.add(entry["kind"], entry["count"], entry["places"])
-    for entry in bars.attrs.get("suspicions", ()):
-        ledger.suspect(entry["kind"], [entry["ticker"]], np.array([entry["date"]]), [entry["sentence"]])
-    return ledger
-
-
-def _pivot(history: LongBars, dates: Array) -> dict[str, Any]:
-    """[T, N] adjusted tables, NaN where there is no bar."""
-    values = dict(history.values)
-    close = values["close"]
-    adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)
-    if adjusted is not None:
-        for field in ("open", "high", "low"):
-            if field in values:
-                values[field] = values[field] * adjusted / close
-        values["close"] = adjusted
-        if "volume" in values:
-            values["volume"] = values["volume"] / (adjusted / close)
-    if adjusted is not None or traded is not close:
-        values["factor"] = values["close"] / traded
-    row = np.searchsorted(dates, history.date)
-    tables = {}
-    for field, series in values.items():
-        tables[field] = np.full((len(dates), len(history.tickers)), np.nan)
-        tables[field][row, history.code] = series
-    return tables
+def _check_benchmark(tickers: tuple[str, ...], benchmark: str | None, name: str) -> None:
+    if benchmark is not None and benchmark not in tickers:
+        shown = ", ".join(tickers[:3])
+        way_out = f"choose one of its {len(tickers)} names with benchmark=, such as {shown}, or None to go without"
+        raise InputError(f"{name} has no rows for the benchmark {benchmark}; {way_out}", argument="benchmark")
 
 
 def _check_members(
@@ -174,3 +107,144 @@ def _check_members(
             "them out, or pass allow_missing=True",
             argument="allow_missing",
         )
+
+
+def _rows_to_drop(
+    bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None = None
+) -> Array:
+    """[rows] bool: the tidy bars of no session, or of one that is not over at `now`; counted.
+
+    Without a calendar every date before today in New York is a session. Bars whose spacing is weekly or longer stand for
+    several sessions and may have any date, such as a Sunday or a holiday at the end of a month; they are over when the
+    last session up to that date is. Raises DataError where the stamps show another clock than the exchange's, where more
+    than a twentieth of the dates are no sessions, and where nothing is left.
+    """
+    moment = datetime.now(NEW_YORK) if now is None else now
+    utc = np.datetime64(moment.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
+    stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
+    dates, row = np.unique(stamps.astype("datetime64[D]").astype("datetime64[ns]"), return_inverse=True)
+    outside = np.zeros(len(bars), dtype=bool)
+    if calendar is None:
+        is_session, over = np.full(len(dates), True), dates < np.datetime64(moment.astimezone(NEW_YORK).date(), "ns")
+    else:
+        sessions = sessions_of(calendar, dates[0], dates[-1])
+        is_session = np.isin(dates, sessions.dates) | is_weekly_or_longer(dates)
+        _check_exchange(dates, is_session, sessions, log.offsets, calendar, name)
+        if (stamps != dates[row]).any():
+            outside = _outside_hours(stamps, dates[row], sessions)
+            _check_clock(stamps, row, outside, calendar, name)
+        ended = np.r_[True, sessions.closes + GRACE <= utc]
+        latest = np.searchsorted(sessions.dates, dates, side="right")  # 1 + the row of the last session up to the date
+        over = ~is_session | ended[latest]  # of what is no session there is nothing to wait for
+    for kind, gone, when in (
+        ("rows dropped, not a session", ~is_session[row], dates[row]),
+        ("rows dropped, session not over", ~over[row], dates[row]),
+        ("rows dropped, outside the hours of their session", outside, stamps),
+    ):
+        log.repair(kind, tickers[gone], when[gone], "bar", "a bar", "dropped")
+    dropped = ~(is_session & over)[row] | outside
+    if dropped.all():
+        raise DataError(f"{name} holds no bar of a session of {calendar} that is over; check its dates")
+    return dropped
+
+
+def _outside_hours(stamps: Array, days: Array, sessions: Sessions) -> Array:
+    """[rows] bool: intraday bars that begin before the open or after the close of their session; half days close early."""
+    at = np.searchsorted(sessions.dates, days).clip(max=len(sessions.dates) - 1)
+    begin, end = sessions.hours[at].T
+    return (sessions.dates[at] == days) & ((stamps < begin) | (stamps > end))
+
+
+def _check_clock(stamps: Array, row: Array, outside: Array, calendar: str, name: str) -> None:
+    """Raise DataError where days begin long after the open and go on after the close: the clock of another place, or UTC."""
+    first = stamps[np.searchsorted(row, np.unique(row))]  # bars are sorted by date
+    late = first - first.astype("datetime64[D]") >= LATE_START
+    if late.mean() > 0.5 and outside.mean() > ODD_DATES:
+        raise DataError(
+            f"{name}: its days begin at {first[late][0]!s:.16} and the like, and {outside.sum():,} of its bars lie outside the "
+            f"hours of {calendar}; give intraday times as in New York, or with their offset"
+        )
+
+
+def _check_exchange(
+    dates: Array, is_session: Array, sessions: Sessions, offsets: set[str], calendar: str, name: str
+) -> None:
+    way_out = "name the exchange with calendar=, such as XTKS or XLON (none: every date counts)"
+    foreign = sorted(offsets - sessions.offsets - {"+00:00"})
+    odd = dates[~is_session]
+    if foreign:
+        fault = f"its stamps are at UTC{foreign[0]}, not on the clock of {calendar}"
+    elif len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
+        fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}"
+    else:
+        return
+    raise DataError(f"{name}: {fault}; {way_out}", argument="calendar")
+
+
+def _possible_bars(bars: pd.DataFrame, dropped: Array, name: str, log: RepairLog) -> tuple[LongBars, Array]:
+    """The bars that can be, without prices carried forward to the end, and the dates [T] of the market."""
+    dates = np.unique(bars["date"].to_numpy()[~dropped])
+    kept = mask_impossible(long_bars(bars, dropped), log)
+    if not len(kept):
+        first = log.content()["repairs"][0]["kind"]
+        raise DataError(f"{name} holds no bar that can be used; {first}, and so on for all")
+    return mask_stale_tails(kept, dates, log)
+
+
+def _market(
+    bars: LongBars,
+    dates: Array,
+    membership: Membership | None,
+    benchmark: str | None,
+    manifest: dict[str, Any],
+    periods_per_year: float | None,
+    name: str,
+) -> MarketData:
+    """The bars on a grid of dates and names, the benchmark apart; names without a bar are no names."""
+    own = np.array([ticker == benchmark for ticker in bars.tickers])
+    empty = bars.per_asset(slice(None)) == 0
+    names, bare = (tuple(np.array(bars.tickers, dtype=object)[which]) for which in (~own & ~empty, ~own & empty))
+    if not names:
+        raise DataError(
+            f"{name} holds no bar that can be used of any name but the benchmark {benchmark}; a market needs at least one "
+            "(or take that name itself, without a benchmark)"
+        )
+    tables = _grids(bars, dates)
+    series = {key: table[:, own].ravel() if own.any() else np.full(len(dates), np.nan) for key, table in tables.items()}
+    tables = {key: table[:, ~own & ~empty] for key, table in tables.items()}
+    member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
+    if membership is None:
+        facts["missing"] = sorted({*facts["missing"], *bare})
+    return MarketData(
+        dates=dates,
+        tickers=names,
+        member=member,
+        benchmark=benchmark or NO_BENCHMARK,
+        benchmark_close=series["close"],
+        benchmark_open=series.get("open"),
+        periods_per_year=periods_per_year,  # type: ignore[arg-type]
+        manifest={**manifest, **facts},
+        **tables,
+    )
+
+
+def _grids(bars: LongBars, dates: Array) -> dict[str, Any]:
+    """[T, N] adjusted tables, NaN where there is no bar."""
+    values = dict(bars.values)
+    close = values["close"]
+    adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)
+    if adjusted is not None:
+        for field in ("open", "high", "low"):
+            if field in values:
+                values[field] = values[field] * adjusted / close
+        values["close"] = adjusted
+        if "volume" in values:
+            values["volume"] = values["volume"] / (adjusted / close)
+    if adjusted is not None or traded is not close:
+        values["factor"] = values["close"] / traded
+    row = np.searchsorted(dates, bars.date)
+    tables = {}
+    for field, series in values.items():
+        tables[field] = np.full((len(dates), len(bars.tickers)), np.nan)
+        tables[field][row, bars.code] = series
+    return tables

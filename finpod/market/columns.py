@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK
-from finpod.market.stamps import holds_dates
 
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 """Numbers that a bar may have; only `close` is required."""

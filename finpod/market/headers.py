@@ -21,8 +21,8 @@ from finpod.market.columns import (
     is_word,
     word,
 )
+from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
-from finpod.market.stamps import holds_dates
 
 Numbers = dict[tuple[str, str | None], pd.Series]
 """(field, ticker) -> [T] values; the ticker is None where a row is one bar: in a long table, and in one of one name."""

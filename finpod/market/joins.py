@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.data import Array
+from finpod.market.long_bars import RepairLog
 from finpod.market.renames import RENAMED, Rename, Renames, read_renames
+from finpod.measures import Array
 
 GRACE = np.timedelta64(10, "D")
 """Time around the day of a rename within which a vendor may change the symbol, and pause after which another company has it."""
@@ -21,42 +21,25 @@ LEVEL = np.log(1.5)
 """Log return between the last bar of the old symbol and the first of the new one from which the join is a suspicion."""
 
 
-class _Notes(NamedTuple):
-    """What was done to the bars, as it stands in their `attrs`."""
-
-    renamed: list[Rename]
-    repairs: list[dict[str, Any]]
-    suspicions: list[dict[str, str]]
-
-    def suspect(self, kind: str, ticker: str, day: pd.Timestamp, sentence: str) -> None:
-        """Add a suspicion."""
-        self.suspicions.append({"kind": kind, "ticker": ticker, "date": f"{day:%Y-%m-%d}", "sentence": sentence})
-
-
-def join_renamed(bars: pd.DataFrame, renames: Renames, name: str) -> pd.DataFrame:
+def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
     """Tidy bars in which the series of a renamed listing are one, under the newest of its symbols.
 
     `renames` (see `read_renames`) comes before the bundled table; a symbol renamed to itself keeps its bars. A rename of the
     bundled table applies to two names of the market, and not where the new symbol belonged to another company before. Bars
     that the old symbol has after the day of the rename and a pause belong to another company and stay. A day on which both
-    symbols have the same price counts once. `attrs` says what was done: `renamed` (the `Rename`s; with a day where later
-    bars of the old symbol stayed), `repairs` and `suspicions`. Raises DataError, naming both symbols, for days on which
+    symbols have the same price counts once. Returns the renames as well, with a day where later bars of the old symbol
+    stayed. Raises DataError, naming both symbols, for days on which
     their prices differ, and InputError for renames in a circle and for a mapping of which the market has no name.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
-        return bars
+        return bars, []
     affected = bars["ticker"].isin([symbol for rule in rules for symbol in rule[:2]])
     series = {str(symbol): part.set_index("date") for symbol, part in bars[affected].groupby("ticker", observed=True)}
-    notes = _Notes([], [], [])
-    for rule in rules:
-        _join(series, rule, notes, name)
+    joins = [join for rule in rules if (join := _join(series, rule, log, name)) is not None]
     tables = [part.assign(ticker=symbol).reset_index() for symbol, part in series.items()]
     joined = pd.concat([bars[~affected].astype({"ticker": object}), *tables], ignore_index=True)[bars.columns]
-    joined = joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"})
-    repairs = [*bars.attrs.get("repairs", ()), *notes.repairs]
-    joined.attrs = {**bars.attrs, "renamed": notes.renamed, "repairs": repairs, "suspicions": notes.suspicions}
-    return joined
+    return joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"}), joins
 
 
 def newest_symbol(symbol: str, joins: Sequence[Rename]) -> str:
@@ -98,13 +81,13 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
     return applied
 
 
-def _join(series: dict[str, pd.DataFrame], rule: Rename, notes: _Notes, name: str) -> None:
-    """Move the bars of the listing from the old symbol of `series` (symbol -> bars by date) to the new one.
+def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
+    """Move the bars of the listing from the old symbol of `series` (symbol -> bars by date) to the new one; None for no move.
 
     Rows without a price are no bars: a wide table has one for each symbol and day.
     """
     if rule.old not in series:  # all its bars are another listing's by now
-        return
+        return None
     tables = [series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])]
     old, new = (part[part["close"] > 0] for part in tables)
     carried = _carried_forward(old["close"], new["close"])
@@ -113,8 +96,8 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, notes: _Notes, name: st
     off = np.abs(old.loc[both, "close"].to_numpy() / new.loc[both, "close"].to_numpy() - 1)
     moved = old[_of_the_listing(old.index, rule)] if len(old) else old
     same, wrong = (both[which].intersection(moved.index) for which in (off <= ALIKE, off > ALIKE))
-    if not len(moved) or (rule.bundled and not _is_certain(moved.index, new.index, rule, same, wrong, notes)):
-        return
+    if not len(moved) or (rule.bundled and not _is_certain(moved.index, new.index, rule, same, wrong, log)):
+        return None
     if len(wrong):
         prices = [f"{part.loc[wrong[0], 'close']:g}" for part in (old, new)]
         raise DataError(
@@ -130,8 +113,8 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, notes: _Notes, name: st
     bare = pd.concat(tables)  # an action may be listed on a day without a price
     bare = bare[~(bare["close"] > 0) & ~bare.index.isin(joined.index)]
     series[rule.new] = pd.concat([joined, bare[~bare.index.duplicated()]]).sort_index() if len(bare) else joined
-    notes.renamed.append(rule._replace(day=rule.day if stays else None))
-    _note(moved, new, dropped, rule, notes)
+    _note(moved, new, dropped, rule, log)
+    return rule._replace(day=rule.day if stays else None)
 
 
 def _carried_forward(old: pd.Series, new: pd.Series) -> pd.Series:
@@ -149,7 +132,9 @@ def _of_the_listing(days: pd.Index, rule: Rename) -> Array:
     return np.logical_and.accumulate(np.asarray(~pause | (days < rule.day)))
 
 
-def _is_certain(old: pd.Index, new: pd.Index, rule: Rename, same: pd.Index, different: pd.Index, notes: _Notes) -> bool:
+def _is_certain(
+    old: pd.Index, new: pd.Index, rule: Rename, same: pd.Index, different: pd.Index, log: RepairLog
+) -> bool:
     """Whether a rename of the bundled table applies to bars on these days of the two symbols; if it is open, that is noted.
 
     `same` and `different` are the days of both on which their closes agree and do not.
@@ -163,7 +148,7 @@ def _is_certain(old: pd.Index, new: pd.Index, rule: Rename, same: pd.Index, diff
             f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company; not joined, "
             f"join them with renames={{'{rule.old}': '{rule.new}'}}"
         )
-        notes.suspect("renames that were not applied", rule.new, new[0], sentence)
+        log.suspect("renames that were not applied", [rule.new], new[:1], [sentence])
         return False
     return True
 
@@ -190,18 +175,16 @@ def _joined(moved: pd.DataFrame, new: pd.DataFrame, same: pd.Index) -> pd.DataFr
     return pd.concat([part for part in parts if len(part)]).sort_index()
 
 
-def _note(moved: pd.DataFrame, new: pd.DataFrame, dropped: pd.DataFrame, rule: Rename, notes: _Notes) -> None:
+def _note(moved: pd.DataFrame, new: pd.DataFrame, dropped: pd.DataFrame, rule: Rename, log: RepairLog) -> None:
     """Note the join and the bars that were dropped as repairs, and a price that changes much at the join as a suspicion."""
     after = new[new.index > moved.index[-1]]
-    seam = (after if len(after) else moved).index[0]
-    place = {"ticker": rule.new, "date": f"{seam:%Y-%m-%d}", "column": "ticker", "was": rule.old, "became": rule.new}
-    notes.repairs.append({"kind": "names joined, renamed", "count": 1, "places": [place]})
-    if len(dropped):
-        kind = "bars dropped, the last price of a renamed symbol carried forward"
-        first, price = f"{dropped.index[0]:%Y-%m-%d}", float(dropped["close"].iloc[0])
-        carried = {"ticker": rule.old, "date": first, "column": "close", "was": price, "became": "dropped"}
-        notes.repairs.append({"kind": kind, "count": len(dropped), "places": [carried]})
+    seam = (after if len(after) else moved).index[:1].to_numpy()
+    log.repair("names joined, renamed", [rule.new], seam, "ticker", rule.old, rule.new)
+    kind = "bars dropped, the last price of a renamed symbol carried forward"
+    log.repair(
+        kind, [rule.old] * len(dropped), dropped.index.to_numpy(), "close", dropped["close"].to_numpy(), "dropped"
+    )
     prices = [float(part["close"].iloc[at]) for part, at in ((moved, -1), (after, 0)) if len(part)]
     if len(prices) == 2 and min(prices) > 0 and abs(np.log(prices[1] / prices[0])) > LEVEL:
         sentence = f"{rule.old} ends at {prices[0]:g}, {rule.new} goes on at {prices[1]:g}"
-        notes.suspect("renamed names that join at different prices", rule.new, seam, sentence)
+        log.suspect("renamed names that join at different prices", [rule.new], seam, [sentence])

@@ -24,9 +24,9 @@ from finpod.market.columns import (
     spelled_out,
     word,
 )
+from finpod.market.dates import holds_dates
 from finpod.market.headers import Numbers, Pairs, by_ticker, split_label, split_labels
 from finpod.market.parsing import is_ticker, normal_ticker, plain
-from finpod.market.stamps import holds_dates
 
 _TICKERS_A_WORD = 3
 """A wide table has at least this many columns for each one that is called by a known word, such as OPEN."""

@@ -19,18 +19,18 @@ from finpod.market.data import MarketData
 from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
 from finpod.market.joins import join_renamed, newest_symbol
-from finpod.market.layouts import Layout, recognise
+from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
-from finpod.market.readers import files_of, read_table, ticker_of
+from finpod.market.readers import read_bars
 from finpod.market.renames import Rename, Renames
 from finpod.market.sample import sample_market
 from finpod.market.store import load_snapshot
-from finpod.market.tidy import join_bars, mark_of, tidy_bars, tidy_layout
+from finpod.market.tidy import tidy_bars
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo import fetch_market
 from finpod.periods import DEFAULT, check_periods
 
-__all__ = ["fetch_market", "load_market", "read_bars", "sample_market"]
+__all__ = ["fetch_market", "load_market", "sample_market"]
 
 Members = str | PathLike[str] | Sequence[str] | None
 
@@ -89,9 +89,9 @@ def load_market(
         return replace(market, origin=origin)
     benchmark, calendar = settled(benchmark, calendar, index)
     reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
-    name, bars = _named_bars(path, **reading)
-    bars = join_renamed(bars, renames, name)
-    joins: list[Rename] = bars.attrs.get("renamed", [])
+    log = RepairLog()
+    name, bars = _named_bars(path, log=log, **reading)
+    bars, joins = join_renamed(bars, renames, name, log)
     if benchmark is not None:
         benchmark = newest_symbol(normal_ticker(benchmark, bars["ticker"].cat.categories), joins)
     listed = members is not None and not isinstance(members, str) and isinstance(members, Sequence)
@@ -106,6 +106,7 @@ def load_market(
         benchmark=benchmark,
         manifest={"source": "file", "title": name, "path": name}
         | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
+        log=log,
         name=name,
         allow_missing=allow_missing or not listed,
         calendar=calendar,
@@ -150,61 +151,6 @@ def _absolute(value: Any) -> Any:
     """A path that exists as an absolute one; anything else as it is."""
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
-
-
-def read_bars(
-    path: str | PathLike[str],
-    *,
-    ticker: str | None = None,
-    ticker_column: str | None = None,
-    day_first: bool | None = None,
-    decimal: str | None = None,
-) -> pd.DataFrame:
-    """The tidy bars of a parquet or CSV file, or of all such files of a folder (see `tidy_bars`).
-
-    The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` names the column
-    of tickers where its name does not tell. `day_first` and `decimal` decide what the dates and numbers leave
-    open. Raises InputError for what cannot be found and DataError for what cannot be used.
-    """
-    source = Path(path)
-    if source.is_dir():
-        files = files_of(source)
-        if not files:
-            raise InputError(
-                f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one",
-                argument="path",
-            )
-        if ticker is not None:
-            raise InputError(
-                f"ticker={ticker} names one file; the files of the folder {source} are named for theirs",
-                argument="ticker",
-            )
-        parts = [_read(file, None, ticker_column, day_first, decimal) for file in files]
-        return join_bars(parts, source.name, [file.name for file in files])
-    if not source.is_file():
-        raise InputError(
-            f"there is no market {source}; give a parquet or CSV file, a snapshot folder or {SAMPLE!r}",
-            argument="market",
-        )
-    return _read(source, ticker, ticker_column, day_first, decimal)
-
-
-def _read(
-    source: Path, ticker: str | None, ticker_column: str | None, day_first: bool | None, decimal: str | None
-) -> pd.DataFrame:
-    """The tidy bars of one file."""
-    name = source.name
-
-    def layout_with(mark: str) -> Layout:
-        frame = read_table(source, decimal=mark, ticker_column=ticker_column)
-        return recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
-
-    layout = layout_with(".")
-    mark = mark_of(layout, decimal, name)
-    if mark == ",":  # numbers that were read with a point, such as 1.234 shares, have another meaning
-        layout = layout_with(mark)
-    file_ticker = ticker_of(source) if layout.one_name and ticker is None else None
-    return tidy_layout(layout, mark, name=name, ticker=ticker, file_ticker=file_ticker, day_first=day_first)
 
 
 def _index_of(members: Members) -> Index | None:

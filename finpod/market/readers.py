@@ -1,4 +1,4 @@
-"""Price files: parquet or CSV, alone or in a folder, as tables. `layouts.py` recognises what they hold."""
+"""Price files: parquet or CSV of any layout, alone or in a folder, as tidy bars."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
+from finpod.files import SNAPSHOT
 from finpod.market.columns import DESCRIPTIONS, TICKERS, is_unnamed, is_word, word
 from finpod.market.headers import header_of
+from finpod.market.layouts import recognise
+from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
+from finpod.market.tidy import join_bars, mark_of, tidy_layout
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
@@ -27,6 +32,61 @@ _LINES = 40
 _SEPARATORS = ",;\t|"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.title(), "NaN")})
+
+
+def read_bars(
+    path: str | PathLike[str],
+    *,
+    log: RepairLog | None = None,
+    ticker: str | None = None,
+    ticker_column: str | None = None,
+    day_first: bool | None = None,
+    decimal: str | None = None,
+) -> pd.DataFrame:
+    """The tidy bars of a parquet or CSV file, or of all such files of a folder (see `finpod.market.tidy.tidy_bars`).
+
+    The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` names the column
+    of tickers where its name does not tell. `day_first` and `decimal` decide what the dates and numbers leave
+    open. Raises InputError for what cannot be found and DataError for what cannot be used.
+    """
+    source, log = Path(path), RepairLog() if log is None else log
+    if not source.is_dir():
+        if not source.is_file():
+            raise InputError(
+                f"there is no market {source}; give a parquet or CSV file, a snapshot folder or 'sample'",
+                argument="market",
+            )
+        return _read_file(source, log, ticker, ticker_column, day_first, decimal)
+    files = sorted(p for p in source.iterdir() if p.suffix.lower() in KINDS and not p.name.startswith("."))
+    if not files:
+        raise InputError(
+            f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one",
+            argument="path",
+        )
+    if ticker is not None:
+        raise InputError(
+            f"ticker={ticker} names one file; the files of the folder {source} are named for theirs", argument="ticker"
+        )
+    parts = [_read_file(file, log, None, ticker_column, day_first, decimal) for file in files]
+    return join_bars(parts, source.name, [file.name for file in files], log)
+
+
+def _read_file(
+    source: Path,
+    log: RepairLog,
+    ticker: str | None,
+    ticker_column: str | None,
+    day_first: bool | None,
+    decimal: str | None,
+) -> pd.DataFrame:
+    name = source.name
+    names = {"ticker": ticker, "ticker_column": ticker_column}
+    layout = recognise(read_table(source, ticker_column=ticker_column), name, **names)
+    mark = mark_of(layout, decimal, name)
+    if mark == ",":  # numbers that were read with a point, such as 1.234 shares, have another meaning
+        layout = recognise(read_table(source, decimal=mark, ticker_column=ticker_column), name, **names)
+    file_ticker = ticker_of(source) if layout.one_name and ticker is None else None
+    return tidy_layout(layout, mark, log, name, ticker=ticker, file_ticker=file_ticker, day_first=day_first)
 
 
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
@@ -70,11 +130,6 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
         fault = f"has no column {missing[0]}" if missing else f"holds no {entry}"
         raise DataError(f"{source.name} {fault}; a {kind} has the columns {needed}")
     return table
-
-
-def files_of(folder: Path) -> list[Path]:
-    """The parquet and CSV files of a folder, sorted by name; hidden ones are left out."""
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in KINDS and not p.name.startswith("."))
 
 
 def ticker_of(source: Path) -> str:

@@ -1,16 +1,17 @@
-"""Tidy bars: one row a name and session, whatever table they come in."""
+"""Tidy bars: one row an asset and session, whatever table they come in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.columns import NUMBERS
+from finpod.market.dates import parse_dates
 from finpod.market.layouts import Layout, ask_for_tickers, recognise
+from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import (
     Tickers,
     decimal_mark,
@@ -20,17 +21,16 @@ from finpod.market.parsing import (
     parse_numbers,
     parse_tickers,
 )
-from finpod.market.repairs import PLACES
-from finpod.market.stamps import parse_dates
 from finpod.measures import Array
 
 _LISTED = 5
-"""Spellings that `reading` lists."""
+"""Spellings that `RepairLog.reading` lists."""
 
 
 def tidy_bars(
     frame: pd.DataFrame,
     *,
+    log: RepairLog | None = None,
     ticker: str | None = None,
     ticker_column: str | None = None,
     name: str = "the frame",
@@ -41,20 +41,21 @@ def tidy_bars(
 
     Takes every layout that `finpod.market.layouts.recognise` knows. `ticker` says whose bars a table without tickers
     holds, `ticker_column` which column holds the tickers. Rows given twice are dropped; two different rows for one name
-    and day are an error. What was decided or changed is in `attrs` (`reading`, `offsets`, `repairs`). Raises DataError for
-    what cannot be used.
+    and day are an error. The `log` notes what was decided or changed. Raises DataError for what cannot be used.
     """
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     if layout.one_name and ticker is None:
         raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
-    return tidy_layout(layout, mark_of(layout, decimal, name), name=name, ticker=ticker, day_first=day_first)
+    mark = mark_of(layout, decimal, name)
+    return tidy_layout(layout, mark, RepairLog() if log is None else log, name, ticker=ticker, day_first=day_first)
 
 
 def tidy_layout(
     layout: Layout,
     mark: str,
-    *,
+    log: RepairLog,
     name: str,
+    *,
     ticker: str | None = None,
     file_ticker: str | None = None,
     day_first: bool | None = None,
@@ -71,17 +72,19 @@ def tidy_layout(
         _check_order(dates.days, layout, name)
     tickers = _tickers_of(layout, ticker, file_ticker, name)
     tidy = pd.DataFrame({"date": np.repeat(dates.days, len(tickers.names) // len(dates.days)), "ticker": tickers.names})
-    for field, values in _values(layout, mark, name).items():
-        tidy[field] = values
-    spelled_alike = "" if ticker is not None else _spellings(tickers, tidy["date"].to_numpy(), name)
-    tidy, repairs = _in_order(tidy, name)
-    comma = "numbers read with a decimal comma" if mark == "," else ""
-    tidy.attrs = {
-        "reading": [sentence for sentence in (dates.reading, comma, *layout.reading, spelled_alike) if sentence],
-        "offsets": list(dates.offsets),
-        "repairs": repairs,
-    }
-    return tidy
+    labels = list(dict.fromkeys(label for _, label in layout.numbers))
+    for field in NUMBERS:
+        if any(field == known for known, _ in layout.numbers):
+            tables = np.full((len(dates.days), len(labels)), np.nan)  # date by date, where columns are tickers
+            for at, label in enumerate(labels):
+                if (field, label) in layout.numbers:
+                    tables[:, at] = parse_numbers(layout.numbers[field, label], field, name, mark)
+            tidy[field] = tables.ravel()
+    log.offsets |= set(dates.offsets)
+    log.read([dates.reading, "numbers read with a decimal comma" if mark == "," else "", *layout.reading])
+    if ticker is None:
+        log.read([_spellings(tickers, tidy["date"].to_numpy(), name)])
+    return _in_order(tidy, log, name)
 
 
 def mark_of(layout: Layout, decimal: str | None, name: str) -> str:
@@ -121,8 +124,8 @@ def _tickers_of(layout: Layout, ticker: str | None, file_ticker: str | None, nam
             twice = pd.Series(columns.names).duplicated(keep=False)
             one, other, *_ = (label for label, again in zip(labels, twice, strict=True) if again)
             raise DataError(f"{name} has the columns {one} and {other}, which are one name; keep one of them")
-        rows = len(layout.dates)
-        tickers = Tickers(*(column.take(np.tile(np.arange(len(labels)), rows)) for column in columns))
+        order = np.tile(np.arange(len(labels)), len(layout.dates))
+        tickers = Tickers(*(column.take(order) for column in columns))
     if ticker is None or layout.one_name:
         return tickers
     if len(tickers.names.categories) > 1:
@@ -134,18 +137,8 @@ def _tickers_of(layout: Layout, ticker: str | None, file_ticker: str | None, nam
     return Tickers(tickers.names.rename_categories([normal_ticker(ticker)]), tickers.written)
 
 
-def _values(layout: Layout, mark: str, name: str) -> dict[str, Array]:
-    """Field -> float64 [T], or [T * N] where columns are tickers: date by date, in the order of the first mention."""
-    position = {label: at for at, label in enumerate(dict.fromkeys(label for _, label in layout.numbers))}
-    fields = [field for field in NUMBERS if any(field == known for known, _ in layout.numbers)]
-    values = {field: np.full((len(layout.dates), len(position)), np.nan) for field in fields}
-    for (field, label), column in layout.numbers.items():
-        values[field][:, position[label]] = parse_numbers(column, field, name, mark)
-    return {field: table.ravel() for field, table in values.items()}
-
-
 def _spellings(tickers: Tickers, days: Array, name: str) -> str:
-    """What was respelled, for `reading`. Raises DataError if two spellings of one name have a bar on the same day."""
+    """What was respelled, as a sentence. Raises DataError if two spellings of one name have a bar on the same day."""
     spelling = one_spelling(tickers.written.categories)
     changed = [f"{label} as {ticker}" for label, ticker in spelling.items() if label != ticker]
     several = pd.Series(spelling).loc[lambda names: names.duplicated(keep=False)]
@@ -162,81 +155,56 @@ def _spellings(tickers: Tickers, days: Array, name: str) -> str:
     return f"names in one spelling: {', '.join(changed[:_LISTED])}{more}" if changed else ""
 
 
-def join_bars(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str] = ()) -> pd.DataFrame:
-    """Several tables of tidy bars as one, with all that their `attrs` say. `files` are the names of the parts.
+def join_bars(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
+    """Several tables of tidy bars as one. `files` are the names of the parts.
 
     Raises DataError for two different bars of one name and day, naming the files.
     """
     spelling = one_spelling(label for part in parts for label in part["ticker"].cat.categories)
     categories = pd.Index(sorted(set(spelling.values())), dtype=object)
-    joined = pd.concat(
-        [part.assign(ticker=_respelled(part["ticker"].cat, spelling, categories)) for part in parts], ignore_index=True
-    )
-    columns = ["date", "ticker", *(c for c in NUMBERS if c in joined)]
-    part_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    tidy, again = _in_order(joined[columns], name, part_of_row, files)
-    attrs: dict[str, list[Any]] = {key: [] for key in ("reading", "offsets", "repairs")}
+    respelled = []
     for part in parts:
-        for key, items in attrs.items():
-            items += [item for item in part.attrs.get(key, ()) if key == "repairs" or item not in items]
-    attrs["reading"] += _joined_files(parts, files)
-    attrs["repairs"] += [entry for entry in again if entry["kind"] != UNSORTED]
-    tidy.attrs = attrs
-    return tidy
-
-
-def _respelled(tickers: Any, spelling: Mapping[str, str], categories: pd.Index) -> pd.Categorical:
-    """The tickers of a part, in the spelling of all parts."""
-    position = categories.get_indexer([spelling[label] for label in tickers.categories])
-    return pd.Categorical.from_codes(position[tickers.codes], categories)
-
-
-def _joined_files(parts: Sequence[pd.DataFrame], files: Sequence[str]) -> list[str]:
-    """Sentences for `reading`: names whose bars come from several files of one name each."""
+        tickers = part["ticker"].cat
+        codes = categories.get_indexer([spelling[label] for label in tickers.categories])[tickers.codes]
+        respelled.append(part.assign(ticker=pd.Categorical.from_codes(codes, categories)))
+    joined = pd.concat(respelled, ignore_index=True)
+    part_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     holders: dict[str, list[str]] = {}
-    for part, file in zip(parts, files, strict=False):
+    for part, file in zip(parts, files, strict=True):
         if len(part["ticker"].cat.categories) == 1:
             holders.setdefault(part["ticker"].cat.categories[0], []).append(file)
-    return [f"{ticker} joined from {' and '.join(of)}" for ticker, of in holders.items() if len(of) > 1]
-
-
-UNSORTED = "rows put in order of date"
-_AGAIN = "duplicate rows dropped"
+    log.read(f"{ticker} joined from {' and '.join(of)}" for ticker, of in holders.items() if len(of) > 1)
+    return _in_order(joined[["date", "ticker", *(c for c in NUMBERS if c in joined)]], log, name, part_of_row, files)
 
 
 def _in_order(
-    bars: pd.DataFrame, name: str, part_of_row: Array | None = None, files: Sequence[str] = ()
-) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """The bars sorted by date and ticker, rows given twice once, and the repairs that this was."""
-    repairs = []
-    part = np.zeros(len(bars), dtype=np.int64) if part_of_row is None else part_of_row
+    bars: pd.DataFrame, log: RepairLog, name: str, part_of_row: Array | None = None, files: Sequence[str] = ()
+) -> pd.DataFrame:
+    """The bars sorted by date and ticker, rows given twice once. Files of a folder have no order among each other."""
     day, code = bars["date"].to_numpy().astype(np.int64), bars["ticker"].cat.codes.to_numpy()
-    by_name = np.argsort(code, kind="stable")
-    back = np.flatnonzero((np.diff(day[by_name]) < 0) & (np.diff(code[by_name]) == 0)) + 1
-    if len(back):
-        repairs.append(_entry(UNSORTED, bars, by_name[back], "row", by_name[back] + 1, "in order"))
+    if part_of_row is None:
+        by_name = np.argsort(code, kind="stable")
+        back = by_name[np.flatnonzero((np.diff(day[by_name]) < 0) & (np.diff(code[by_name]) == 0)) + 1]
+        _repair(log, "rows put in order of date", bars, back, "row", back + 1, "in order")
+        part_of_row = np.zeros(len(bars), dtype=np.int64)
     order = np.lexsort((code, day))
     if (np.diff(order) < 0).any():
-        bars, part = bars.take(order).reset_index(drop=True), part[order]
+        bars, part_of_row = bars.take(order).reset_index(drop=True), part_of_row[order]
     date, code = bars["date"].to_numpy(), bars["ticker"].cat.codes.to_numpy()
     again = np.r_[False, (date[1:] == date[:-1]) & (code[1:] == code[:-1])]
     if again.any():
         rows = np.flatnonzero(again)
-        _check_alike(bars, rows, name, part, files)
-        repairs.append(_entry(_AGAIN, bars, rows, "bar", "given twice", "once"))
+        _check_alike(bars, rows, name, part_of_row, files)
+        _repair(log, "duplicate rows dropped", bars, rows, "bar", "given twice", "once")
         bars = bars[~again].reset_index(drop=True)
-    return bars, repairs
+    return bars
 
 
-def _entry(kind: str, bars: pd.DataFrame, rows: Array, column: str, was: Any, became: str) -> dict[str, Any]:
-    values = was[:PLACES].tolist() if isinstance(was, np.ndarray) else [was] * PLACES
-    places = [
-        {"ticker": str(ticker), "date": f"{day:%Y-%m-%d}", "column": column, "was": value, "became": became}
-        for (day, ticker), value in zip(
-            bars.iloc[rows[:PLACES], :2].itertuples(index=False, name=None), values, strict=False
-        )
-    ]
-    return {"kind": kind, "count": len(rows), "places": places}
+def _repair(
+    log: RepairLog, kind: str, bars: pd.DataFrame, rows: Array, column: str, was: Array | str, became: str
+) -> None:
+    tickers = bars["ticker"].cat.categories.to_numpy()[bars["ticker"].cat.codes.to_numpy()[rows]]
+    log.repair(kind, tickers, bars["date"].to_numpy()[rows], column, was, became)
 
 
 def _check_alike(bars: pd.DataFrame, rows: Array, name: str, part: Array, files: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ import pandas as pd
 from finpod.errors import DataError
 from finpod.market.calendar import NEW_YORK, sessions_of
 from finpod.market.data import MarketData
+from finpod.market.dates import parse_dates
 from finpod.market.parsing import BLANK, plain
-from finpod.market.stamps import parse_dates
 from finpod.measures import Array
 
 FIRST_YEAR, LAST_YEAR = 1700, 2200

@@ -5,7 +5,6 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,8 @@ from finpod.market.calendar import GRACE, NEW_YORK, sessions_of
 from finpod.market.cleaning import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.indexes import AUTO, Index, index_members, index_named, settled
+from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
-from finpod.market.repairs import RepairLog
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import Membership, read_members, static_members
 from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, gather
@@ -86,17 +85,20 @@ def fetch_market(
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     names = _symbols([*against, *membership.during(span.first, span.last)])
+    asked = Path(universe).name if isinstance(universe, str) else names[len(against) :]
     request = _request(span, base_url)
     harvest = Harvest(None if partial is None else Path(partial), request)
     failed = _collect(names, request, harvest, patience or Patience(), base_url, report)
     _check_answers(failed, len(names), allow_missing, partial)
-    kept = [harvest.bars[name].assign(ticker=name) for name in names if name in harvest.bars]
-    bars = pd.concat(kept, ignore_index=True)
+    bars = pd.concat([harvest.bars[n].assign(ticker=n) for n in names if n in harvest.bars], ignore_index=True)
     strange = _without_member_day(bars[bars["date"] <= span.over], set(harvest.bars), membership, span)
     failed |= dict.fromkeys(strange, STRANGE)
-    bars = tidy_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo")
-    market = build_market(
+    log = RepairLog()
+    bars = tidy_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo", log=log)
+    _suspect_unlisted(bars, log)
+    return build_market(
         bars,
+        log=log,
         membership=membership,
         benchmark=next(iter(against), None),
         name="Yahoo",
@@ -108,16 +110,12 @@ def fetch_market(
             "title": f"Yahoo Finance, {len(names) - len(against)} names, {span.first!s:.10} to {span.over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "request": {
-                "universe": Path(universe).name if isinstance(universe, str) else names[len(against) :],
-                **request,
-            },
+            "request": {"universe": asked, **request},
             "fetch": harvest.facts(names, failed),
             "failed": {name: str(reason) for name, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
         },
     )
-    return replace(market, manifest=_with_unlisted(market.manifest, bars))
 
 
 def _collect(
@@ -232,22 +230,15 @@ def _without_member_day(bars: pd.DataFrame, fetched: set[str], membership: Membe
     return [names[int(number)] for number in np.flatnonzero(~met)]
 
 
-def _with_unlisted(manifest: Mapping[str, Any], bars: pd.DataFrame) -> dict[str, Any]:
-    """The manifest, with a suspicion for each day on which Yahoo adjusts and lists neither a dividend nor a split."""
+def _suspect_unlisted(bars: pd.DataFrame, log: RepairLog) -> None:
+    """List each day on which Yahoo adjusts and lists neither a dividend nor a split."""
     rows = bars.sort_values(["ticker", "date"], ignore_index=True)
     factor = rows["adj_close"] / rows["close"]
     step = 1 - factor.groupby(rows["ticker"], observed=True).shift() / factor
     rows = rows.assign(step=step)[(step.abs() > UNLISTED) & (rows["dividend"] == 0) & rows["split"].isin((0, 1))]
-    ledger = RepairLog()
-    ledger.suspect(
+    log.suspect(
         "adj_close moves without a listed dividend",
         rows["ticker"].tolist(),
         rows["date"].to_numpy(),
         (f"adj_close moves by {moved:.2%} of the price against the close; nothing is listed" for moved in rows["step"]),
     )
-    found = ledger.content()
-    return {
-        **manifest,
-        "suspicions": [*manifest["suspicions"], *found["suspicions"]],
-        "suspicion_counts": {**manifest["suspicion_counts"], **found["suspicion_counts"]},
-    }

@@ -12,7 +12,7 @@ from finpod.backtesting.sentences import anchor_name, finding_sentence, reason, 
 from finpod.backtesting.text import describe_terms, who_varies
 from finpod.figures import count, money, percent, ratio
 from finpod.files import versions
-from finpod.market.repairs import repair_lines, suspicion_lines
+from finpod.market.long_bars import repair_lines, suspicion_lines
 from finpod.periods import describe
 from finpod.records import Audit
 
