@@ -1,18 +1,128 @@
-"""The default features: scale-free, from open, close and volume, with a year of warm-up.
+"""Every built-in feature with its formula: the default set (scale-free), and the published set of the FinRL papers.
 
-None holds a price level, which would carry the splits and dividends of later years: multiplying all prices of a name by
-a constant (and dividing its volume by it) changes nothing. Regressions are on the equal-weight return m of the day's
-members.
+Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market's return,
+the equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are taken over the last n sessions, today's included.
+
+The default set holds no price level, which would carry the splits and dividends of later years: multiplying all prices of
+an asset by a constant (and dividing its volume by it) changes nothing.
+
+The published set is the state of the FinRL papers and tutorials as `stockstats` defines it. It contains price levels of
+adjusted prices, and so splits and dividends that came later: use it to repeat published work, not to judge that work.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.features.bars import Bars, Definition
-from finpod.features.rolling import DUST, Moments, delay, log, ratio, rolling_max, rolling_mean, rolling_moments
+from finpod.features.rolling import (
+    DUST,
+    Moments,
+    delay,
+    exponential_mean,
+    log,
+    ratio,
+    rolling_absolute_deviation,
+    rolling_max,
+    rolling_mean,
+    rolling_moments,
+)
 from finpod.features.turbulence import turbulence
+from finpod.market.data import MarketData, forward_fill
+
+Kind = Literal["cross", "pooled"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One built-in feature."""
+
+    function: Callable[[Bars], Tensor]
+    """Bars -> [T, N] float64, or [T, 1] for a feature of the whole market; NaN where undefined, never infinite."""
+    warm_up: int
+    """Sessions between an asset's first bar (the first row, for a market-wide feature) and its first value."""
+    formula: str
+    """One line, in the notation of this module."""
+    kind: Kind = "cross"
+    """How it is scaled: across the day's members, or by mean and standard deviation of the training rows."""
+    tables: tuple[str, ...] = ()
+    """Tables of `MarketData` that it needs besides the closes."""
+    market_wide: bool = False
+    """True for one value a day, the same for every asset."""
+
+
+class Bars:
+    """The tables of one market as float64 tensors [T, N] on a device; NaN where there is no bar."""
+
+    def __init__(self, market: MarketData, device: str | torch.device = "cpu") -> None:
+        self._market = market
+        self._moments: dict[int, Moments] = {}
+        self.device = torch.device(device)
+        self.close = self.table("close")
+        """[T, N] adjusted close."""
+        self.has_bar = self.close.isfinite()
+        """[T, N] bool: there is a close."""
+        self.member = torch.tensor(np.array(market.member), device=self.device)
+        """[T, N] bool: in the universe on that day."""
+        self.row = torch.arange(len(self.close), device=self.device).unsqueeze(-1)
+        """[T, 1] row numbers."""
+
+    def table(self, name: str) -> Tensor:
+        """Return one of the market's tables [T, N], which must exist."""
+        return torch.tensor(np.array(getattr(self._market, name)), dtype=torch.float64, device=self.device)
+
+    def last(self, name: str) -> Tensor:
+        """Return the last value of a table at or before each row [T, N]; NaN before the asset's first."""
+        return torch.tensor(forward_fill(getattr(self._market, name)), dtype=torch.float64, device=self.device)
+
+    def change(self, name: str) -> Tensor:
+        """Return the change of a table [T, N] since the asset's bar before."""
+        return self.table(name) - delay(self.last(name), 1)
+
+    @cached_property
+    def age(self) -> Tensor:
+        """[T, N] sessions since the asset's first bar; meaningless before it."""
+        return self.row - self.has_bar.int().argmax(dim=0)
+
+    @cached_property
+    def log_last_close(self) -> Tensor:
+        """[T, N] logarithm of the last close at or before the row."""
+        return self.last("close").log()
+
+    @cached_property
+    def returns(self) -> Tensor:
+        """[T, N] r = c_t / c_{t-1} - 1 where both sessions have a bar. A return over a gap is not a one-session return."""
+        return self.close / delay(self.close, 1) - 1
+
+    @cached_property
+    def market_return(self) -> Tensor:
+        """[T, 1] m: equal-weight mean of the returns of the day's members; NaN where none has one."""
+        counted = self.member & self.returns.isfinite()
+        total = self.returns.where(counted, 0.0).sum(dim=1, keepdim=True)
+        count = counted.sum(dim=1, keepdim=True)
+        return (total / count).where(count > 0, math.nan)
+
+    @cached_property
+    def dollar_volume(self) -> Tensor:
+        """[T, N] close times volume, in currency."""
+        return self.close * self.table("volume")
+
+    def moments(self, window: int) -> Moments:
+        """Return the joint moments of (r, m) over the last `window` rows."""
+        if window not in self._moments:
+            pair = torch.stack([self.returns, self.market_return.expand_as(self.returns)])
+            self._moments[window] = rolling_moments(pair, window)
+        return self._moments[window]
+
+
+# --- the default set ------------------------------------------------------------------------------------------------------
 
 
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:
@@ -26,65 +136,62 @@ def market_beta(moments: Moments) -> Tensor:
 
 
 def residual_deviation(moments: Moments) -> Tensor:
-    """Standard deviation (ddof 2) of what the regression of r on m leaves."""
-    left = moments.deviation[0, 0] - market_beta(moments) * moments.deviation[0, 1]
-    return (left.clamp(min=0) / (moments.rows - 2).clamp(min=1)).sqrt()
+    """Standard deviation (ddof 2) of the residuals of the regression of r on m."""
+    squares = moments.deviation[0, 0] - market_beta(moments) * moments.deviation[0, 1]
+    return (squares.clamp(min=0) / (moments.rows - 2).clamp(min=1)).sqrt()
 
 
 def residual_momentum(bars: Bars) -> Tensor:
-    """Momentum of the part of a return that is not the market's, per unit of its own noise, after Blitz, Huij and
-    Martens, "Residual momentum" (2011); one regression serves for beta and residuals."""
+    """Momentum of the residual return per unit of its own noise, after Blitz, Huij and Martens, "Residual momentum" (2011).
+
+    One regression over the sessions t-251..t-21 gives both beta and residuals.
+    """
     moments = Moments(*(delay(part, 21) for part in bars.moments(231)))
     alpha = moments.mean[0] - market_beta(moments) * moments.mean[1]
     return ratio(alpha, residual_deviation(moments)) * moments.rows.sqrt()
 
 
 def smooth_momentum(bars: Bars, window: int) -> Tensor:
-    """Slope of the log price over time, times how straight the line is (Clenow, "Stocks on the Move", 2015)."""
+    """Yearly slope of ln c over time, times the R2 of that regression (Clenow, "Stocks on the Move", 2015)."""
     price = bars.close.log()
     time = bars.row.to(price).expand_as(price)
-    spread = rolling_moments(torch.stack([time, price]), window).deviation
-    slope = spread[0, 1] / spread[0, 0]
-    return 252 * slope * ratio(slope * spread[0, 1], spread[1, 1], DUST)
+    deviation = rolling_moments(torch.stack([time, price]), window).deviation
+    slope = deviation[0, 1] / deviation[0, 0]
+    return 252 * slope * ratio(slope * deviation[0, 1], deviation[1, 1], DUST)
 
 
 def volatility(bars: Bars, window: int) -> Tensor:
-    """Standard deviation (ddof 1) of the one-session returns."""
+    """Standard deviation (ddof 1) of r."""
     moments = bars.moments(window)
     return (moments.deviation[0, 0] / (moments.rows - 1).clamp(min=1)).sqrt()
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Sum of the returns beyond beta times the market's, beta from the last 252 sessions."""
+    """Sum of r - beta m, with beta measured over the last 252 sessions."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
 
 def illiquidity(bars: Bars, window: int) -> Tensor:
-    """Price move per currency traded, after Amihud, "Illiquidity and stock returns" (2002), in logarithm."""
+    """Logarithm of the price move per unit of currency traded (Amihud, "Illiquidity and stock returns", 2002)."""
     return log(rolling_mean(ratio(bars.returns.abs(), bars.dollar_volume), window))
 
 
-def intraday_return(bars: Bars, window: int) -> Tensor:
-    """Mean log return from open to close."""
-    return rolling_mean((bars.close / bars.table("open")).log(), window)
-
-
-def volume_shock(bars: Bars, short: int, long: int) -> Tensor:
-    """Recent against usual dollar volume, in logarithm."""
-    return log(rolling_mean(bars.dollar_volume, short)) - log(rolling_mean(bars.dollar_volume, long))
+def log_mean_volume(bars: Bars, window: int) -> Tensor:
+    """Logarithm of the mean dollar volume."""
+    return log(rolling_mean(bars.dollar_volume, window))
 
 
 SCALE_FREE: dict[str, Definition] = {
     "residual_momentum_12_1": Definition(
         residual_momentum, 252, "a sqrt(n) / s of r = a + b m + e over the sessions t-251..t-21, s = sd(e)"
     ),
-    "momentum_12_1": Definition(lambda bars: log_return(bars, 252, skip=21), 252, "ln(c_{t-21} / c_{t-252})"),
-    "return_63": Definition(lambda bars: log_return(bars, 63), 63, "ln(c_t / c_{t-63})"),
-    "return_126": Definition(lambda bars: log_return(bars, 126), 126, "ln(c_t / c_{t-126})"),
-    "return_252": Definition(lambda bars: log_return(bars, 252), 252, "ln(c_t / c_{t-252})"),
+    "momentum_12_1": Definition(partial(log_return, sessions=252, skip=21), 252, "ln(c_{t-21} / c_{t-252})"),
+    "return_63": Definition(partial(log_return, sessions=63), 63, "ln(c_t / c_{t-63})"),
+    "return_126": Definition(partial(log_return, sessions=126), 126, "ln(c_t / c_{t-126})"),
+    "return_252": Definition(partial(log_return, sessions=252), 252, "ln(c_t / c_{t-252})"),
     "smooth_momentum_126": Definition(
-        lambda bars: smooth_momentum(bars, 126), 125, "252 slope R2 of the regression of ln c on time over 126 sessions"
+        partial(smooth_momentum, window=126), 125, "252 slope R2 of the regression of ln c on time over 126 sessions"
     ),
     "high_252_distance": Definition(
         lambda bars: (bars.close / rolling_max(bars.close, 252)).log(), 251, "ln(c_t / max_252(c))"
@@ -93,26 +200,112 @@ SCALE_FREE: dict[str, Definition] = {
     "idiosyncratic_volatility_63": Definition(
         lambda bars: residual_deviation(bars.moments(63)), 63, "sd(e) of r = a + b m + e over 63 sessions"
     ),
-    "volatility_21": Definition(lambda bars: volatility(bars, 21), 21, "sd_21(r)"),
-    "volatility_63": Definition(lambda bars: volatility(bars, 63), 63, "sd_63(r)"),
+    "volatility_21": Definition(partial(volatility, window=21), 21, "sd_21(r)"),
+    "volatility_63": Definition(partial(volatility, window=63), 63, "sd_63(r)"),
     "log_dollar_volume_63": Definition(
-        lambda bars: log(rolling_mean(bars.dollar_volume, 63)), 62, "ln mean_63(c volume)", tables=("volume",)
+        partial(log_mean_volume, window=63), 62, "ln mean_63(c volume)", tables=("volume",)
     ),
-    "amihud_63": Definition(lambda bars: illiquidity(bars, 63), 63, "ln mean_63(|r| / (c volume))", tables=("volume",)),
+    "amihud_63": Definition(partial(illiquidity, window=63), 63, "ln mean_63(|r| / (c volume))", tables=("volume",)),
     "turbulence_63": Definition(
-        lambda bars: turbulence(bars, 63, per_name=True),
+        lambda bars: turbulence(bars.returns, bars.member, 63, per_name=True),
         64,
-        "squared Mahalanobis distance of the members' returns from the 63 sessions before, per name",
+        "squared Mahalanobis distance of the members' returns from the 63 sessions before, divided by their number",
         "pooled",
         market_wide=True,
     ),
-    "residual_return_21": Definition(lambda bars: residual_return(bars, 21), 252, "sum_21(r - beta_252 m)"),
-    "return_5": Definition(lambda bars: log_return(bars, 5), 5, "ln(c_t / c_{t-5})"),
+    "residual_return_21": Definition(partial(residual_return, window=21), 252, "sum_21(r - beta_252 m)"),
+    "return_5": Definition(partial(log_return, sessions=5), 5, "ln(c_t / c_{t-5})"),
     "intraday_return_21": Definition(
-        lambda bars: intraday_return(bars, 21), 20, "mean_21(ln(c / o))", tables=("open",)
+        lambda bars: rolling_mean((bars.close / bars.table("open")).log(), 21),
+        20,
+        "mean_21(ln(c / o))",
+        tables=("open",),
     ),
     "volume_shock_5": Definition(
-        lambda bars: volume_shock(bars, 5, 63), 62, "ln(mean_5(c volume) / mean_63(c volume))", tables=("volume",)
+        lambda bars: log_mean_volume(bars, 5) - log_mean_volume(bars, 63),
+        62,
+        "ln(mean_5(c volume) / mean_63(c volume))",
+        tables=("volume",),
     ),
 }
-"""The default set by name: slow features first, then context."""
+"""The default set by name."""
+
+
+# --- the published set ----------------------------------------------------------------------------------------------------
+
+
+def macd(bars: Bars) -> Tensor:
+    """Moving average convergence divergence, without the signal line; 0 where the price is constant up to rounding."""
+    difference = exponential_mean(bars.close, 2 / 13) - exponential_mean(bars.close, 2 / 27)
+    return difference.masked_fill(difference.abs() <= DUST * bars.close, 0.0)
+
+
+def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
+    """Mean of the closes plus `width` of their standard deviations (ddof 1)."""
+    rows, mean, deviation = rolling_moments(bars.close.unsqueeze(0), window)
+    return mean[0] + width * (deviation[0, 0] / (rows - 1).clamp(min=1)).sqrt()
+
+
+def relative_strength(bars: Bars, window: int) -> Tensor:
+    """Relative strength index with Wilder's smoothing; 100 without a down move, NaN without any move."""
+    change = bars.change("close")
+    up = exponential_mean(change.clamp(min=0), 1 / window)
+    down = exponential_mean((-change).clamp(min=0), 1 / window)
+    return 100 * ratio(up, up + down, bars.close)
+
+
+def commodity_channel(bars: Bars, window: int) -> Tensor:
+    """Commodity channel index; NaN without any move."""
+    typical = (bars.table("high") + bars.table("low") + bars.close) / 3
+    distance = typical - rolling_mean(typical, window)
+    return ratio(distance, 0.015 * rolling_absolute_deviation(typical, window), bars.close)
+
+
+def directional_movement(bars: Bars, window: int) -> Tensor:
+    """Directional movement index; NaN without directional move. The average true range of +DI and -DI cancels."""
+    up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
+    plus = exponential_mean(up * (up > down), 2 / (window + 1))
+    minus = exponential_mean(down * (down > up), 2 / (window + 1))
+    return 100 * ratio((plus - minus).abs(), plus + minus, bars.close)
+
+
+PUBLISHED: dict[str, Definition] = {
+    "macd": Definition(macd, 25, "EMA_12(c) - EMA_26(c), EMA_n adjusted, rate 2 / (n + 1)", "pooled"),
+    "boll_ub": Definition(partial(bollinger, width=2), 19, "mean_20(c) + 2 sd_20(c)", "pooled"),
+    "boll_lb": Definition(partial(bollinger, width=-2), 19, "mean_20(c) - 2 sd_20(c)", "pooled"),
+    "rsi_30": Definition(
+        partial(relative_strength, window=30),
+        30,
+        "100 U / (U + D), U and D exponential means (rate 1/30) of up and down moves of c",
+        "pooled",
+    ),
+    "cci_30": Definition(
+        partial(commodity_channel, window=30),
+        29,
+        "(p - mean_30(p)) / (0.015 mean absolute deviation_30(p)), p = (h + l + c) / 3",
+        "pooled",
+        ("high", "low"),
+    ),
+    "dx_30": Definition(
+        partial(directional_movement, window=30),
+        30,
+        "100 |P - M| / (P + M), P and M EMA_30 of the up moves of h and down moves of l that exceed the other",
+        "pooled",
+        ("high", "low"),
+    ),
+    "close_30_sma": Definition(lambda bars: rolling_mean(bars.close, 30), 29, "mean_30(c)", "pooled"),
+    "close_60_sma": Definition(lambda bars: rolling_mean(bars.close, 60), 59, "mean_60(c)", "pooled"),
+    "turbulence": Definition(
+        lambda bars: turbulence(bars.returns, bars.member, 252),
+        253,
+        "squared Mahalanobis distance of the members' returns from the 252 sessions before",
+        "pooled",
+        market_wide=True,
+    ),
+}
+"""The published set by name, in its published order."""
+
+FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
+"""Every built-in feature by name."""
+SETS: dict[str, tuple[str, ...]] = {"default": tuple(SCALE_FREE), "published": tuple(PUBLISHED)}
+"""Named sets of features."""

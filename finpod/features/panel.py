@@ -1,12 +1,11 @@
-"""Features: `MarketData` in, a `Panel` of finite observations on a device out, for all names at once.
+"""From `MarketData` to a `Panel`: the features of all assets as finite observations on a device.
 
-Row t of everything here is made from rows <= t alone, and stays identical to the last bit whatever comes after it. What
-a data set cannot give (no volume, no highs) is left out by name, never filled.
+Row t is computed from rows <= t alone and does not change, to the last bit, whatever comes after it. A feature whose
+tables the data lack (no volume, no highs) is left out by name, never filled in.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,42 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, DataError, InputError
-from finpod.features.bars import Bars, Definition, Kind
-from finpod.features.library import SCALE_FREE
-from finpod.features.published import PUBLISHED
+from finpod.errors import CheckpointError, DataError, InputError, did_you_mean
+from finpod.features.library import FEATURES, SETS, Bars, Kind
 from finpod.features.scaling import Scaling
 from finpod.market.data import MarketData
 from finpod.market.extra import column_of
 from finpod.measures import Array
 
-__all__ = [
-    "FEATURES",
-    "SETS",
-    "Definition",
-    "Feature",
-    "Features",
-    "Panel",
-    "Scaling",
-    "build_panel",
-    "column_of",
-    "compute",
-    "name_of",
-    "resolve",
-]
-
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""A name in `FEATURES`, a column of the user's own as `extra:NAME`, or a function `MarketData -> [T, N]`, NaN where undefined."""
+"""A name in `FEATURES`, a user's column as `extra:NAME`, or a function `MarketData -> [T, N]`, NaN where undefined."""
 Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, a sequence of either, or None for the default set."""
 
-FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
-"""Every built-in feature by name."""
 MOST_UNDEFINED = 0.5
-"""Largest share of the training rows on which a feature may be undefined. An undefined feature is observed as 0, its
-average, so that a feature that is almost never defined in training has values in use that no agent has seen."""
-SETS: dict[str, tuple[str, ...]] = {"default": tuple(SCALE_FREE), "published": tuple(PUBLISHED)}
-"""Named sets of features."""
+"""Largest share of the training rows on which a feature may be undefined. An undefined feature is observed as 0, its mean:
+a feature that is almost never defined in training has values later that no agent has seen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,32 +38,32 @@ class Panel:
     features: Tensor
     """[T, N, F] float32, scaled, finite; 0 where undefined."""
     tradable: Tensor
-    """[T, N] bool, the name has a bar on that day."""
+    """[T, N] bool: the asset has a bar on that day."""
     member: Tensor
-    """[T, N] bool, in the universe on that day."""
+    """[T, N] bool: in the universe on that day."""
     names: tuple[str, ...]
     """[F] features, in column order."""
     left_out: tuple[str, ...]
-    """Features asked for that the data cannot give."""
+    """Requested features whose tables the data lack."""
     scaling: Scaling
-    """How they were scaled; belongs to the agent trained on them."""
+    """How the features were scaled; belongs to the agent trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
     """Feature -> share of the members' bars on the training rows without a value, where it is above 0. Empty if the
     scaling is that of a trained agent."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """The same for the features that were dropped because the share is above `MOST_UNDEFINED`."""
+    """The same for features that were dropped because the share is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
-    """The name of a feature: a function's is its `__name__`."""
+    """Return the name of a feature; that of a function is its `__name__`."""
     return feature if isinstance(feature, str) else getattr(feature, "__name__", type(feature).__name__)
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The single features asked for that `market` can give, and the names of those it cannot.
+    """Return the requested features, sets expanded, and the names of those whose tables `market` lacks.
 
-    Raises InputError for an unknown name, an extra column that the market does not have, a function without a name of
-    its own, and when nothing is left.
+    Raises InputError for an unknown name, a user's column that the market does not have, a function without a name of its
+    own, and when no feature is left.
     """
     kept: dict[str, Feature] = {}
     left_out: list[str] = []
@@ -93,8 +71,8 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         name = name_of(feature)
         if name in kept and kept[name] != feature:
             raise InputError(f"two features are called {name}; rename one", argument="features")
-        if (own := column_of(feature)) is not None:
-            market.extra.is_shared(own)  # raises for a column that the market does not have
+        if (column := column_of(feature)) is not None:
+            market.extra.is_shared(column)  # raises for a column that the market does not have
         definition = FEATURES.get(name) if isinstance(feature, str) else None
         if definition is not None and any(getattr(market, table) is None for table in definition.tables):
             left_out.append(name)
@@ -111,24 +89,24 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
 
 
 def compute(market: MarketData, features: Features = None, device: str | torch.device = "cpu") -> Tensor:
-    """[T, N, F] float32 raw values of the features `resolve` keeps; NaN where undefined (no bar, warm-up not filled).
+    """Return raw features [T, N, F] float32, one for each that `resolve` keeps; NaN without a bar and during warm-up.
 
     Raises InputError as `resolve` does, and for a function whose result is not [T, N].
     """
     kept, _ = resolve(market, features)
     bars = Bars(market, device)
     values = torch.empty((*market.shape, len(kept)), dtype=torch.float32, device=bars.device)
-    for column, feature in enumerate(kept):
-        if (own := column_of(feature)) is not None:
-            table = torch.tensor(np.array(market.extra[own]), device=bars.device)
-            values[..., column] = table.where(bars.has_bar, math.nan)
+    for number, feature in enumerate(kept):
+        defined = bars.has_bar
+        if (column := column_of(feature)) is not None:
+            table = torch.tensor(np.array(market.extra[column]), device=bars.device)
         elif isinstance(feature, str):
             definition = FEATURES[feature]
             table = definition.function(bars)
-            warm = (bars.row if definition.market_wide else bars.age) >= definition.warm_up
-            values[..., column] = table.where(bars.has_bar & warm, math.nan)
+            defined = defined & ((bars.row if definition.market_wide else bars.age) >= definition.warm_up)
         else:
-            values[..., column] = _own(market, feature, bars.device).where(bars.has_bar, math.nan)
+            table = _of_user(market, feature, bars.device)
+        values[..., number] = table.where(defined, math.nan)
     return values
 
 
@@ -142,12 +120,13 @@ def build_panel(
 ) -> Panel:
     """Return the features of `market`, computed, scaled and checked.
 
-    `fit` are the training rows (first, stop) on which a new scaling is fitted. Features that are undefined on more than
-    half of the members' bars of these rows are dropped: see `Panel.dropped`. A given `scaling`, that of a trained agent,
-    is used as it is, and names the features where `features` is None.
+    A new scaling is fitted on the training rows `fit`, (first, stop). Features that are undefined on more than half of the
+    members' bars of these rows are dropped, see `Panel.dropped`. A given `scaling`, that of a trained agent, is used as it
+    is and names the features if `features` is None.
 
-    Raises InputError when there is neither, or when no feature has enough values on the training rows; CheckpointError
-    when the features are not those of the scaling; DataError, naming ticker, date and feature, for an infinite value.
+    Raises InputError without scaling and training rows, and when no feature has enough values on the training rows;
+    CheckpointError when the features are not those of the scaling; DataError that names ticker, date and feature for an
+    infinite value.
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:
@@ -171,22 +150,27 @@ def build_panel(
     undefined = _undefined(raw, member & tradable, *fit, names)
     dropped = {name: share for name, share in undefined.items() if share > MOST_UNDEFINED}
     columns = [column for column, name in enumerate(names) if name not in dropped]
-    if not columns:
+    scaling = scaling.select(columns)
+    _require_useful(scaling, dropped, fit)
+    undefined = {name: share for name, share in undefined.items() if name not in dropped}
+    observed = scaling.apply(raw[..., columns] if dropped else raw, member)
+    return Panel(observed, tradable, member, scaling.names, left_out, scaling, undefined, dropped)
+
+
+def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[int, int]) -> None:
+    if not scaling.names:
         name, share = min(dropped.items(), key=lambda item: item[1])
         raise InputError(
             f"{name} is undefined on {share:.1%} of the training rows, and no other feature on fewer; at most half may be: "
             "load earlier sessions for the features to warm up, or start the training window later",
             argument="features",
         )
-    scaling = scaling.select(columns)
     if not any(scaling.sd):
         raise InputError(
-            f"no feature tells names or days apart on the training rows {fit[0]}:{fit[1]}; "
-            f"{scaling.names[0]} and the others are constant there"
+            f"every feature is constant on the training rows {fit[0]}:{fit[1]}, {scaling.names[0]} among them; "
+            "choose others, or a longer window",
+            argument="features",
         )
-    undefined = {name: share for name, share in undefined.items() if name not in dropped}
-    observed = scaling.apply(raw[..., columns] if dropped else raw, member)
-    return Panel(observed, tradable, member, scaling.names, left_out, scaling, undefined, dropped)
 
 
 def _undefined(raw: Tensor, listed: Tensor, first: int, stop: int, names: Sequence[str]) -> dict[str, float]:
@@ -198,13 +182,13 @@ def _undefined(raw: Tensor, listed: Tensor, first: int, stop: int, names: Sequen
 
 
 def _expand(features: Features) -> list[Feature]:
-    """Sets taken apart into their features; raises InputError for what is neither."""
+    """Return the single features, sets replaced by theirs."""
     if features is None:
         features = "default"
     single: list[Feature] = []
     for feature in [features] if isinstance(features, str) or callable(features) else features:
         if callable(feature):
-            if name_of(feature) in FEATURES or name_of(feature) in SETS or name_of(feature) == "<lambda>":
+            if name_of(feature) in {*FEATURES, *SETS, "<lambda>"}:
                 raise InputError(
                     f"a feature of your own cannot be called {name_of(feature)}; define it under another name",
                     argument="features",
@@ -215,24 +199,20 @@ def _expand(features: Features) -> list[Feature]:
         elif feature in FEATURES or column_of(feature) is not None:
             single.append(feature)
         else:
-            close = difflib.get_close_matches(str(feature), [*FEATURES, *SETS], n=1)
-            raise InputError(
-                f"unknown feature {feature!r}; "
-                + (f"did you mean {close[0]}?" if close else f"choose from {', '.join([*SETS, *FEATURES])}"),
-                argument="features",
-            )
+            hint = did_you_mean(str(feature), [*FEATURES, *SETS], f"choose from {', '.join([*SETS, *FEATURES])}")
+            raise InputError(f"unknown feature {feature!r}; {hint}", argument="features")
     return single
 
 
 def _kind_of(feature: Feature, market: MarketData) -> Kind:
-    """How a feature is scaled; an extra column with one value for all tickers does not differ across them."""
-    if (own := column_of(feature)) is not None:
-        return "pooled" if market.extra.is_shared(own) else "cross"
+    """How a feature is scaled; a user's column with one value for all tickers does not differ across them."""
+    if (column := column_of(feature)) is not None:
+        return "pooled" if market.extra.is_shared(column) else "cross"
     return FEATURES[feature].kind if isinstance(feature, str) else "cross"
 
 
-def _own(market: MarketData, feature: Callable[[MarketData], Array | Tensor], device: torch.device) -> Tensor:
-    """[T, N] float64 values of a user's function."""
+def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor], device: torch.device) -> Tensor:
+    """Return [T, N] float64 values of a user's function."""
     try:
         values = feature(market)
     except Exception as error:

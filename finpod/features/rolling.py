@@ -1,12 +1,12 @@
-"""Causal statistics over the last rows of a table, for all names at once.
+"""Causal statistics over the last rows of a table, for all assets at once.
 
 Tables are float64 [..., T, N] with time on the next-to-last axis; NaN means that there is no value. Row t of every
-result is made from rows <= t alone, by operations whose order does not depend on later rows, so that a different future
-leaves it identical to the last bit. A window counts rows (sessions); its statistic is taken over the values that exist
-in it and is NaN where fewer than `COVERAGE` of its rows have one.
+result is computed from rows <= t alone, by operations whose order does not depend on later rows: another future leaves it
+identical to the last bit. A window counts rows. Its statistic is taken over the values in it, and is NaN where fewer than
+`COVERAGE` of its rows have a value.
 
-Windows are put together from blocks of 1, 2, 4, ... rows (S_2k[t] = S_k[t] + S_k[t-k]): log2(window) passes over the
-table, and none of the cancellation and leaking NaN of differences of running sums.
+A window is composed of blocks of 1, 2, 4, ... rows, S_2k[t] = S_k[t] + S_k[t-k]. This takes log2(window) passes over the
+table and avoids the cancellation, and the spreading of NaN, of differences of running sums.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 COVERAGE = 0.8
 """Least share of a window's rows that must have a value."""
 DUST = 1e-12
-"""A divisor below this, relative to what it is measured in, is rounding dust and counts as zero."""
+"""A divisor below this, relative to its unit, is a rounding error and counts as zero."""
 
 
 class Moments(NamedTuple):
     """Joint moments of K variables in a window."""
 
     rows: Tensor
-    """[T, N] how many rows have a value of every variable."""
+    """[T, N] number of rows with a value of every variable."""
     mean: Tensor
     """[K, T, N]."""
     deviation: Tensor
@@ -36,44 +36,37 @@ class Moments(NamedTuple):
 
 
 def delay(table: Tensor, rows: int, fill: float = math.nan) -> Tensor:
-    """The table `rows` later: row t holds what row t - rows held, `fill` where there was none."""
+    """Return the table shifted down: row t holds row t - rows of `table`, and `fill` where there is none."""
     rows = min(rows, table.shape[-2])
     head = table.new_full((*table.shape[:-2], rows, table.shape[-1]), fill)
     return torch.cat([head, table[..., : table.shape[-2] - rows, :]], dim=-2)
 
 
-def forward_fill(table: Tensor) -> Tensor:
-    """Each name's last value at or before the row; NaN before its first."""
-    rows = torch.arange(len(table), device=table.device).unsqueeze(-1)
-    last = rows.where(table.isfinite(), -1).cummax(dim=0).values
-    return table.gather(0, last.clamp(min=0)).where(last >= 0, math.nan)
-
-
 def ratio(numerator: Tensor, divisor: Tensor, unit: Tensor | float = 1.0) -> Tensor:
-    """numerator / divisor, NaN where the divisor is not above DUST times `unit`."""
+    """Return numerator / divisor; NaN where the divisor is not above DUST times `unit`."""
     defined = divisor > DUST * unit
     return numerator / divisor.where(defined, math.nan)
 
 
 def log(table: Tensor) -> Tensor:
-    """Natural logarithm, NaN where the value is not positive."""
+    """Return the natural logarithm; NaN where the value is not positive."""
     return table.where(table > 0, math.nan).log()
 
 
 def enough(count: Tensor, window: int) -> Tensor:
-    """Whether `count` values are enough for a statistic over `window` rows."""
+    """Return whether `count` values are enough for a statistic over `window` rows."""
     return count >= math.ceil(COVERAGE * window)
 
 
 def rolling_mean(table: Tensor, window: int) -> Tensor:
-    """[T, N] mean of the last `window` rows."""
+    """Return the mean [T, N] of the last `window` rows."""
     exists = table.isfinite()
     count, total = _over_window((exists.double(), table.where(exists, 0.0)), window, _add, 0.0)
     return (total / count.clamp(min=1)).where(enough(count, window), math.nan)
 
 
 def rolling_max(table: Tensor, window: int) -> Tensor:
-    """[T, N] greatest of the last `window` rows."""
+    """Return the maximum [T, N] of the last `window` rows."""
     exists = table.isfinite()
     (count,) = _over_window((exists.double(),), window, _add, 0.0)
     (greatest,) = _over_window((table.where(exists, -math.inf),), window, _greater, -math.inf)
@@ -81,9 +74,9 @@ def rolling_max(table: Tensor, window: int) -> Tensor:
 
 
 def rolling_moments(variables: Tensor, window: int) -> Moments:
-    """Moments of K variables [K, T, N] over the last `window` rows; means and deviations are NaN where too few exist.
+    """Return the moments of K variables [K, T, N] over the last `window` rows; NaN where too few rows have a value.
 
-    Blocks are merged after Chan, Golub and LeVeque (1979), which keeps a constant series at a deviation of zero.
+    Blocks are merged as Chan, Golub and LeVeque (1979) do: a constant series has a deviation of exactly zero.
     """
     exists = variables.isfinite().all(dim=0)
     values = variables.where(exists, 0.0)
@@ -94,7 +87,7 @@ def rolling_moments(variables: Tensor, window: int) -> Moments:
 
 
 def rolling_absolute_deviation(table: Tensor, window: int) -> Tensor:
-    """[T, N] mean distance of the last `window` rows from their own mean."""
+    """Return the mean absolute deviation [T, N] of the last `window` rows from their mean."""
     mean = rolling_mean(table, window)
     count, total = torch.zeros_like(table), torch.zeros_like(table)
     for lag in range(window):
@@ -105,11 +98,11 @@ def rolling_absolute_deviation(table: Tensor, window: int) -> Tensor:
 
 
 def exponential_mean(table: Tensor, rate: float) -> Tensor:
-    """[T, N] adjusted exponential mean from each name's first value on; NaN where the row itself has no value.
+    """Return the adjusted exponential mean [T, N] of each asset's values so far; NaN where the row has no value.
 
-    sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j over the name's values x_(0), x_(1), ... counted back from the row,
-    which is pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. The recursion y_t = a_t y_{t-1} + x_t is solved for
-    all rows by prefix doubling (Hillis and Steele 1986).
+    sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j, where x_(0), x_(1), ... are the asset's values counted back from the row:
+    pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. The recursion y_t = a_t y_{t-1} + x_t is solved for all rows at
+    once by prefix doubling (Hillis and Steele 1986).
     """
     exists = table.isfinite()
     decay = torch.full_like(table, 1 - rate).where(exists, 1.0)
@@ -126,8 +119,10 @@ def exponential_mean(table: Tensor, rate: float) -> Tensor:
 def _over_window(
     level: tuple[Tensor, ...], window: int, merge: Callable[[Any, Any], tuple[Tensor, ...]], empty: float
 ) -> tuple[Tensor, ...]:
-    """Merge `level`, the statistic of single rows, over the last `window` rows; `merge` takes (later, earlier), and
-    `empty` is what a row before the first one counts as."""
+    """Combine `level`, the statistic of single rows, over the last `window` rows.
+
+    `merge` takes (later, earlier); `empty` is what a row before the first one counts as.
+    """
 
     def earlier(state: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
         return tuple(delay(part, rows, empty) for part in state)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, InputError
-from finpod.features.bars import Kind
+from finpod.features.library import Kind
 
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
 """Observations lie within +- this many standard deviations."""
@@ -21,11 +21,11 @@ _CONSTANT = 1e-6
 
 @dataclass(frozen=True)
 class Scaling:
-    """One line a feature; no statistic of a row outside the training rows is in it.
+    """How each of F features is scaled. It contains statistics of the training rows alone.
 
     "pooled": (x - mean) / sd with the figures below, clipped at 5. "cross": the z-score of x across the day's members
-    that have a value, clipped at 3; names that are not members are measured by the members' mean and deviation. What is
-    undefined, and a feature that was constant or never defined on the training rows, becomes 0.
+    that have a value, clipped at 3; other assets are measured by the members' mean and deviation. Undefined values, and a
+    feature that was constant or never defined on the training rows, become 0.
     """
 
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class Scaling:
     mean: tuple[float, ...]
     """[F] over the members and training rows with a value; 0 where there is none."""
     sd: tuple[float, ...]
-    """[F] standard deviation (ddof 0) of the same values; 0 for a feature that tells nothing."""
+    """[F] standard deviation (ddof 0) of the same values; 0 for a constant feature."""
 
     @classmethod
     def fit(
@@ -53,7 +53,7 @@ class Scaling:
         return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
 
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
-        """[T, N, F] float32 observations from raw [T, N, F], NaN where undefined, and member [T, N]; finite throughout.
+        """Return finite observations [T, N, F] float32 of raw features [T, N, F], NaN where undefined, and member [T, N].
 
         Raises CheckpointError when the number of features is not that of the scaling.
         """
@@ -69,12 +69,12 @@ class Scaling:
         return scaled
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return plain values, which `from_dict` reads."""
         return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Scaling:
-        """The scaling `to_dict` wrote. Raises CheckpointError when it is not one."""
+        """Return the scaling that `to_dict` wrote. Raises CheckpointError for anything else."""
         try:
             columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
             figures = [float(value) for name in ("mean", "sd") for value in columns[name]]
@@ -88,24 +88,22 @@ class Scaling:
 
     def require(self, names: Iterable[str]) -> None:
         """Raise CheckpointError, naming the difference, unless `names` are the features scaled here, in order."""
-        given = tuple(names)
-        if given == self.names:
+        requested = tuple(names)
+        if requested == self.names:
             return
-        missing = [name for name in self.names if name not in given]
-        extra = [name for name in given if name not in self.names]
-        told = [
-            f"{label} {', '.join(found)}"
-            for label, found in (("missing", missing), ("not known to it:", extra))
-            if found
+        missing = ", ".join(name for name in self.names if name not in requested)
+        extra = ", ".join(name for name in requested if name not in self.names)
+        differences = [
+            text for text in (missing and f"missing {missing}", extra and f"not known to it: {extra}") if text
         ]
         raise CheckpointError(
             "the features are not those the agent was trained on: "
-            + ("; ".join(told) or f"their order must be {', '.join(self.names)}")
+            + ("; ".join(differences) or f"their order must be {', '.join(self.names)}")
         )
 
 
 def _mean_and_sd(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the members' values [T, N] that exist, as float64 scalars; (0, 0) for none and sd 0 for a constant."""
+    """Mean and sd of the members' values [T, N] as float64 scalars; (0, 0) if there are none, sd 0 for a constant."""
     known = member & values.isfinite()
     count = known.sum().clamp(min=1)
     values = values.double()
@@ -115,7 +113,7 @@ def _mean_and_sd(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cross_score(values: Tensor, member: Tensor) -> Tensor:
-    """[T, N] z-scores by each day's members; NaN on days on which they do not differ."""
+    """z-scores [T, N] across each day's members; NaN on days on which they do not differ."""
     known = member & values.isfinite()
     count = known.sum(dim=1, keepdim=True).clamp(min=1)
     mean = values.where(known, 0.0).sum(dim=1, keepdim=True) / count
