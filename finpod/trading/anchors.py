@@ -1,4 +1,4 @@
-"""Anchors: the weights that a tilt is taken around, and that an agent has to beat; rules by name, or ready weights."""
+"""Anchors: portfolios that an agent tilts and has to beat, as a rule by name or as weights of the user's own."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EQUAL = "equal-weight"
-"""The anchor unless another is named."""
+"""Default anchor."""
 QUARTER = 3 * MONTH
-"""Sessions over which the dollar volume is measured."""
+"""Sessions over which the dollar volume is averaged."""
 SUM = 1e-9
-"""What ready weights may add up to above one."""
+"""Tolerance of a sum of weights above one."""
 GIVEN = "anchor"
-"""Column of the user's own that ready weights become."""
+"""Name of the extra column that holds weights given as an array."""
 
 
 def equal_weight(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return equal weights [T, N] among the names of each row; all zero for a row without any."""
+    """Return equal weights [T, N] of the assets in `among` [T, N]; all zero for a row without any."""
     return among / among.sum(-1, keepdim=True).clamp(min=1).double()
 
 
 def dollar_volume(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return weights [T, N] in proportion to the square root of the mean of `dollars` over the last `rows` rows.
+    """Return weights [T, N] in proportion to the square root of the mean dollar volume of the last `rows` rows.
 
-    `dollars` [T, N] are close * volume, NaN where not known, and `among` [T, N] bool the names of each row. The mean is
-    over the rows that are known, the row itself being the last. A name without any counts as the least of the row's
-    others; a row on which nothing was dealt in gets equal weights. Raises InputError for no volumes.
+    `dollars` [T, N] is close * volume, NaN where unknown; the mean is over the known rows. `among` [T, N] bool are the
+    assets that may be held. An asset without any dollar volume counts like the smallest of the row's others. A row without
+    any at all gets equal weights. Raises InputError if `dollars` is None.
     """
     if dollars is None:
         raise InputError(
@@ -62,11 +62,11 @@ ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
     EQUAL: equal_weight,
     "dollar-volume": dollar_volume,
 }
-"""Name -> weights [T, N] float64 out of dollar volumes [T, N], the members with a bar [T, N], and the rows of `QUARTER`."""
+"""Name -> function of dollar volumes [T, N], members with a bar [T, N] and the rows of `QUARTER` to weights [T, N] float64."""
 
 
 def require_anchor(name: object) -> None:
-    """Raise InputError for a name of no anchor: neither a rule nor `extra:NAME` for a column of the user's own."""
+    """Raise InputError unless `name` is in `ANCHORS` or is `extra:COLUMN`, a column of the user's own."""
     if column_of(name) == "":
         raise InputError(f"anchor {PREFIX} needs the name of a column, as {PREFIX}size", argument="anchor")
     if not (isinstance(name, str) and (name in ANCHORS or column_of(name))):
@@ -77,10 +77,10 @@ def require_anchor(name: object) -> None:
 def anchor_weights(
     execution: Execution, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
 ) -> Tensor:
-    """Return the target weights [T, N] float64 of an anchor: zero but for members with a bar, row t known at the close of t.
+    """Return the weights [T, N] float64 of an anchor. Row t is known at the close of t; zero except for members with a bar.
 
-    'extra:NAME' are ready weights, the column NAME of the `market`; the `rows` of it that are used are checked (`ready`).
-    Raises InputError for an unknown name, for 'dollar-volume' where there are no volumes, and for such weights.
+    'extra:COLUMN' takes them from a column of the `market`, whose `rows` are checked by `ready`. Raises InputError for an
+    unknown name, for bad weights in such a column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar
@@ -96,7 +96,7 @@ def anchor_weights(
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
-    """Return the row [N] of `anchor_weights` that a decision on a `MarketView` knows. Raises InputError as that does."""
+    """Return the latest weights [N] of an anchor that a `MarketView` knows. Raises InputError as `anchor_weights` does."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
         return ready(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
@@ -105,10 +105,10 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 
 
 def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
-    """Return ready weights [T, N], zero outside `among` [T, N].
+    """Return the weights `table` [T, N], zero outside `among` [T, N].
 
-    Raises InputError naming the first day among `rows` on which they are not finite and zero or more, sum to more than
-    one (by over `SUM`), or are zero for all names that may be held.
+    Raises InputError that names the first day among `rows` on which a weight is negative or not finite, their sum exceeds
+    one by more than `SUM`, or all assets that may be held have weight zero.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)
@@ -129,10 +129,10 @@ def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice =
 
 
 def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
-    """Return the market with ready weights [T, N] as a column of the user's own, and the name of that anchor.
+    """Return the market with `weights` [T, N] as an extra column, and the name of that anchor.
 
-    Row t is what is known at the close of row t. A frame is indexed by the market's dates; its columns are put into the
-    market's order. Raises InputError for another shape, for what is not numbers, and for other dates or tickers in a frame.
+    Row t is known at the close of t. A frame must have the market's dates and tickers; its columns are reordered. Raises
+    InputError for another shape, values that are not numbers, and other dates or tickers.
     """
     if hasattr(weights, "columns"):
         weights = _in_order(weights, market)
@@ -152,15 +152,15 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
 
 
 def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
-    """The columns of a frame in the market's order. Raises InputError, naming one, for other dates or tickers."""
+    """Columns of a frame in the market's order. Raises InputError that names a date or ticker that differs."""
     days = dates_of(frame, "the anchor")
     odd = sorted(map(str, set(frame.columns) ^ set(market.tickers)))
     fault = f"{odd[0]} is a column of the anchor or a ticker of the market, and not both" if odd else ""
     if days is None:
         fault = "the index of the anchor is not of dates"
     elif (other := days[: len(market.dates)] != market.dates[: len(days)]).any():
-        own, right = (f"{dates[other.argmax()]!s:.16}".removesuffix("T00:00") for dates in (days, market.dates))
-        fault = f"row {other.argmax()} of the anchor is {own}, where the market has {right}"
+        found, expected = (f"{dates[other.argmax()]!s:.16}".removesuffix("T00:00") for dates in (days, market.dates))
+        fault = f"row {other.argmax()} of the anchor is {found}, where the market has {expected}"
     if fault:
         raise InputError(f"{fault}; give a frame with the market's dates and tickers", argument="anchor")
     return frame[list(market.tickers)]

@@ -1,4 +1,4 @@
-"""`within_caps`: target weights that no single name and no single decision takes too far."""
+"""`within_caps`: limits on the weight of an asset and on the turnover of a decision."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from torch import Tensor
 from finpod.errors import InputError
 
 LOOSE = 1e-6
-"""What weights may add up to above one, and the least cap on a weight."""
+"""Tolerance of a sum of weights above one, and the smallest cap on a weight."""
 
 
 def within_caps(
     target: Tensor, held: Tensor, max_weight: float | None = None, max_turnover: float | None = None
 ) -> Tensor:
-    """Return target weights [..., N] that keep the caps, for accounts that hold the weights `held` [..., N]; both float64.
+    """Return target weights [..., N] within the caps, for accounts with current weights `held` [..., N]; both float64.
 
-    No weight is above `max_weight`. What is above is given to the other names of the target in proportion to their weights:
-    w = min(c * target, max_weight), with the c >= 1 that keeps the sum. With fewer names than the sum / max_weight the
-    rest stays in cash. The sum of |w - held|, which is turnover as the ledger counts it, both sides, is at most
-    `max_turnover`. What is held above `max_weight` is sold first, down to it; then w goes from there toward the target
-    by the largest part of the way that `max_turnover` allows. Both caps hold to 1e-9 whenever they can; where the sale
-    alone passes `max_turnover`, `max_weight` wins and nothing else is traded. None leaves a cap out. Gradients pass. Rows
-    of NaN, which trade nothing, stay so.
+    No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
+    w = min(c * target, max_weight), where c >= 1 keeps the sum. With fewer assets than sum / max_weight, the rest stays in
+    cash.
+
+    The turnover, sum |w - held|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; from
+    there w moves towards the target as far as `max_turnover` allows. If that sale alone exceeds `max_turnover`, `max_weight`
+    wins and nothing else is traded. Otherwise both caps hold to 1e-9.
+
+    None means no cap. Gradients pass. Rows of NaN, which trade nothing, stay NaN.
     """
     if max_weight is not None:
         target = _at_most(target, max_weight)
@@ -38,10 +40,7 @@ def within_caps(
 
 
 def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
-    """Raise InputError for a `max_weight` that is not in [`LOOSE`, 1] and a `max_turnover` that is not finite and positive.
-
-    None is no cap.
-    """
+    """Raise InputError unless `max_weight` is in [`LOOSE`, 1] and `max_turnover` finite and positive, or None for no cap."""
     finite = sys.float_info
     for name, value, least, most, bound in (
         ("max_weight", max_weight, LOOSE, 1.0, f"number from {LOOSE:g} to 1"),
@@ -54,11 +53,11 @@ def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:
-    """[..., N] min(c * target, cap) with the same sum, as far as there are names for it; exact, by ranking.
+    """Return min(c * target, cap) [..., N] with the sum of the target where possible; exact, by ranking.
 
-    If the k largest are capped, c is (sum - k * cap) / (sum of the others). The right k is the first for which c times the
-    largest of the others is no more than the cap; there always is one once a weight of zero is added, and with sums of one
-    it is at most 1 / cap.
+    If the k largest weights are capped, c = (sum - k * cap) / (sum of the others). The right k is the smallest for which c
+    times the largest of the others is at most the cap. With a weight of zero appended there always is one, and for sums
+    up to one it is at most 1 / cap.
     """
     total = target.sum(-1, keepdim=True)
     with torch.no_grad():

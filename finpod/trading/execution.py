@@ -1,4 +1,4 @@
-"""`Execution`: prices as orders meet them, and the step from one close to the next that backtest and environment share."""
+"""`Execution`: a market as orders meet it, and the step from one close to the next that backtest and environment share."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Row = int | Tensor
 """A row for all accounts, or rows [E], one for each."""
 
 MONTH = 21
-"""Sessions over which volatility and dollar volume are measured for the market impact."""
+"""Sessions over which volatility and dollar volume are measured for market impact."""
 UNSEEN = 0.03
-"""Daily return that a session without one counts as: what is not known of a name is taken to be wild."""
+"""Return that a session without one counts as: an asset without history is assumed to be volatile."""
 
 
 class Account(NamedTuple):
@@ -36,28 +36,28 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Tensors on one device; row t belongs to session t."""
+    """Prices and masks of a market on one device. Row t belongs to session t."""
 
     fill: str
-    """'open': decisions seen at a close are filled at the next open; 'close': at the next close."""
+    """'open': a decision taken at a close is filled at the next open; 'close': at the next close."""
     price: Tensor
-    """[T, N] float64 fill price; the last known price where nothing can be traded, 1 before a name's first bar."""
+    """[T, N] float64 fill price; the last known price where the asset is not tradable, 1 before its first bar."""
     tradable: Tensor
     """[T, N] bool: there is a bar with a price to fill at."""
     mark: Tensor
-    """[T, N] float64 close, carried forward over missing bars; 1 before a name's first bar."""
+    """[T, N] float64 close, carried forward over missing bars; 1 before the asset's first bar."""
     has_bar: Tensor
-    """[T, N] bool: there is a close; what a decision of that day may ask for."""
+    """[T, N] bool: there is a close. A decision of that day may hold these assets."""
     member: Tensor
     """[T, N] bool."""
     delisted: Tensor
-    """[T, N] bool: the first session after a name's last bar."""
+    """[T, N] bool: the first session after the asset's last bar."""
     factor: Tensor | None
-    """[T, N] float64 adjusted / as traded, carried forward; None stands for 1."""
+    """[T, N] float64 adjusted / as traded, carried forward; None means 1."""
     volume: Tensor | None = None
-    """[T, N] float64 adjusted shares dealt in, NaN where not known; None where the data have no volumes."""
+    """[T, N] float64 adjusted volume in shares, NaN where unknown; None if the data have no volumes."""
     month: int = MONTH
-    """Rows in `MONTH` sessions."""
+    """Rows of `MONTH` sessions."""
 
     @property
     def lag(self) -> int:
@@ -65,20 +65,20 @@ class Execution:
         return 0 if self.fill == "open" else 1
 
     def decision_row(self, row: Row) -> Row:
-        """The last row seen by the decision taken when the account stands at the close of `row`."""
+        """Return the last row that the decision sees which is taken with the account at the close of `row`."""
         return row - self.lag
 
     def fill_row(self, row: Row) -> Row:
-        """The row of the fill of that decision."""
+        """Return the row at which that decision is filled."""
         return row + 1 - self.lag
 
     @cached_property
     def impact(self) -> Tensor | None:
-        """[T, N] sigma / sqrt(V), the market impact of trading one unit of currency; None where there are no volumes.
+        """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None if there are no volumes.
 
-        Over the rows of the last month, up to and with the row: sigma is the root mean square of the returns, V the mean
-        of close * volume over the bars that have one. Both are those of a row; per square root of time they are the same
-        as those of a day. A name that nobody dealt in counts as the worst of the day's members; NaN where all are such.
+        Measured over the last month up to the row: sigma is the root mean square of the returns, V the mean of
+        close * volume over the bars that have one. Both are per row; sigma / sqrt(V) does not depend on the length of a row.
+        An asset without trading counts as the worst of the day's members; NaN if no member has any.
         """
         if self.volume is None:
             return None
@@ -86,15 +86,15 @@ class Execution:
         unseen = UNSEEN**2 * MONTH / month
         squares = (close / delay(close, 1) - 1).square().nan_to_num(nan=unseen)
         dollars = close * self.volume
-        dealt = over_rows(dollars.nan_to_num(nan=0.0), month, 0.0)
+        mean_dollars = over_rows(dollars.nan_to_num(nan=0.0), month, 0.0)
         days = over_rows(dollars.isfinite().double(), month, 0.0)
-        impact = (over_rows(squares, month, unseen) * days / dealt).sqrt()
-        known = dealt > 0
+        impact = (over_rows(squares, month, unseen) * days / mean_dollars).sqrt()
+        known = mean_dollars > 0
         worst = impact.where(known & self.member, -math.inf).amax(-1, keepdim=True)
         return impact.where(known, worst.where(worst >= 0, math.nan))
 
     def impact_for(self, costs: Costs) -> Tensor | None:
-        """The table `impact` where the costs have any. Raises InputError for such costs where there are no volumes."""
+        """Return `impact` if the costs have market impact, else None. Raises InputError if the data have no volumes."""
         if costs.impact == 0:
             return None
         if self.impact is None:
@@ -107,7 +107,7 @@ class Execution:
     def within(
         self, weights: Tensor, account: Account, row: Row, max_weight: float | None, max_turnover: float | None
     ) -> Tensor:
-        """Target weights [..., N] brought within caps (`within_caps`) for the account, valued at the fill prices."""
+        """Return target weights [..., N] within the caps (`within_caps`) of the account at the fill prices."""
         if max_weight is None and max_turnover is None:
             return weights
         worth = account.shares * self.price[self.fill_row(row)]
@@ -115,7 +115,7 @@ class Execution:
         return within_caps(weights.double(), held, max_weight, max_turnover)
 
     def orders(self, account: Account, row: Row, weights: Tensor) -> Tensor:
-        """Orders [..., N] in shares that bring the account to `weights` at the fill prices."""
+        """Return the orders [..., N] in shares that bring the account to `weights` at the fill prices."""
         price = self.price[self.fill_row(row)]
         return orders_for(weights, value(*account, price), account.shares, price)
 
@@ -129,9 +129,9 @@ class Execution:
         whole_shares: bool = False,
         smooth: float = 0.0,
     ) -> Fill:
-        """Fill the orders of the decision taken at `row`; members of the decision day may be bought, others only sold.
+        """Fill the orders of the decision taken at `row`. Members of the decision day can be bought, others only sold.
 
-        With market impact nothing trades while not one member's volume is known. `smooth` is that of `settle`.
+        With market impact, nothing is traded while no member's volume is known. `smooth` is that of `settle`.
         """
         at, seen = self.fill_row(row), self.decision_row(row)
         tradable, impact = self.tradable[at], self.impact_for(costs)
@@ -153,7 +153,7 @@ class Execution:
         )
 
     def cost(self, traded: Tensor, row: Row, costs: Costs) -> Tensor:
-        """[..., N] what each of the trades cost that filled the decision taken at `row`, in currency."""
+        """Return the costs [..., N], in currency, of the trades that filled the decision taken at `row`."""
         at, impact = self.fill_row(row), self.impact_for(costs)
         return cost_of(
             traded,
@@ -164,16 +164,16 @@ class Execution:
         )
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
-        """On to the close of `row + 1`: positions that have left the exchange become cash at their last price."""
+        """Return the account at the close of `row + 1`: positions in delisted assets become cash at their last price."""
         return Account(
             *cash_out(account.cash, account.shares, self.mark[row], self.delisted[row + 1], delisting_return)
         )
 
 
 def build_execution(market: MarketData, fill: str | None = None, device: str | torch.device = "cpu") -> Execution:
-    """Lay out `market` for settlement. `fill` None is 'open' where the data have opens, else 'close'.
+    """Return the `Execution` of a market. `fill` None is 'open' if the data have opens, else 'close'.
 
-    Raises InputError for an unknown fill, and for 'open' where there are no opens.
+    Raises InputError for an unknown fill, and for 'open' if the data have no opens.
     """
     if fill is None:
         fill = "close" if market.open is None else "open"
@@ -209,5 +209,5 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
 
 
 def over_rows(table: Tensor, rows: int, before: float) -> Tensor:
-    """[T, N] mean of the last `rows` rows; those before the first count as `before`."""
+    """Return the mean [T, N] of the last `rows` rows; rows before the first count as `before`."""
     return rolling_mean(torch.cat([table.new_full((rows, table.shape[1]), before), table]), rows)[rows:]

@@ -1,8 +1,8 @@
-"""What one fill does to cash and shares, batched over accounts: the only code in finpod that moves money.
+"""Costs and settlement: how one fill changes cash and shares. The only code in finpod that moves money.
 
-Tensors are float64; the leading dimensions `...` are free ([] for one account, [E] for E of them, [S] for S strategies).
-Shares and prices are in adjusted units; `factor` (adjusted / as traded) is used where the count as traded matters.
-Long only: a target below zero is a target of zero.
+Tensors are float64. The leading dimensions `...` are free: [] for one account, [E] for E environments, [S] for S strategies.
+Shares and prices are in adjusted units; `factor`, adjusted / as traded, converts them where traded counts matter. Accounts
+are long only: a target below zero counts as zero.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DUST = 1e-12
-"""Weights up to this are none, and orders up to this share of the position that is asked for are rounding, not orders."""
+"""Weights up to this count as zero, and so do orders up to this share of the target position: they are rounding errors."""
 
 NEWTON = 6
-"""Steps to the root of a cubic from at most a third above it; four give all digits."""
+"""Newton steps to the root of a cubic, from at most a third above it. Four give all digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What a trade costs, each side charged separately and taken from cash on the fill."""
+    """Cost of a trade. Each side is charged separately and paid from cash at the fill."""
 
     fee_bps: float = 10.0
     """Commission in basis points (1/10,000) of the traded notional."""
@@ -34,7 +34,7 @@ class Costs:
     per_share: float = 0.0
     """Commission per share as traded, in currency."""
     impact: float = 0.0
-    """Coefficient of the square-root market impact, about 1 in practice; 0 leaves it out, and needs no volumes."""
+    """Coefficient of the square-root market impact, about 1 in practice. 0 means none, and needs no volumes."""
 
     def __post_init__(self) -> None:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
@@ -42,7 +42,7 @@ class Costs:
             if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 10_000):
                 raise InputError(f"{name} is {value!r}; it must be a number from 0 to below 10000", argument=name)
             if not isinstance(value, int):
-                object.__setattr__(self, name, float(value))  # of numpy's numbers, too, which JSON does not know
+                object.__setattr__(self, name, float(value))  # JSON does not know numpy's numbers
         if self.rate >= 1:
             raise InputError(
                 f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade; "
@@ -51,24 +51,25 @@ class Costs:
 
     @property
     def rate(self) -> float:
-        """Cost as a fraction of the traded notional, without the part per share and the impact."""
+        """Cost as a fraction of the traded notional, without the commission per share and the impact."""
         return (self.fee_bps + self.slippage_bps) / 10_000
 
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
-        """Cost as a fraction of the traded notional at `price` [..., N]; a plain number if nothing is charged per share.
+        """Return the cost as a fraction of the traded notional at `price` [..., N]; a float if nothing is charged per share.
 
-        No more than 1, so that selling a share that is worth less than its commission cannot take cash away.
+        rate + per_share * factor / price, at most 1: selling a share that is worth less than its commission takes no cash.
         """
         if self.per_share == 0:
             return self.rate
         return (self.rate + self.per_share * (1.0 if factor is None else factor) / price).clamp(max=1)
 
     def at_size(self, rate: Tensor | float, notional: Tensor, impact: Tensor | None) -> Tensor | float:
-        """`rate` with the market impact of dealing in `notional` [..., N] at once; no more than 1, like `rate`.
+        """Return `rate` plus the market impact of trading `notional` [..., N] at once; at most 1.
 
-        The square-root law adds impact * sigma * sqrt(notional / V), with sigma the daily volatility and V the daily
-        dollar volume; the argument `impact` [..., N] is sigma / sqrt(V) (`Execution.impact`). It is paid once: later prices
-        do not move. Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of 3/5; Toth et al. (2011).
+        The square-root law adds self.impact * sigma * sqrt(notional / V), where sigma is the daily volatility and V the
+        daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is paid
+        once and moves no later price. Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of 3/5; Toth et al.
+        (2011).
         """
         if self.impact == 0:
             return rate
@@ -77,7 +78,7 @@ class Costs:
 
 
 class Fill(NamedTuple):
-    """One settlement."""
+    """Result of one settlement."""
 
     cash: Tensor
     """[...] after the fill, never below zero."""
@@ -86,20 +87,21 @@ class Fill(NamedTuple):
     traded: Tensor
     """[..., N] shares bought (positive) or sold (negative)."""
     dealt: Tensor
-    """[...] their notional, both sides, in currency."""
+    """[...] traded notional, both sides, in currency."""
     paid: Tensor
-    """[...] what that cost, in currency; `cost_of` says for which names."""
+    """[...] cost of these trades, in currency; `cost_of` gives it by asset."""
 
 
 def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
-    """Equity [...]: cash plus shares [..., N] at the marks [..., N], which must be finite."""
+    """Return the equity [...]: cash + sum of shares [..., N] * mark [..., N]. Marks must be finite."""
     return cash + (shares * mark).sum(-1)
 
 
 def orders_for(weights: Tensor, equity: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
-    """Orders [..., N] in shares that turn an account worth `equity` [...] into `weights` [..., N] of it at the marks.
+    """Return the orders [..., N] in shares that bring an account worth `equity` [...] to `weights` [..., N].
 
-    A weight of zero sells everything, to the last bit; orders that are rounding dust are zero.
+    order = weight * equity / mark - shares. A weight of zero sells the whole position, to the last bit. Orders smaller than
+    the rounding error of their target are zero.
     """
     target = (weights.hardshrink(DUST) * equity.unsqueeze(-1)).clamp_(min=0).mul_(1 / mark)
     orders = target - shares
@@ -120,15 +122,16 @@ def settle(
     whole_shares: bool = False,
     smooth: float = 0.0,
 ) -> Fill:
-    """Fill `orders` [..., N] (in shares, sells negative) at `price` [..., N].
+    """Fill `orders` [..., N], in shares, sells negative, at `price` [..., N].
 
-    Names that are not `tradable` get no fill and names that one `may_buy` not are only sold. Sells settle first and are
-    bounded by what is held; buys share the wallet pro rata and pay their cost from it. `price` must be finite and
-    positive everywhere, also where nothing can be traded. With `whole_shares` the counts dealt in are whole as traded,
-    but for a sale of all that is held. `impact` [..., N] is the table that `Costs.at_size` needs for costs with impact.
+    Sells settle first and are limited to the position. Buys share the cash pro rata and pay their cost from it, so that
+    cash never falls below zero. Assets that are not `tradable` [..., N] are not filled; assets with `may_buy` [..., N] False
+    can only be sold. `price` must be finite and positive everywhere, also where nothing is tradable. With `whole_shares`,
+    traded counts are whole numbers of shares as traded, except when a whole position is sold. Costs with impact need the
+    table `impact` [..., N] of `Costs.at_size`.
 
-    Gradients pass, but not through whole shares. The cost of a trade of x has a kink at x = 0; `smooth` > 0, for training
-    alone, charges for sqrt(x^2 + w^2) - w instead, with w that share of the account, which is at most w less.
+    Gradients pass, except through whole shares. The cost of a trade of notional x has a kink at x = 0. `smooth` > 0, for
+    training alone, charges sqrt(x^2 + w^2) - w instead of |x|, where w is `smooth` times the equity.
     """
     rate = costs.rates(price, factor)
     width = (smooth * value(cash, shares, price)).clamp(min=1e-100).unsqueeze(-1) if smooth else None
@@ -158,7 +161,7 @@ def settle(
 def cost_of(
     traded: Tensor, price: Tensor, costs: Costs, *, factor: Tensor | None = None, impact: Tensor | None = None
 ) -> Tensor:
-    """What each of the trades [..., N] of a fill cost, in currency; their sum is `Fill.paid`, but for rounding."""
+    """Return the cost of each trade [..., N] of a fill, in currency. The sum is `Fill.paid` up to rounding."""
     notional = (traded * price).abs_()
     return notional * costs.at_size(costs.rates(price, factor), notional, impact)
 
@@ -166,20 +169,20 @@ def cost_of(
 def cash_out(
     cash: Tensor, shares: Tensor, mark: Tensor, delisted: Tensor, delisting_return: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Turn the positions in `delisted` names [N] to cash at their last mark times (1 + delisting_return)."""
+    """Return cash and shares after positions in `delisted` assets [N] are paid out at mark * (1 + delisting_return)."""
     gone = shares * delisted
     return cash + (gone * mark).sum(-1) * (1 + delisting_return), shares * ~delisted
 
 
 def times(values: Tensor, factor: Tensor | float) -> Tensor:
-    """Return `values`, which nobody else needs, times `factor`: in place, which is faster, unless they have a gradient."""
+    """Return values * factor, in place unless `values` have a gradient. The caller must not use `values` afterwards."""
     return values * factor if values.requires_grad else values.mul_(factor)
 
 
 def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sums [...] of notionals [..., N] and of what they cost, without the impact where there is no table of it."""
+    """Sums [...] of notionals [..., N] and of their costs; without market impact if `impact` is None."""
     dealt = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width
@@ -191,11 +194,11 @@ def _sums(
 def _share_with_impact(
     cash: Tensor, notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None
 ) -> Tensor:
-    """Share [...] of buys of `notional` [..., N], paid for without impact, that the cash pays for with it.
+    """Return the largest share s [...] of buys of `notional` [..., N] that the cash pays for, market impact included.
 
-    A s + B s^1.5 = cash, A the cost without impact and B what it adds at full size, is solved for the root of s by Newton's
-    method, which comes from above, so that a last step s <- cash / (A + B sqrt(s)) ends just below. Where a rate is capped
-    that may be too much, and cash / (A + B) is safe.
+    s solves A s + B s^1.5 = cash, where A is notional and cost without impact, and B the impact at s = 1. Newton's method on
+    the root of s converges from above, and a last step s <- cash / (A + B sqrt(s)) ends just below the solution. Where a
+    rate is capped at 1 that may be too much; s = cash / (A + B) is always affordable.
     """
     plain = (notional * (1 + rate)).sum(-1).clamp(min=1e-300)
     added = (notional * (1 + costs.at_size(rate, notional, impact))).sum(-1).sub_(plain).clamp(min=1e-300)
@@ -210,7 +213,7 @@ def _share_with_impact(
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:
-    """The largest whole count as traded, not above `shares` (to a billionth of a share)."""
+    """Largest whole count of shares as traded that is not above `shares`, with a tolerance of 1e-9 shares."""
     if factor is None:
         return (shares + 1e-9).floor()
     return (shares * factor + 1e-9).floor() / factor

@@ -1,4 +1,4 @@
-"""`simulate`: accounts through the ledger, one session at a time; what they trade on, and the path they leave."""
+"""`simulate`: accounts through the ledger, one session at a time; their terms, their window, and the path they leave."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""(step, row, account) -> target weights [..., N], NaN for an account that trades nothing, or None if none does."""
+"""(step, row, account) -> target weights [..., N], NaN for accounts that do not trade, or None if none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The costs, the cash and the rules of accounts; the `Execution` says when orders are filled."""
+    """Costs, initial cash and trading rules of an account. The `Execution` says when orders are filled."""
 
     costs: Costs = field(default_factory=Costs)
-    """What each side of a trade costs."""
+    """Cost of each side of a trade."""
     cash: float = 1_000_000.0
     """V_0, in currency."""
     whole_shares: bool = False
-    """Deal in whole shares as traded only."""
+    """Trade whole shares, as traded, only."""
     delisting_return: float = 0.0
-    """What a position earns, once, when its name leaves the exchange; -1 loses it."""
+    """Return of a position, once, when its asset is delisted; -1 loses it all."""
     max_weight: float | None = None
-    """Largest weight of a single name at a fill, as a share of the account; None for no cap. See `within_caps`."""
+    """Largest weight of an asset at a fill, as a share of the account; None for no cap. See `within_caps`."""
     max_turnover: float | None = None
-    """Most that one decision may trade, both sides, as a share of the account at the fill; None for no cap."""
+    """Largest turnover of one decision, both sides, as a share of the account at the fill; None for no cap."""
 
     def __post_init__(self) -> None:
         require_caps(self.max_weight, self.max_turnover)
@@ -52,20 +52,20 @@ class Terms:
 
     @property
     def uncapped(self) -> Self:
-        """The same terms without caps, on which the rules beside a strategy trade."""
+        """The same terms without caps, for the portfolios that a strategy is compared with."""
         return replace(self, max_weight=None, max_turnover=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The sessions of one market that accounts live through: from the close of row `first` to that of row `last`."""
+    """Sessions of a market in which accounts trade: from the close of row `first` to that of row `last`."""
 
     market: MarketData
-    """What is traded."""
+    """The market."""
     execution: Execution
-    """The same, laid out for settlement."""
+    """The same market as orders meet it."""
     first: int
-    """Row whose close V_0 is dated."""
+    """Row at whose close V_0 is dated."""
     last: int
     """Row of the last close."""
 
@@ -76,7 +76,7 @@ class Window:
 
     @property
     def decision_rows(self) -> Array:
-        """[n] last row that each decision sees; -1 for one that would have to see a row before the data."""
+        """[n] last row that each decision sees; -1 if it would have to see a row before the data."""
         return np.arange(self.first, self.last) - self.execution.lag
 
     @property
@@ -86,35 +86,35 @@ class Window:
 
 
 class Path(NamedTuple):
-    """What happened to accounts [...] over n steps."""
+    """History of accounts [...] over n steps."""
 
     equity: Tensor
     """[n + 1, ...] at each close."""
     shares: Tensor
-    """[n + 1, ..., N] held at each close, before the fills at it."""
+    """[n + 1, ..., N] at each close, before the fills at it."""
     traded: Tensor
     """[n, ..., N] shares bought or sold by the fill of step k."""
     cost: Tensor
-    """[n, ..., N] paid for it."""
+    """[n, ..., N] cost of these trades, in currency."""
     turnover: Tensor
     """[n, ...] traded notional / equity at the fill."""
     delisted: Tensor
-    """[n, ..., N] shares turned to cash because the name left the exchange."""
+    """[n, ..., N] shares turned to cash because the asset was delisted."""
     unfilled: Tensor
-    """[n, ..., N] bool: the name was to be bought, and after the fill there is still none of it."""
+    """[n, ..., N] bool: there was an order to buy, and after the fill still no position."""
     targets: Tensor
-    """[n, ..., N] float64: the weights decided at step k, within the caps; NaN where nothing was."""
+    """[n, ..., N] float64: weights decided at step k, within the caps; NaN without a decision."""
 
 
 class Session(NamedTuple):
-    """What one session did to accounts [...], from one close to the next."""
+    """One session of accounts [...], from one close to the next."""
 
     target: Tensor | None
-    """[..., N] the weights decided, within the caps; None where nothing was, and then the next three stand for nothing."""
+    """[..., N] decided weights, within the caps. None if there was no decision; orders, fill and turnover are then zero."""
     orders: Tensor
     """[..., N] in shares."""
     fill: Fill
-    """What became of them."""
+    """Their settlement."""
     turnover: Tensor
     """[...] traded notional / equity at the fill."""
     filled: Account
@@ -124,32 +124,33 @@ class Session(NamedTuple):
 
     @property
     def unfilled(self) -> Tensor:
-        """[..., N] bool: the name was to be bought, and after the fill there is still none of it."""
+        """[..., N] bool: there was an order to buy, and after the fill still no position."""
         return (self.orders > 0) & (self.fill.shares == 0)
 
 
 class Totals(NamedTuple):
-    """What happened to accounts [...] over n steps, summed over names."""
+    """History of accounts [...] over n steps, summed over assets."""
 
     equity: Tensor
     """[n + 1, ...] at each close."""
     turnover: Tensor
     """[n, ...] traded notional / equity at the fill."""
     cost: Tensor
-    """[n, ...] paid in currency."""
+    """[n, ...] in currency."""
     unfilled: Tensor
-    """[...] int64: orders to buy after whose fill there was still none of the name."""
+    """[...] int64: orders to buy after whose fill there was still no position."""
     delisted: Tensor
-    """[...] int64: positions turned to cash because the name left the exchange."""
+    """[...] int64: positions turned to cash because the asset was delisted."""
 
 
 def simulate(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Path:
-    """Take accounts of shape `accounts` from the close of row `first` to that of row `last`; contract 1 of the design.
+    """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
 
-    `decide(step, row, account)` gives the weights of the decision that sees `row` as its last; steps count the sessions
-    from the first decision. A decision that would have to see a row before the data is not taken.
+    `decide(step, row, account)` returns the weights of the decision that sees `row` as its last; `step` counts the sessions
+    from the first decision. A decision that would have to see a row before the data is skipped. The order of events is
+    contract 1 in finpod/README.md.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -157,33 +158,56 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """As `simulate`, for accounts [...] as they stand at the close of row `first`; also how they stand at the last."""
-    nothing, still = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
-    nowhere, undecided = nothing > 0, torch.full_like(nothing, torch.nan)
-    equity, held, records = [value(account.cash, account.shares, execution.mark[first])], [account.shares], []
+    """As `simulate`, for accounts [...] as they are at the close of row `first`; also return them at the last close."""
+    zeros, no_turnover = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
+    none_unfilled, undecided = zeros > 0, torch.full_like(zeros, torch.nan)
+    equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
+    records = []
     for row, session in enumerate(sessions(execution, first, last, decide, terms, account), start=first):
         account, filled = session.account, session.filled
-        gone = nothing if account is filled else filled.shares - account.shares
+        gone = zeros if account is filled else filled.shares - account.shares
         if session.target is None:
-            records.append((nothing, still, gone, nowhere, undecided))
+            records.append((zeros, no_turnover, gone, none_unfilled, undecided))
         else:
-            target = session.target.double().expand_as(nothing)
+            target = session.target.double().expand_as(zeros)
             records.append((session.fill.traded, session.turnover, gone, session.unfilled, target))
         equity.append(value(account.cash, account.shares, execution.mark[row + 1]))
-        held.append(account.shares)
+        shares.append(account.shares)
     traded, *columns = (torch.stack(column) for column in zip(*records, strict=True))
     rows = torch.arange(first, last, device=traded.device).view(-1, *[1] * account.cash.ndim)
     cost = execution.cost(traded, rows, terms.costs)
-    return Path(torch.stack(equity), torch.stack(held), traded, cost, *columns), account
+    return Path(torch.stack(equity), torch.stack(shares), traded, cost, *columns), account
+
+
+def simulate_totals(
+    execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
+) -> Totals:
+    """As `simulate`, for very many accounts: keep sums over assets only. Equal to the last bit, except for sums of costs."""
+    account, steps = opening(execution, terms, accounts), last - first
+    equity = account.cash.new_empty((steps + 1, *accounts))
+    turnover, cost = account.cash.new_zeros((2, steps, *accounts))
+    unfilled, delisted = (torch.zeros_like(account.cash, dtype=torch.int64) for _ in range(2))
+    equity[0] = account.cash
+    always_filled = _always_filled(execution, first, last, terms)
+    for step, session in enumerate(sessions(execution, first, last, decide, terms, account)):
+        account, filled = session.account, session.filled
+        if session.target is not None:
+            turnover[step], cost[step] = session.turnover, session.fill.paid
+            if not always_filled[step]:
+                unfilled += session.unfilled.sum(-1)
+        if account is not filled:
+            delisted += (filled.shares != account.shares).sum(-1)
+        equity[step + 1] = value(account.cash, account.shares, execution.mark[first + step + 1])
+    return Totals(equity, turnover, cost, unfilled, delisted)
 
 
 def anchor_decisions(
     market: MarketData, execution: Execution, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return the weights [T, N] of an anchor and the rows [T] that decide on them, for an account from row `first` to `last`.
+    """Return the weights [T, N] of an anchor, and the rows [T] bool that decide on them, from row `first` to `last`.
 
-    These are the first row of each session and the first that the account can see; with `every` above 1, each so many
-    rows from that first on, those at which a Strategy of this `every` decides. Raises InputError as `anchor_weights` does.
+    The rows are the first of each session and the first that the account can see; with `every` above 1, every `every`-th row
+    from that one on, like a Strategy of this `every`. Raises InputError as `anchor_weights` does.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
@@ -192,43 +216,18 @@ def anchor_decisions(
     return anchor_weights(execution, anchor, market, slice(begins, last)), due
 
 
-def simulate_totals(
-    execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
-) -> Totals:
-    """As `simulate`, for very many accounts, to the last bit but for sums of costs: only sums over names are kept."""
-    account = opening(execution, terms, accounts)
-    steps = last - first
-    equity, (turnover, cost) = (
-        account.cash.new_empty((steps + 1, *accounts)),
-        account.cash.new_zeros((2, steps, *accounts)),
-    )
-    unfilled, delisted = (torch.zeros_like(account.cash, dtype=torch.int64) for _ in range(2))
-    equity[0] = account.cash
-    free = _free_rows(execution, first, last, terms)
-    for step, session in enumerate(sessions(execution, first, last, decide, terms, account)):
-        account, filled = session.account, session.filled
-        if session.target is not None:
-            turnover[step], cost[step] = session.turnover, session.fill.paid
-            if not free[step]:  # else there is nothing to count
-                unfilled += session.unfilled.sum(-1)
-        if account is not filled:
-            delisted += (filled.shares != account.shares).sum(-1)
-        equity[step + 1] = value(account.cash, account.shares, execution.mark[first + step + 1])
-    return Totals(equity, turnover, cost, unfilled, delisted)
-
-
 def phases(execution: Execution, weights: Tensor, first: int, last: int, hold: int, terms: Terms) -> Tensor:
-    """Return the equity [n + 1, hold] of accounts that return to `weights` [T, N] every `hold` rows, the p-th from first + p."""
-    places = torch.arange(hold, device=weights.device).unsqueeze(-1)
+    """Return the equity [n + 1, hold] of accounts that rebalance to `weights` [T, N] every `hold` rows, the p-th from first + p."""
+    numbers = torch.arange(hold, device=weights.device).unsqueeze(-1)
 
     def decide(step: int, row: int, _seen: Account) -> Tensor:
-        return weights[row].where(places == step % hold, torch.nan)
+        return weights[row].where(numbers == step % hold, torch.nan)
 
     return simulate_totals(execution, first, last, decide, terms, (hold,)).equity
 
 
 def opening(execution: Execution, terms: Terms, accounts: tuple[int, ...]) -> Account:
-    """Accounts of shape `accounts` with V_0 in cash."""
+    """Return accounts of shape `accounts` that hold V_0 in cash."""
     cash = torch.full(accounts, terms.cash, dtype=torch.float64, device=execution.mark.device)
     return Account(cash, cash.new_zeros((*accounts, execution.mark.shape[1])))
 
@@ -236,37 +235,26 @@ def opening(execution: Execution, terms: Terms, accounts: tuple[int, ...]) -> Ac
 def sessions(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, account: Account
 ) -> Iterator[Session]:
-    """The sessions that take `account` from the close of row `first` to that of row `last`, one after the other."""
-    nothing, still, seen = torch.zeros_like(account.shares), torch.zeros_like(account.cash), account
-    leaves = execution.delisted[first : last + 1].any(-1).tolist()
+    """Yield the sessions that take `account` from the close of row `first` to that of row `last`."""
+    zeros, no_cash, seen = torch.zeros_like(account.shares), torch.zeros_like(account.cash), account
+    delists = execution.delisted[first : last + 1].any(-1).tolist()
     earliest = max(first, execution.lag)
     for row in range(first, last):
         weights = decide(row - earliest, row - execution.lag, seen) if row >= earliest else None
         if weights is None:
-            session = Session(None, nothing, Fill(*account, nothing, still, still), still, account, account)
+            session = Session(None, zeros, Fill(*account, zeros, no_cash, no_cash), no_cash, account, account)
         else:
             session = trade(execution, row, account, weights, terms)
-        if leaves[row + 1 - first]:
+        if delists[row + 1 - first]:
             session = session._replace(account=execution.carry(session.filled, row, terms.delisting_return))
         account = session.account
-        # A decision for the next close fill stands between the two closes: it has not lived through the delistings of
-        # the session it fills in.
+        # The decision for the next close fill is taken between the two closes, before the delistings of that session.
         seen = session.filled if execution.lag else account
         yield session
 
 
-def _free_rows(execution: Execution, first: int, last: int, terms: Terms) -> list[bool]:
-    """[n] whether every order of that step is filled, if only in part: all names can be dealt in, so sales pay for buys."""
-    if terms.whole_shares or terms.costs.impact:
-        return [False] * (last - first)
-    rows = torch.arange(first, last, device=execution.mark.device).clamp(min=execution.lag)
-    return (
-        (execution.tradable[execution.fill_row(rows)] & execution.member[execution.decision_row(rows)]).all(-1).tolist()
-    )
-
-
 def trade(execution: Execution, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
-    """The session in which the decision taken at `row` is filled, up to the delistings: `execution.carry` goes on from there."""
+    """Return the session in which the decision taken at `row` is filled, before delistings (`Execution.carry`)."""
     price = execution.price[execution.fill_row(row)]
     before = value(*account, price)
     weights = execution.within(weights, account, row, terms.max_weight, terms.max_turnover)
@@ -276,3 +264,13 @@ def trade(execution: Execution, row: Row, account: Account, weights: Tensor, ter
     fill = execution.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
     filled = Account(fill.cash, fill.shares)
     return Session(weights, orders, fill, fill.dealt / before.clamp(min=1e-300), filled, filled)
+
+
+def _always_filled(execution: Execution, first: int, last: int, terms: Terms) -> list[bool]:
+    """[n] whether every order of that step is filled at least in part: all assets are tradable members, sells pay for buys."""
+    if terms.whole_shares or terms.costs.impact:
+        return [False] * (last - first)
+    rows = torch.arange(first, last, device=execution.mark.device).clamp(min=execution.lag)
+    return (
+        (execution.tradable[execution.fill_row(rows)] & execution.member[execution.decision_row(rows)]).all(-1).tolist()
+    )
