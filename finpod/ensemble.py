@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.envs.greedy import greedy_weights
+from finpod.envs.actions import greedy_weights
 from finpod.envs.market_env import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.features.panel import FEATURES, column_of, name_of

@@ -1,8 +1,7 @@
-"""`make_env`: the environment of a task, by its name, as a gymnasium vector environment."""
+"""`make_env`: the environment of a task by its name, as a gymnasium vector environment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from finpod.devices import pick_device
@@ -10,7 +9,6 @@ from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    import torch
     from gymnasium.vector import VectorEnv
 
     from finpod.features.panel import Features
@@ -22,11 +20,11 @@ STOCKS = "stocks"
 TASKS = (STOCKS, *NAMES)
 """Names of tasks."""
 OF_LOCOMOTION = ("variant", "threads", "max_failures")
-"""Settings of the environments of locomotion."""
+"""Settings of the locomotion environments."""
 
 
 def require_task_name(name: str, more: str = "") -> None:
-    """Raise InputError for an unknown task; `more` names what else may be given."""
+    """Raise InputError for an unknown task; `more` names what else is allowed."""
     if name not in TASKS:
         hint = did_you_mean(str(name), list(TASKS), f"choose from {', '.join(TASKS)}{more}")
         raise InputError(f"unknown task {name!r}; {hint}", argument="task")
@@ -47,13 +45,13 @@ def make_env(
     numpy: bool = False,
     **settings: Any,
 ) -> VectorEnv[Any, Any, Any]:
-    """Return the environment of a task, `num_envs` episodes in parallel, as a gymnasium vector environment.
+    """Return `num_envs` parallel environments of a task as a gymnasium vector environment.
 
-    Observations and rewards are tensors on `device`. With `numpy` they are arrays, and observations are one row of numbers
-    for each environment; the vector wrappers of gymnasium that take `AutoresetMode.SAME_STEP` work on such an environment.
+    Observations and rewards are tensors on `device`. With `numpy` they are arrays, an observation is one row of numbers an
+    environment, and gymnasium's vector wrappers that accept `AutoresetMode.SAME_STEP` work.
 
     "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64; `anchor` may be ready weights [T, N]. `features`, `costs` and `fill` are those of
+    action="softmax" or start_groups=64; `anchor` may be weights [T, N]. `features`, `costs` and `fill` are those of
     training and backtest.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
@@ -61,28 +59,25 @@ def make_env(
     `max_failures`.
 
     `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market,
-    arguments of a market for a task without one, another seed, and a device that is not there.
+    arguments of a market for a task without one, a bad seed, and a device that is not available.
     """
     require_task_name(task)
     place = pick_device(device)
-    of_market = {"market": market, "start": start, "end": end, "features": features, "costs": costs, "fill": fill}
-    if task != STOCKS:
-        for name, value in of_market.items():
-            if value is not None:
-                raise InputError(
-                    f"task {task!r} has no market, so {name} means nothing to it; leave it out", argument=name
-                )
-        return _locomotion(task, num_envs, place, seed, numpy, settings)
-    trading = {"num_envs": num_envs, **({} if costs is None else {"costs": costs}), **settings}
-    options = {"start": start, "end": end, "features": features, "fill": fill, "device": place, "seed": seed}
-    return _stocks(market, trading, numpy, options)
+    window = {"start": start, "end": end, "features": features, "fill": fill}
+    if task == STOCKS:
+        trading = {"num_envs": num_envs, **({} if costs is None else {"costs": costs}), **settings}
+        return _stocks(market, trading, numpy, **window, seed=seed, device=place)
+    for name, value in {"market": market, "costs": costs, **window}.items():
+        if value is not None:
+            raise InputError(f"task {task!r} has no market, so {name} means nothing to it; leave it out", argument=name)
+    return _locomotion(task, settings, numpy, num_envs=num_envs, seed=seed, device=place)
 
 
 def _stocks(
-    market: MarketData | None, trading: Mapping[str, Any], numpy: bool, options: Mapping[str, Any]
+    market: MarketData | None, trading: dict[str, Any], numpy: bool, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
+    from finpod.envs.actions import TradingConfig
     from finpod.envs.gym import NumpyTradingEnv, TradingEnv
-    from finpod.envs.market_env import TradingConfig
     from finpod.tasks import require_known
     from finpod.trading.anchors import with_anchor
 
@@ -92,22 +87,19 @@ def _stocks(
             argument="market",
         )
     require_known(trading)
-    terms = dict(trading)
-    if not isinstance(terms.get("anchor", ""), str):
-        market, terms["anchor"] = with_anchor(market, terms["anchor"])
-    env = TradingEnv(market, config=TradingConfig(**terms), **options)
+    if not isinstance(trading.get("anchor", ""), str):
+        market, trading["anchor"] = with_anchor(market, trading["anchor"])
+    env = TradingEnv(market, config=TradingConfig(**trading), **options)
     return NumpyTradingEnv(env) if numpy else env
 
 
-def _locomotion(
-    task: str, num_envs: int, device: torch.device, seed: int, numpy: bool, settings: Mapping[str, Any]
-) -> VectorEnv[Any, Any, Any]:
-    from finpod.envs.dense import DenseVectorEnv
+def _locomotion(task: str, settings: dict[str, Any], numpy: bool, **options: Any) -> VectorEnv[Any, Any, Any]:
+    from finpod.envs.gym import DenseVectorEnv
     from finpod.envs.locomotion.environment import make_locomotion
 
     for name in settings:
         if name not in OF_LOCOMOTION:
             hint = did_you_mean(name, OF_LOCOMOTION, f"choose from {', '.join(OF_LOCOMOTION)}")
             raise InputError(f"task {task!r} has no setting {name!r}; {hint}", argument=name)
-    env = make_locomotion(task, num_envs, seed=seed, device=device, **settings)
+    env = make_locomotion(task, **options, **settings)
     return DenseVectorEnv(env, env.spec.num_inputs, env.spec.num_actions, env.spec.action_limit, numpy=numpy)

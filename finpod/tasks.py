@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from finpod.active import BOUND, active_figures
-from finpod.envs.greedy import greedy_weights
+from finpod.envs.actions import account_state, greedy_weights
 from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.envs.weights import account_state
 from finpod.errors import InputError, did_you_mean
 from finpod.features.panel import Features, Panel, build_panel
 from finpod.market.data import DateLike, MarketData

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app
+from finpod.envs.actions import target_weights
 from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.envs.weights import target_weights
 from finpod.errors import CheckpointError, InputError
 from finpod.market.store import save_snapshot
 from finpod.rl.policy import MarketPolicy, PolicySpec

@@ -69,6 +69,7 @@ OF_STOCKS = (
     "backtesting",
     "report",
     "strategy",
+    "envs.actions",
     "envs.market_env",
     "envs.gym",
     "envs.locomotion",

@@ -7,7 +7,7 @@ from made_agents import make_pod, validate
 from made_markets import random_market
 
 from finpod.ensemble import Ensemble
-from finpod.envs.greedy import greedy_weights
+from finpod.envs.actions import greedy_weights
 from finpod.envs.market_env import TradingConfig, target_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec, RunningStats, entropy, log_prob
 

@@ -577,4 +577,4 @@ def test_what_trains_knows_no_market(package):
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             parts = {name.split(".")[1] for name in names if name.startswith("finpod.")}
             assert not parts & FORBIDDEN, f"{path.name} imports {parts & FORBIDDEN}"
-            assert not {"finpod.envs.market_env", "finpod.envs.gym", "finpod.envs.greedy"} & set(names), path.name
+            assert not {"finpod.envs.market_env", "finpod.envs.gym", "finpod.envs.actions"} & set(names), path.name

@@ -26,7 +26,7 @@ from finpod.active import ACTIVE
 from finpod.bench.command import Parser
 from finpod.bench.machine import processor
 from finpod.devices import usable_cores
-from finpod.envs.weights import target_weights
+from finpod.envs.actions import target_weights
 from finpod.errors import InputError
 from finpod.evidence.skill import verdict_of
 from finpod.files import to_json, versions, write_text

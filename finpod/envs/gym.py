@@ -1,9 +1,16 @@
-"""Gymnasium faces of `MarketEnv`: `TradingEnv` on tensors, `NumpyTradingEnv` on arrays, `DenseTradingEnv` with one account."""
+"""Gymnasium environments: `TradingEnv` on tensors, `NumpyTradingEnv` on arrays, `DenseTradingEnv` with one account, and
+`DenseVectorEnv` for tasks without a market.
+
+An episode that ends begins again within the same step: `info["final_obs"]` is the observation that the step led to, and the
+mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the data and the horizon truncate,
+ruin terminates. An action that is not finite is refused before anything is traded or moved.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -13,8 +20,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.envs.step import Observation
+from finpod.envs.actions import TradingConfig
+from finpod.envs.market_env import MarketEnv
+from finpod.envs.step import Observation, Step
 from finpod.errors import InputError
 from finpod.features.panel import Features, build_panel
 from finpod.features.scaling import CLIP, Scaling
@@ -26,24 +34,20 @@ from finpod.trading.execution import build_execution
 
 REACH = 3.0
 """Largest z of the tilt and softmax actions on arrays, whose space is [-1, 1]: tanh 3 = 0.995."""
+METADATA: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
 
 
 class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     """E accounts in one market as a gymnasium vector environment whose arrays are torch tensors on `device`.
 
     An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], which
-    all accounts share, and the weights held at its close, cash last. Actions [E, A] are those of `TradingConfig.action`:
+    all accounts share, and the weights at its close, cash last. Actions [E, A] are those of `TradingConfig.action`:
     z [E, N] of a tilt around the anchor, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are
-    float32 [E]. End of data and horizon truncate, ruin terminates. An action that is not finite is refused before anything
-    is traded.
+    float32 [E]. `info["episode"]` has the sum of rewards "r" [E] and the number of steps "l" [E] of the episodes that
+    ended, zero elsewhere, like gymnasium's RecordEpisodeStatistics, which takes arrays only.
 
-    An episode that ends begins anew within the same step. `info["final_obs"]` is what the step led to, for all E, and the
-    mask `info["_final_obs"]` [E] says whose episode ended. `info["episode"]` holds what gymnasium's RecordEpisodeStatistics
-    would give, which takes arrays alone (see `NumpyTradingEnv`): sum of rewards "r" [E] and number of steps "l" [E] of the
-    episodes that ended, zero elsewhere.
-
-    `start` and `end` bound the sessions traded. The features are scaled by `scaling`, that of a trained agent, or else
-    by statistics of the sessions from `start` to `end`.
+    `start` and `end` bound the sessions traded. The features are scaled by `scaling`, that of a trained agent, or else by
+    statistics of the sessions from `start` to `end`.
     """
 
     def __init__(
@@ -67,19 +71,18 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         anchor = anchor_weights(self.execution, self.config.anchor, market, used)
         self.market_env = MarketEnv(self.execution, first, last, self.config, seed, anchor=anchor)
         self.panel = build_panel(market, features, scaling=scaling, fit=(first, last + 1), device=device)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": [], "torch": True}
+        self.metadata = METADATA | {"torch": True}
         self.num_envs = self.config.num_envs
         self._return = torch.zeros(self.num_envs, device=self.market_env.device)
         self._length = torch.zeros_like(self._return, dtype=torch.int64)
-        names = len(self.tickers)
-        reach = 1.0 if self.config.action == "shares" else np.inf
+        bound = 1.0 if self.config.action == "shares" else np.inf
 
         def space(*leading: int) -> tuple[spaces.Dict, spaces.Box]:
-            seen: dict[str, spaces.Space[Any]] = {
+            parts: dict[str, spaces.Space[Any]] = {
                 "row": spaces.Box(0, len(market.dates) - 1, leading, np.int64),
-                "state": spaces.Box(0.0, 1.0, (*leading, names + 1), np.float32),
+                "state": spaces.Box(0.0, 1.0, (*leading, len(market.tickers) + 1), np.float32),
             }
-            return spaces.Dict(seen), spaces.Box(-reach, reach, (*leading, self.market_env.num_actions), np.float32)
+            return spaces.Dict(parts), spaces.Box(-bound, bound, (*leading, self.market_env.num_actions), np.float32)
 
         self.single_observation_space, self.single_action_space = space()
         self.observation_space, self.action_space = space(self.num_envs)
@@ -87,31 +90,18 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin all episodes. A seed makes all later start days repeatable; of `options` none is used.
+        """Begin all episodes. A seed makes all later start days reproducible; `options` are not used.
 
-        Raises InputError for a seed that is not a whole number from 0 to 2**64 - 1, and for `options["reset_mask"]`, which
-        asks for some of the episodes.
+        Raises InputError for a seed that is not a whole number from 0 to 2**64 - 1, and for `options["reset_mask"]`.
         """
-        if options is not None and "reset_mask" in options:
-            raise InputError("options has a reset_mask; all episodes begin together, and by themselves when they end")
-        super().reset(seed=None if seed is None else require_seed(seed))
+        super().reset(seed=_reset_seed(seed, options))
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
         return _as_dict(self.market_env.reset(seed)), {}
 
     def step(self, actions: Tensor | Array) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Trade on actions [E, A]. Raises InputError naming the environment of an action that is not finite."""
-        action = torch.as_tensor(actions, dtype=torch.float32, device=self.market_env.device)
-        if action.shape != self.action_space.shape:
-            raise InputError(
-                f"actions have shape {tuple(action.shape)}; this environment takes {self.action_space.shape}"
-            )
-        if not action.isfinite().all():
-            env, column = (~action.isfinite()).nonzero()[0].tolist()
-            name = (*self.tickers, "cash")[column]
-            raise InputError(
-                f"the action of environment {env} is {action[env, column].item()} for {name}; give finite numbers"
-            )
-        step = self.market_env.step(action)
+        """Trade on actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
+        shape = self.action_space.shape
+        step = self.market_env.step(_finite(actions, shape, self.market_env.device, (*self.tickers, "cash")))
         ended = step.terminated | step.truncated
         self._return, self._length = self._return + step.reward, self._length + 1
         info = {
@@ -125,25 +115,23 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
 
 
 class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
-    """The accounts of a `TradingEnv` on numpy arrays, for the vector wrappers of gymnasium and for learners without tensors.
+    """A `TradingEnv` on numpy arrays, for gymnasium's vector wrappers and for learners without tensors.
 
-    An observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights held, cash last.
+    An observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash last.
     Actions [E, A] lie in [-1, 1] and are clipped to it: orders as they are, a tilt or logits times REACH. Rewards are float64
-    [E]. Episodes end and begin as in `TradingEnv`; `info["final_obs"]` [E, N * F + N + 1] is what the step led to, with the
-    mask `info["_final_obs"]` [E]. `info["final_info"]` is empty. Statistics of episodes are left to gymnasium's
-    RecordEpisodeStatistics. Its vector wrappers of observations refuse environments whose episodes begin anew within a step;
-    the features are scaled already. `many` is the environment on tensors.
+    [E]. `info["final_info"]` is empty; statistics of episodes are left to gymnasium's RecordEpisodeStatistics. Gymnasium's
+    vector wrappers of observations refuse environments that reset within a step; the features are scaled already. `many` is
+    the environment on tensors.
     """
 
     def __init__(self, env: TradingEnv) -> None:
-        self.many, self.num_envs = env, env.num_envs
-        self.metadata = {name: value for name, value in env.metadata.items() if name != "torch"}
+        self.many, self.num_envs, self.metadata = env, env.num_envs, METADATA
         self.table = env.panel.features.flatten(1)
         self.reach = 1.0 if env.config.action == "shares" else REACH
         clip = max(CLIP.values())
-        ends = np.array([-clip, clip], np.float32)[:, None].repeat(self.table.shape[1], axis=1)
-        held = np.array([0, 1], np.float32)[:, None].repeat(len(env.tickers) + 1, axis=1)
-        low, high = np.concatenate([ends, held], axis=1)
+        features = np.array([-clip, clip], np.float32)[:, None].repeat(self.table.shape[1], axis=1)
+        weights = np.array([0, 1], np.float32)[:, None].repeat(len(env.tickers) + 1, axis=1)
+        low, high = np.concatenate([features, weights], axis=1)
         self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
         self.single_action_space = spaces.Box(-1.0, 1.0, env.single_action_space.shape, np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -151,22 +139,18 @@ class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Begin all episodes; see `TradingEnv.reset`."""
-        super().reset(seed=None if seed is None else require_seed(seed))
-        obs, _ = self.many.reset(seed=seed, options=options)
+        super().reset(seed=_reset_seed(seed, options))
+        obs, _ = self.many.reset(seed=seed)
         return self._dense(obs), {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Trade on actions [E, A]. Raises InputError naming the environment of an action that is not finite."""
+        """Trade on actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
         action = np.asarray(actions, dtype=np.float32)
         scaled = self.reach * np.where(np.isfinite(action), action.clip(-1, 1), action)
         obs, reward, terminated, truncated, step_info = self.many.step(scaled)
         dense, ended = self._dense(obs), step_info["_final_obs"].cpu().numpy()
-        info = {
-            "final_obs": self._dense(step_info["final_obs"]) if ended.any() else dense,
-            "_final_obs": ended,
-            "final_info": {},
-            "_final_info": ended,
-        }
+        final = self._dense(step_info["final_obs"]) if ended.any() else dense
+        info = {"final_obs": final, "_final_obs": ended, "final_info": {}, "_final_info": ended}
         return dense, reward.double().cpu().numpy(), terminated.cpu().numpy(), truncated.cpu().numpy(), info
 
     def _dense(self, obs: dict[str, Tensor]) -> Array:
@@ -174,36 +158,23 @@ class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
 
 
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
-    """One account as an ordinary gymnasium environment: one row of a `NumpyTradingEnv`, without a new episode by itself.
+    """One account as an ordinary gymnasium environment: a `NumpyTradingEnv` of one account, which is reset by the caller.
 
-    Arguments are those of `TradingEnv`; `config` counts with one account.
+    `options` are the other arguments of `TradingEnv`; of `config`, num_envs and start_groups are not used.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
 
-    def __init__(
-        self,
-        market: MarketData,
-        *,
-        start: DateLike | None = None,
-        end: DateLike | None = None,
-        features: Features = None,
-        scaling: Scaling | None = None,
-        config: TradingConfig | None = None,
-        fill: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        config = replace(config or TradingConfig(), num_envs=1, start_groups=None)
-        self.many = TradingEnv(
-            market, start=start, end=end, features=features, scaling=scaling, config=config, fill=fill, seed=seed
-        )
+    def __init__(self, market: MarketData, *, config: TradingConfig | None = None, **options: Any) -> None:
+        one = replace(config or TradingConfig(), num_envs=1, start_groups=None)
+        self.many = TradingEnv(market, config=one, **options)
         self._rows = NumpyTradingEnv(self.many)
         self.action_space = self._rows.single_action_space
         self.observation_space = self._rows.single_observation_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode. A seed makes this and all later start days repeatable; see `TradingEnv.reset`."""
-        super().reset(seed=None if seed is None else require_seed(seed))
+        """Begin an episode. A seed makes this and all later start days reproducible; see `TradingEnv.reset`."""
+        super().reset(seed=_reset_seed(seed, None))
         obs, _ = self._rows.reset(seed=seed)
         return obs[0], {}
 
@@ -211,6 +182,80 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         """Trade on an action [A]. Raises InputError if it is not finite."""
         _, reward, terminated, truncated, info = self._rows.step(np.asarray(action)[None])
         return info["final_obs"][0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+
+class Dense(Protocol):
+    """Environments without a shared table."""
+
+    num_envs: int
+    device: torch.device
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Begin all episodes."""
+
+    def step(self, action: Tensor) -> Step:
+        """Apply actions [E, A]."""
+
+    def check(self) -> None:
+        """Raise an error for what went wrong since the last check."""
+
+
+class DenseVectorEnv(VectorEnv[Any, Any, Any]):
+    """E environments without a market, such as locomotion, as a gymnasium vector environment.
+
+    Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy`. Actions [E, A] lie within
+    +-limit. `env` is the environment on tensors.
+    """
+
+    def __init__(self, env: Dense, num_inputs: int, num_actions: int, limit: float, *, numpy: bool = False) -> None:
+        self.env, self.num_envs, self.numpy = env, env.num_envs, numpy
+        self.metadata = METADATA | ({} if numpy else {"torch": True})
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (num_inputs,), np.float32)
+        self.single_action_space = spaces.Box(-limit, limit, (num_actions,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin all episodes. A seed makes these and all later ones reproducible; raises as `TradingEnv.reset` does."""
+        super().reset(seed=_reset_seed(seed, options))
+        return self._out(self.env.reset(seed).state), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Apply actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
+        step = self.env.step(_finite(actions, self.action_space.shape, self.env.device))
+        self.env.check()
+        ended = self._out(step.terminated | step.truncated)
+        info = {"final_obs": self._out(step.final_obs.state), "_final_obs": ended}
+        if self.numpy:
+            info |= {"final_info": {}, "_final_info": ended}
+        reward = step.reward.double() if self.numpy else step.reward
+        return self._out(step.obs.state), *map(self._out, (reward, step.terminated, step.truncated)), info
+
+    def _out(self, values: Tensor) -> Any:
+        return values.cpu().numpy() if self.numpy else values
+
+
+def _reset_seed(seed: int | None, options: dict[str, Any] | None) -> int | None:
+    """Return the seed of a reset. Raises InputError for a bad one, and for a request to reset some environments only."""
+    if options is not None and "reset_mask" in options:
+        raise InputError("options has a reset_mask; all episodes begin together, and again by themselves when they end")
+    return None if seed is None else require_seed(seed)
+
+
+def _finite(
+    actions: Any, shape: tuple[int, ...] | None, device: torch.device, columns: Sequence[str] | None = None
+) -> Tensor:
+    """Return actions as a float32 tensor. Raises InputError for another shape and for one that is not finite."""
+    action = torch.as_tensor(actions, dtype=torch.float32, device=device)
+    if action.shape != shape:
+        raise InputError(f"actions have shape {tuple(action.shape)}; this environment takes {shape}")
+    if not action.isfinite().all():
+        env, column = (~action.isfinite()).nonzero()[0].tolist()
+        name = f"column {column}" if columns is None else columns[column]
+        raise InputError(
+            f"the action of environment {env} is {action[env, column].item()} for {name}; give finite numbers"
+        )
+    return action
 
 
 def _as_dict(obs: Observation) -> dict[str, Tensor]:

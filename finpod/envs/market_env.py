@@ -1,117 +1,39 @@
-"""`MarketEnv`: reset and step of thousands of accounts in one market, as plain torch.
+"""`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
-The market does not react to an account, so all accounts share its tables. An observation is a row of them and the state
-of the account, [E, N + 1] float32: the weights held at that row's mark, then the weight of cash. Accounts come in groups
-that share their days: G groups of M accounts, E = G * M, account e belonging to group e // M. Tensors of accounts are
-kept as [G, M, ...] so that a table row is read once per group; the public methods speak of [E, ...].
+The accounts do not move the market, so all share its tables. An observation is a row of the tables and the state of the
+account, [E, N + 1] float32: the weights at that row's close, then cash. Accounts come in G groups of M that share their
+days, E = G * M; account e belongs to group e // M. Tensors of accounts are kept as [G, M, ...], so that a table row is read
+once per group; public methods use [E, ...].
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
+from finpod.envs.actions import TradingConfig, account_state, state_of, target_weights
 from finpod.envs.step import GradientStep, Observation, Step
-from finpod.envs.weights import account_state, state_of, target_weights
 from finpod.errors import CheckpointError, InputError
 from finpod.seeds import require_seed, torch_seed
-from finpod.trading.anchors import EQUAL, anchor_weights, require_anchor
+from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import Account, Execution
-from finpod.trading.simulate import Terms, phases
+from finpod.trading.simulate import phases
 
-ACTIONS = ("tilt", "softmax", "shares")
-REWARDS = ("log", "value")
 RUIN = 1e-12
-"""What is taken to be left of a ruined account where its log return is asked for: a loss of ln 1e-12 = -27.6."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TradingConfig(Terms):
-    """The trading task: the terms on which accounts trade, and what agents do; every field travels with a trained agent."""
-
-    num_envs: int = 1024
-    """E, accounts stepped in parallel."""
-    start_groups: int | None = None
-    """G, groups of accounts that share their days, a divisor of num_envs; None gives each account its own start day."""
-    action: str = "tilt"
-    """'tilt' around the anchor, 'softmax' over names and cash, or 'shares' to buy and sell, as published."""
-    tilt: float = 1.0
-    """k of w ~ a exp(k tanh z), a being the anchor; 1 holds about 60 effective names of 100 around equal weight."""
-    anchor: str = EQUAL
-    """What a tilt is taken around, and agents have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
-    hmax: int = 100
-    """Largest order of the 'shares' action in shares as traded, per name and step."""
-    hold: int = 5
-    """Sessions from one decision to the next."""
-    horizon: int | None = 20
-    """Decisions in an episode, after which it is truncated; None plays to the end of the data."""
-    random_start: bool = True
-    """Begin episodes on random days; otherwise all begin on the first day of the window."""
-    reward: str = "log"
-    """'log': ln of equity net of costs over the step; 'value': change of account value."""
-    reward_scale: float = 1.0
-    """Factor on the reward; the published set-up scales the change of value by 2^-11 or so."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        none = {"start_groups": "a start day of each account's own", "horizon": "the end of the data"}
-        for name in ("num_envs", "hold", "hmax", *none):
-            value, otherwise = getattr(self, name), f", or None for {none[name]}" if name in none else ""
-            if not (otherwise and value is None) and not (isinstance(value, Integral) and int(value) >= 1):
-                raise InputError(f"{name} is {value}; it must be a whole number from 1 on{otherwise}", argument=name)
-        if self.num_envs % self.groups:
-            raise InputError(
-                f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
-                argument="start_groups",
-            )
-        require_anchor(self.anchor)
-        for name, choices in (("action", ACTIONS), ("reward", REWARDS)):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
-                )
-        if self.action == "shares" and (self.max_weight or self.max_turnover):
-            raise InputError(
-                "action 'shares' takes no max_weight or max_turnover; choose 'tilt' or 'softmax'", argument="action"
-            )
-        for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
-            if not low < getattr(self, name) < high:
-                raise InputError(
-                    f"{name} is {getattr(self, name)}; it must lie above {low} and below {high}", argument=name
-                )
-
-    @property
-    def groups(self) -> int:
-        """G."""
-        return self.start_groups or self.num_envs
-
-    @property
-    def around(self) -> bool:
-        """Whether actions are taken around another anchor than equal weight."""
-        return self.action == "tilt" and self.anchor != EQUAL
-
-    @property
-    def undifferentiable(self) -> str | None:
-        """What of the task no gradient passes through; None if one passes."""
-        if self.action == "shares":
-            return "action 'shares'"
-        return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None
+"""Share of the equity that a ruined account counts as having left in a log return: ln 1e-12 = -27.6."""
 
 
 class MarketEnv:
-    """E accounts over the rows [first, last] of a market; contracts 1 to 8 of the design.
+    """E accounts that trade from row `first` to row `last` of a market; contracts 1 to 9 in finpod/README.md.
 
-    Within a group all accounts stand on the same day. Which day is known on the host, so that neither delistings nor
-    ends of episodes need a look at the device. A bad action (NaN or infinite) trades nothing and is remembered until
-    `check` is called. Eager steps agree with the backtest to the last bit; with `compile` (torch.compile: it needs a
-    C++ compiler, and a minute at the first step) they take a fraction of the time and agree to 1e-6. `anchor` [T, N] are
-    the weights of `config.anchor` if they are not a rule's.
+    The accounts of a group are on the same day. The host knows that day, so delistings and ends of episodes are found
+    without reading from the device. A bad action (NaN or infinite) trades nothing and is recorded until `check` is called.
+    Eager steps agree with a backtest to the last bit. With `compile` (torch.compile: it needs a C++ compiler, and a minute
+    at the first step) they take a fraction of the time and agree to 1e-6. `anchor` [T, N] are the weights of `config.anchor`
+    if that is a user's column.
     """
 
     def __init__(
@@ -132,7 +54,7 @@ class MarketEnv:
         self._shape = (config.groups, config.num_envs // config.groups)
         self.anchor = anchor_weights(execution, config.anchor) if anchor is None else anchor
         self._any_delisted = execution.delisted.any(-1).cpu()
-        execution.impact_for(config.costs)  # measured, or refused, before the first step
+        execution.impact_for(config.costs)  # raises before the first step if there are no volumes
         self._generator = torch.Generator().manual_seed(torch_seed(require_seed(seed)))
         self._bad = torch.full((3,), -1, dtype=torch.int64, device=self.device)
         self._clock = 0
@@ -142,7 +64,7 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes on random days. A seed makes these days and those of later episodes repeatable.
+        """Begin all episodes on random days. A seed makes these days and those of later episodes reproducible.
 
         Raises InputError, and changes nothing, for a seed that is not a whole number from 0 to 2**64 - 1.
         """
@@ -156,15 +78,15 @@ class MarketEnv:
         return self.observe()
 
     def observe(self) -> Observation:
-        """What all accounts see now."""
+        """Return the current observations."""
         return self._observation(account_state(self.seen, self.execution.mark[self._rows - self.execution.lag]))
 
     def among(self, row: Tensor) -> Tensor:
-        """[..., N] bool: what a decision that sees `row` may hold: members with a bar."""
+        """Return the assets [..., N] bool that a decision that sees `row` may hold: members with a bar."""
         return self.execution.member[row] & self.execution.has_bar[row]
 
     def weights(self, action: Tensor) -> Tensor:
-        """Target weights [E, N] float64 that `step` would make of actions [E, A], within the caps at the next fill prices."""
+        """Return the target weights [E, N] float64 of actions [E, A] as `step` would use them, within the caps."""
         return self._weights(action.unflatten(0, self._shape), self._rows, self.account).flatten(0, 1)
 
     @overload
@@ -172,10 +94,10 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep: ...
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | GradientStep:
-        """Trade on actions [E, A] and go on by `hold` sessions.
+        """Trade on actions [E, A] and advance by `hold` sessions.
 
-        With `grad` the graph is kept, that of the account from step to step, until `detach`; `smooth` is that of `settle`.
-        Raises InputError, by name, for what no gradient passes through.
+        With `grad` the graph is kept from step to step, through the accounts, until `detach`; `smooth` is that of `settle`.
+        Raises InputError that names a setting no gradient passes through.
         """
         if not grad:
             with torch.no_grad():
@@ -190,7 +112,7 @@ class MarketEnv:
         return GradientStep(step, (equity / before - 1).flatten(), baseline.flatten(), (dealt / before).flatten())
 
     def detach(self) -> None:
-        """Let no gradient of later steps reach the steps before."""
+        """Stop gradients of later steps from reaching earlier steps."""
         self.equity = self.equity.detach()
         self.account, self.seen = (
             Account(account.cash.detach(), account.shares.detach()) for account in (self.account, self.seen)
@@ -198,12 +120,12 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity of `phases` of the anchor from row `first` on; on the host, as days are."""
+        """[n + 1, hold] equity of the anchor on each phase of rebalancing (`phases`); on the host, like the days."""
         config = self.config
         return phases(self.execution, self.anchor, self.first, self.last, config.hold, config.uncapped).cpu()
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
-        """The step; what was dealt [G, M], in currency; and the equity [G, M] it led to, before any reset."""
+        """Return the step, the traded notional [G, M] in currency, and the equity [G, M] before any reset."""
         config = self.config
         action = action.unflatten(0, self._shape)
         cash, shares, dealt, good = self._trade(action, self._rows, *self.account, smooth)
@@ -238,7 +160,7 @@ class MarketEnv:
             )
 
     def state_dict(self) -> dict[str, Tensor | int]:
-        """All that `load_state_dict` needs to go on as if nothing had happened."""
+        """Return tensors and plain values from which `load_state_dict` continues exactly."""
         return {
             "days": self._days.clone(),
             "decisions": self._decisions.clone(),
@@ -252,7 +174,7 @@ class MarketEnv:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take up a state of the same configuration. Raises CheckpointError for one of another."""
+        """Continue from a state of the same configuration. Raises CheckpointError for accounts of another shape."""
         if (shape := tuple(state["shares"].shape)) != (*self._shape, self.names):
             raise CheckpointError(
                 f"the stored accounts have shape {shape}, the environment's {(*self._shape, self.names)}"
@@ -266,7 +188,7 @@ class MarketEnv:
         self._generator.set_state(state["generator"].cpu())
 
     def _on_device(self, host: Tensor) -> Tensor:
-        """[G, 1] on the device of a host tensor [G]."""
+        """Copy a host tensor [G] to the device, as [G, 1]."""
         return host.to(self.device, non_blocking=True).unsqueeze(1)
 
     def _observation(self, state: Tensor) -> Observation:
@@ -274,7 +196,7 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Random start days that leave room for a whole episode, or for one step where the window is shorter than that."""
+        """Random start days that leave room for a whole episode, or for one step if the window is shorter."""
         config = self.config
         if not config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
@@ -290,7 +212,7 @@ class MarketEnv:
     def _trade(
         self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor, smooth: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Cash [G, M] and shares [G, M, N] after the fill, what was dealt, and if the action was finite [G, M]; else no trade."""
+        """Return cash [G, M], shares [G, M, N] and traded notional after the fill, and which actions were finite [G, M]."""
         config, execution, account = self.config, self.execution, Account(cash, shares)
         good = (action - action).sum(-1) == 0  # inf - inf and NaN - NaN are NaN
         if config.action == "shares":
@@ -306,7 +228,7 @@ class MarketEnv:
     def _strike(
         self, rows: Tensor, cash: Tensor, shares: Tensor, seen_cash: Tensor, seen_shares: Tensor, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Equity at the close of `rows`, the reward of having come from `before`, ruin, and the state that is seen."""
+        """Return equity at the close of `rows`, reward since equity `before`, ruin, and the observed state."""
         config, execution = self.config, self.execution
         worth = shares * execution.mark[rows]
         equity = cash + worth.sum(-1)
@@ -320,15 +242,15 @@ class MarketEnv:
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
 
     def _remember(self, action: Tensor, good: Tensor) -> None:
-        """Keep, on the device, environment, step and column of the first bad action."""
+        """Record, on the device, environment, step and column of the first bad action."""
         env = (~good).flatten().to(torch.uint8).argmax()
         row = action.flatten(0, 1).index_select(0, env.view(1))[0]  # indexing by a tensor would wait for the device
         column = (~row.isfinite()).to(torch.uint8).argmax()
-        found = torch.stack([env, torch.full_like(env, self._clock), column])
-        self._bad = torch.where((self._bad[0] < 0) & ~good.all(), found, self._bad)
+        bad = torch.stack([env, torch.full_like(env, self._clock), column])
+        self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Begin anew where an episode is over; a ruined account begins again with fresh cash on its group's day."""
+        """Reset where an episode is over. A ruined account starts again with fresh cash on its group's day."""
         again, shares = ruined, self.account.shares
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)
@@ -338,7 +260,7 @@ class MarketEnv:
             shares = shares.masked_fill(again.unsqueeze(-1), 0.0)  # those of ruined accounts alone are zero already
         self.equity = self.equity.masked_fill(again, self.config.cash)
         self.account = seen = Account(self.account.cash.masked_fill(again, self.config.cash), shares)
-        if self.execution.lag:  # what is seen of a ruined account stands before its loss
+        if self.execution.lag:  # the observed account of a ruined one is that before its loss
             seen = Account(
                 self.seen.cash.masked_fill(again, self.config.cash),
                 self.seen.shares.masked_fill(again.unsqueeze(-1), 0.0),

@@ -1,7 +1,4 @@
-"""Observation and step: the types that every environment returns, whatever its task.
-
-They have a module of their own because a task that has no market must not import one.
-"""
+"""`Observation` and `Step`: what every environment returns, with or without a market."""
 
 from __future__ import annotations
 
@@ -14,34 +11,34 @@ class Observation(NamedTuple):
     """Observations of E environments."""
 
     state: Tensor
-    """[E, S] float32: what belongs to one environment alone, such as the weights that an account holds."""
+    """[E, S] float32: the state of each environment, such as the weights of an account."""
     row: Tensor | None = None
     """[E] int64: the last row of the task's shared table that may be read. None for a task without a table."""
 
 
 class Step(NamedTuple):
-    """One step of E environments. Episodes that ended have begun again in `obs`."""
+    """One step of E environments. Where an episode ended, `obs` is the first observation of the next."""
 
     obs: Observation
     """Observations after the step, and after the reset of the episodes that ended."""
     reward: Tensor
     """[E] float32."""
     terminated: Tensor
-    """[E] bool: the episode ended in a state that has no future, such as ruin or a fall."""
+    """[E] bool: the episode ended in a final state, such as ruin or a fall; the value of that state is 0."""
     truncated: Tensor
-    """[E] bool: the episode was cut off, by a time limit or the end of the data, in a state that has a future."""
+    """[E] bool: the episode was cut off, by a time limit or the end of the data; the value of that state is not 0."""
     final_obs: Observation
     """Observations after the step and before any reset."""
 
 
 class GradientStep(NamedTuple):
-    """A step through which gradients pass, and what it earned. Step and account carry the gradient on."""
+    """A step through which gradients pass, and its returns."""
 
     step: Step
     """The step."""
     net: Tensor
-    """[E] float64: the simple return of the sessions held, net of costs."""
+    """[E] float64: simple return over the step, net of costs."""
     baseline: Tensor
-    """[E] float64: that of the policy without skill that the task compares with; no gradient passes through it."""
+    """[E] float64: the same of the task's baseline; no gradient passes through it."""
     turnover: Tensor
-    """[E] float64: what was traded, as a share of the account before."""
+    """[E] float64: traded notional / equity before the step."""

@@ -1,0 +1,154 @@
+"""What agents of the trading task see and do: `TradingConfig`, actions to target weights, accounts to observations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from finpod.errors import InputError
+from finpod.trading.anchors import EQUAL, require_anchor
+from finpod.trading.execution import Account
+from finpod.trading.ledger import times
+from finpod.trading.simulate import Terms
+
+CHOICES = {"action": ("tilt", "softmax", "shares"), "reward": ("log", "value")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradingConfig(Terms):
+    """The trading task: terms of the accounts, actions and rewards. All of it is stored with a trained agent."""
+
+    num_envs: int = 1024
+    """E, accounts stepped in parallel."""
+    start_groups: int | None = None
+    """G, groups of accounts that share their days, a divisor of num_envs; None gives each account its own start day."""
+    action: str = "tilt"
+    """'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
+    tilt: float = 1.0
+    """k of w ~ a exp(k tanh z) with the anchor a. With 1, about 60 of 100 assets are effectively held around equal weight."""
+    anchor: str = EQUAL
+    """Portfolio that a tilt starts from and agents have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
+    hmax: int = 100
+    """Largest order of the 'shares' action, in shares as traded, per asset and step."""
+    hold: int = 5
+    """Sessions from one decision to the next."""
+    horizon: int | None = 20
+    """Decisions in an episode, after which it is truncated; None plays to the end of the data."""
+    random_start: bool = True
+    """Begin episodes on random days; otherwise all begin on the first day of the window."""
+    reward: str = "log"
+    """'log': ln of equity net of costs over the step; 'value': change of account value."""
+    reward_scale: float = 1.0
+    """Factor on the reward; the published set-up scales the change of value by about 2^-11."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        none = {"start_groups": "a start day of each account's own", "horizon": "the end of the data"}
+        for name in ("num_envs", "hold", "hmax", *none):
+            value, otherwise = getattr(self, name), f", or None for {none[name]}" if name in none else ""
+            if not (otherwise and value is None) and not (isinstance(value, Integral) and int(value) >= 1):
+                raise InputError(f"{name} is {value}; it must be a whole number from 1 on{otherwise}", argument=name)
+        if self.num_envs % self.groups:
+            raise InputError(
+                f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
+                argument="start_groups",
+            )
+        require_anchor(self.anchor)
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise InputError(f"{name} is {value!r}; choose one of {', '.join(choices)}", argument=name)
+        if self.action == "shares" and (self.max_weight or self.max_turnover):
+            raise InputError(
+                "action 'shares' takes no max_weight or max_turnover; choose 'tilt' or 'softmax'", argument="action"
+            )
+        for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
+            if not low < (value := getattr(self, name)) < high:
+                raise InputError(f"{name} is {value}; it must lie above {low} and below {high}", argument=name)
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return self.start_groups or self.num_envs
+
+    @property
+    def around(self) -> bool:
+        """Whether actions are a tilt of another anchor than equal weight."""
+        return self.action == "tilt" and self.anchor != EQUAL
+
+    @property
+    def undifferentiable(self) -> str | None:
+        """Setting that no gradient passes through; None if gradients pass."""
+        if self.action == "shares":
+            return "action 'shares'"
+        return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None
+
+
+def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
+    """Return the target weights [..., N] float64 of actions, zero outside `among` [..., N], the members with a bar.
+
+    'tilt', z [..., N]: w ~ a exp(k tanh z) with the sum of the `anchor` a [..., N], so that z = 0 is the anchor itself. None
+    is equal weight, fully invested. 'softmax', logits [..., N + 1] of assets and cash: w = exp(z) / sum exp(z). All cash
+    where `among` is empty. Exponentials are float32, sum and quotient float64; float64 actions with a gradient stay float64.
+    """
+    action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
+    among = among.to(action.dtype)
+    if kind == "softmax":
+        logits = action.clamp(-1e6, 1e6)
+        bets = (logits - logits.amax(-1, keepdim=True)).exp()
+        bets, cash = (bets[..., :-1] * among).double(), bets[..., -1:].double()
+    else:
+        bets, cash = times(action.tanh(), tilt).exp_().mul(among).double(), among.new_zeros(())
+        if anchor is not None:
+            bets = bets * anchor
+            return bets * (anchor.sum(-1, keepdim=True) / bets.sum(-1, keepdim=True).clamp(min=1e-300))
+    total = bets.sum(-1, keepdim=True) + cash
+    total = total + (total == 0)
+    return bets / total if bets.requires_grad else bets.div_(total)
+
+
+def account_state(account: Account, mark: Tensor) -> Tensor:
+    """Return the observed state [..., N + 1] float32: weights at the marks [..., N], then cash; zero for a ruined account."""
+    worth = account.shares * mark
+    return state_of(account.cash, worth, account.cash + worth.sum(-1))
+
+
+def state_of(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
+    """As `account_state`, from cash [...], value of the positions [..., N] and equity [...]."""
+    equity = equity.clamp(min=1e-9).unsqueeze(-1)
+    return torch.cat([(worth / equity).float(), (cash.unsqueeze(-1) / equity).float()], -1)
+
+
+@torch.no_grad()
+def greedy_weights(
+    policy: Any,
+    trading: TradingConfig,
+    features: Tensor,
+    among: Tensor,
+    state: Tensor,
+    price: Tensor,
+    equity: float,
+    anchor: Tensor | None = None,
+) -> Tensor:
+    """Return the target weights [N] float64 of a policy's mean action for one account on one day, never a sample.
+
+    features [N, F] are scaled; among [N] bool are the assets that may be held; state [N + 1] is the `account_state`; anchor
+    [N] float64 is None for equal weight. Only the 'shares' action reads price [N], as traded and 0 without a bar, and equity.
+    Its orders become the weights that they lead to at these prices; when they are filled at other prices, trades differ a
+    little from the orders, in validation as in a backtest.
+    """
+    code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
+    mean, _ = policy(code, state[None, None])
+    action = mean[0, 0]
+    if trading.action != "shares":
+        return target_weights(action, among, trading.action, trading.tilt, anchor)
+    weights, cash = state[:-1].double(), state[-1].double()
+    change = action.double().clamp(-1, 1) * trading.hmax * price / max(equity, 1e-9)
+    sold = (-change).clamp(min=0).minimum(weights)
+    bought = change.clamp(min=0) * among
+    available = cash + sold.sum()
+    return weights - sold + bought * (available / bought.sum().clamp(min=1e-300)).clamp(max=1)
