@@ -312,7 +312,7 @@ def test_a_vendors_note_marks_no_column():
     assert headings(compare([run(1, warnings=(note,)), run(2)])) == ["s1", "s2"]
 
 
-def test_the_luck_of_choosing_counts_all_the_candidates():
+def test_d12_the_luck_of_choosing_counts_all_the_candidates():
     found = compare([run(1), run(2)])
     assert (found.candidates, list(found.chance)) == (2, [2])
     assert compare([trained(100, opened=5), run(1)]).candidates == 6

@@ -14,8 +14,7 @@ from test_report import Page, few_resamples  # noqa: F401
 from finpod.backtesting.result_io import load_result
 from finpod.backtesting.sentences import luck_sentence
 from finpod.evidence import skill
-from finpod.evidence.alarms import alarms
-from finpod.evidence.attribution import attribute
+from finpod.evidence.attribution import attribute, flags
 from finpod.evidence.skill import MEASURED
 from finpod.figures import amount, money, percent, ratio
 from finpod.measures import metrics, relative
@@ -326,9 +325,9 @@ def test_an_account_that_never_traded_has_few_facts():
         "Invested",
     ]
     assert "Nothing was ever held." in Page(render(idle)).text
-    assert ResultWarning("never_traded") in alarms(idle)
+    assert ResultWarning("never_traded") in flags(idle)
     assert ("Degenerate policy: it never traded", False) in notes(idle)
-    assert notes(replace(idle, warnings=alarms(idle))) == notes(idle)
+    assert notes(replace(idle, warnings=flags(idle))) == notes(idle)
 
 
 def test_names_at_both_ends_and_the_rest_make_the_whole():

@@ -1,21 +1,34 @@
-"""Where a result comes from: the market, the size of the bets, single names, the worst months."""
+"""Where a result comes from: market, size of bets, assets, worst months; and flags of degenerate policies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from finpod.evidence.alarms import alarms
-from finpod.measures import DUST, period_returns, simple_returns
+from finpod.active import SMALL
+from finpod.market.data import forward_fill
+from finpod.measures import DUST, Array, period_returns, simple_returns
 from finpod.records import ResultWarning, records
 from finpod.result import BacktestResult
+from finpod.strategy import EqualWeight
 
 WORST = 5
 """Months that are shown."""
+ALMOST_ALL = 0.95
+"""Share of the account above which a policy counts as all cash, as one asset, or as all invested."""
+UNTOUCHED = 0.02
+"""Share of the account that may differ from positions never touched again, in a buy and hold."""
+SAME_CASH = 0.02
+"""Standard deviation of the invested share below which it never changes."""
+SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
+"""Distance of beta from 1, and yearly tracking error, below which a policy is the benchmark."""
+TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
+"""Sharpe ratio, and yearly growth, above which over so many years a result is not believed."""
 
 
 class Month(NamedTuple):
@@ -99,16 +112,26 @@ class Attribution:
 
 def attribute(result: BacktestResult) -> Attribution:
     """Take a result apart. Works for any result, be it one day, without a trade, or ruined."""
-    daily, months = result.by_session(), _months(result)
-    gains = contributions(result)
+    daily, gains = result.by_session(), contributions(result)
     shares = gains / result.equity.iloc[0]
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
+    curves = {
+        "benchmark": result.benchmark_equity,
+        "strategy": result.equity,
+        "equal_weight": result.equal_weight_equity,
+    }
+    returns = {name: period_returns(curve.to_numpy(), curve.index, "month") for name, curve in curves.items()}
+    months = pd.DataFrame(
+        {name: pd.Series(values, at.astype(str)) for name, (at, values) in returns.items()}
+    ).sort_index()
+    by = "benchmark" if months["benchmark"].notna().any() else "equal_weight"
+    worst = months.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
     return Attribution(
         beta=daily.relative.beta,
         explained=_explained(daily.equity, daily.benchmark_equity),
         equal_weight_beta=daily.relative_to_equal_weight.beta,
         equal_weight_explained=_explained(daily.equity, daily.equal_weight_equity),
-        **_bets(_closes(result)),
+        **_bets(result),
         yearly_turnover=result.table["strategy"]["yearly_turnover"],
         holding_days=_holding_days(result),
         rising_days=_share_above(steps),
@@ -118,31 +141,107 @@ def attribute(result: BacktestResult) -> Attribution:
         gaining_names=_share_above(shares),
         contributions=gains,
         contribution_shares=shares,
-        worst_months=_worst(months),
-        alarms=alarms(result),
+        worst_months=tuple(Month(str(month), *map(float, row)) for month, row in worst.iterrows()),
+        alarms=flags(result),
     )
 
 
 def contributions(result: BacktestResult) -> pd.Series:
     """Gain of each name that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
     worth = result.weights.mul(result.equity, axis=0)
-    flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1)
-    flows = flows.reindex(worth.columns)
+    flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
     gain = worth.iloc[-1] - worth.iloc[0] - flows.fillna(0.0)
     touched = flows.notna() | (worth > 0).any()
     return gain[touched].astype(float).sort_values(ascending=False, kind="stable").rename("contribution")
 
 
-def _closes(result: BacktestResult) -> pd.DataFrame:
-    """Weights [T, N] at the last close of each session but the first, V_0; none after ruin."""
-    weights = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
+def shares_added(result: BacktestResult, kind: str) -> Array:
+    """Shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between each close and the one before it.
+
+    The running sum of both kinds is what is held at each close. A fill at the close comes after that close.
+    """
+    trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
+    row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
+        result.fill == "close" and kind == "fill"
+    )
+    column = result.weights.columns.get_indexer(trades["ticker"])
+    inside = (row >= 0) & (row < len(added))
+    np.add.at(added, (row[inside], column[inside]), trades["shares"].to_numpy()[inside])
+    return added
+
+
+def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
+    """Warnings of degenerate policies and of results that are too good; none for the benchmark held on purpose.
+
+    Degenerate is: no trade, all cash, one asset, buy and hold, cash that never changes, closet benchmark or equal weight.
+    """
+    weights = result.weights.to_numpy()[1:][result.equity.to_numpy()[1:] > 0]
+    if list(result.weights.columns) == [result.benchmark] or not len(weights):  # ruin on the first day shows by itself
+        return ()
+    return tuple(_flags(result, weights, int((result.turnover > 0).sum())))
+
+
+def _flags(result: BacktestResult, weights: Array, days: int) -> Iterator[ResultWarning]:
+    """`flags`, from the `weights` [t, N] of the closes before ruin and the number of trading days."""
+    daily, invested = result.by_session(), weights.sum(axis=1)
+    if len(result.returns) >= ENOUGH * result.periods_per_year:
+        if daily.metrics.sharpe > TOO_GOOD:
+            yield ResultWarning("too_good", {"sharpe": daily.metrics.sharpe})
+        elif daily.metrics.cagr > TOO_FAST:
+            yield ResultWarning("too_good", {"cagr": daily.metrics.cagr})
+    if not days:
+        yield ResultWarning("never_traded")
+    elif (cash := float(1 - invested.mean())) > ALMOST_ALL:
+        yield ResultWarning("all_cash", {"cash": cash})
+    some = invested > DUST
+    if weights.shape[1] > 1 and invested.mean() > 1 - ALMOST_ALL:
+        share = float((weights[some].max(axis=1) / invested[some]).mean())
+        if share > ALMOST_ALL:
+            yield ResultWarning("one_asset", {"share": share})
+    if days == 1 and len(result.returns) > 1:
+        yield ResultWarning("one_trading_day")
+    if days > 1 and not result.is_short:
+        yield from _untouched(result)
+        since = invested[int(some.argmax()) :]
+        if 1 - ALMOST_ALL < since.mean() < ALMOST_ALL and since.std() <= SAME_CASH:
+            yield ResultWarning("constant_cash", {"cash": float(1 - since.mean())})
+    if days and not result.is_short:
+        yield from _closet(daily)
+
+
+def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
+    """A buy and hold that trades: at no close does the account differ much from positions left alone."""
+    equity = result.equity.to_numpy()
+    worth, fills = result.weights.to_numpy() * equity[:, None], shares_added(result, "fill")
+    shares = np.cumsum(fills + shares_added(result, "delisted"), axis=0)
+    held = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is rounding
+    if not held.any():
+        return
+    first = int(held.any(axis=1).argmax())
+    mark = forward_fill(np.divide(worth, shares, out=np.full_like(worth, np.nan), where=held), before=0.0)
+    moved = np.cumsum(fills[first + 1 :], axis=0) * mark[first + 1 :]
+    alive = equity[first + 1 :] > 0
+    away = np.maximum(moved.clip(min=0).sum(axis=1), -moved.clip(max=0).sum(axis=1))[alive] / equity[first + 1 :][alive]
+    if len(away) and away.max() <= UNTOUCHED:
+        data = {"share": float(away.max()), "day": f"{result.equity.index[first]:%Y-%m-%d}"}
+        yield ResultWarning("untouched", data)
+
+
+def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
+    """The benchmark, or equal weight, under another name."""
+    market, equal = daily.relative, daily.relative_to_equal_weight
+    if abs(market.beta - 1) < SAME_BETA and market.tracking_error < SAME_BENCHMARK:
+        yield ResultWarning("closet_benchmark", {"beta": market.beta, "tracking_error": market.tracking_error})
+    moved = daily.equal_weight_metrics.volatility > DUST
+    if moved and equal.tracking_error < SMALL and daily.strategy != EqualWeight.name:
+        yield ResultWarning("closet_equal_weight", {"tracking_error": equal.tracking_error})
+
+
+def _bets(result: BacktestResult) -> dict[str, Any]:
+    """The fields from `invested` to `unevenness`, at the last close of each session but V_0 and those after ruin."""
+    closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
-        weights = weights.groupby(weights.index.normalize()).last()
-    return weights
-
-
-def _bets(closes: pd.DataFrame) -> dict[str, Any]:
-    """The fields of `Attribution` from `invested` to `unevenness`, of weights [T, N]."""
+        closes = closes.groupby(closes.index.normalize()).last()
     weights = closes.to_numpy()
     held, invested = weights > DUST, weights.sum(axis=1)
     some = held.any(axis=1)
@@ -151,7 +250,6 @@ def _bets(closes: pd.DataFrame) -> dict[str, Any]:
         return dict.fromkeys(undefined, math.nan) | {"invested": 0.0, "largest": 0.0, "largest_name": ""}
     share, count = weights[some] / invested[some, None], held[some].sum(axis=1)
     effective = 1 / (share**2).sum(axis=1)
-    even = held[some] / count[:, None]
     return {
         "invested": float(invested.mean()),
         "names": float(count.mean()),
@@ -160,7 +258,7 @@ def _bets(closes: pd.DataFrame) -> dict[str, Any]:
         "usual_largest": float(weights[some].max(axis=1).mean()),
         "largest": float(weights.max()),
         "largest_name": str(closes.columns[weights.max(axis=0).argmax()]),
-        "unevenness": float(np.abs(share - even).sum(axis=1).mean() / 2),
+        "unevenness": float(np.abs(share - held[some] / count[:, None]).sum(axis=1).mean() / 2),
     }
 
 
@@ -172,24 +270,6 @@ def _holding_days(result: BacktestResult) -> float:
     bought = float((result.turnover * buys / all_trades).sum())  # turnover has the equity at the fill
     bars = result.periods_per_year / result.sessions_per_year
     return float(result.weights.iloc[1:].to_numpy().sum() / bars / bought) if bought > DUST else math.nan
-
-
-def _months(result: BacktestResult) -> pd.DataFrame:
-    """Returns of the calendar months, a row each; NaN where a curve has no value."""
-    curves = {
-        "benchmark": result.benchmark_equity,
-        "strategy": result.equity,
-        "equal_weight": result.equal_weight_equity,
-    }
-    found = {name: period_returns(curve.to_numpy(), curve.index, "month") for name, curve in curves.items()}
-    columns = {name: pd.Series(returns, months.astype(str)) for name, (months, returns) in found.items()}
-    return pd.DataFrame(columns).sort_index()
-
-
-def _worst(months: pd.DataFrame) -> tuple[Month, ...]:
-    by = "benchmark" if months["benchmark"].notna().any() else "equal_weight"
-    lowest = months.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
-    return tuple(Month(str(month), *map(float, row)) for month, row in lowest[list(Month._fields[1:])].iterrows())
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from finpod.evidence.alarms import alarms
+from finpod.evidence.attribution import flags
 from finpod.market.universe import listed_during, missing_during
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
@@ -16,7 +16,7 @@ SHOWN = 8
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
     """Warnings for the table and the report: how the strategy was chosen, then the data, the fills and the policy."""
-    return (*_selection(result), *_benchmark(result), *_data(result), *_fills(result), *alarms(result))
+    return (*_selection(result), *_benchmark(result), *_data(result), *_fills(result), *flags(result))
 
 
 def benchmark_cover(result: BacktestResult) -> ResultWarning | None:

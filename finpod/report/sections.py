@@ -8,7 +8,7 @@ import numpy as np
 
 from finpod.backtesting.sentences import event_sentence, verdict_lines, warning_sentence
 from finpod.backtesting.text import TURNOVER, columns, describe_terms, headline, short_note, spread_note
-from finpod.evidence.alarms import alarms
+from finpod.evidence.attribution import flags
 from finpod.evidence.skill import evidence
 from finpod.evidence.warnings import benchmark_cover
 from finpod.figures import amount, count, money, percent, ratio, times
@@ -65,7 +65,7 @@ def summary(result: BacktestResult) -> str:
 
 def notes(result: BacktestResult) -> list[tuple[str, bool]]:
     """The warnings as sentences, each with whether it is grave; an in-sample window and ruin are warned of in any case."""
-    warnings = [*result.warnings, *(alarm for alarm in alarms(result) if alarm not in result.warnings)]
+    warnings = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
     codes = {warning.code for warning in warnings}
     if result.in_sample and not codes & GRAVE:
         warnings.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
