@@ -1,26 +1,33 @@
-"""The same decisions at other costs and with more money: replayed to the last bit, ranked, and dearer with size."""
+"""The same decisions at other costs and with more money; and random portfolios that trade as much as the account."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from made_markets import make_market, random_market
+from made_markets import NAN, make_market, random_market
 
+import finpod.evidence.replays as module
 from finpod import load_market
 from finpod.envs.market_env import MarketEnv, TradingConfig, target_weights
 from finpod.errors import InputError
-from finpod.evidence.replays import capacity, cost_sweep, ranks, replay
-from finpod.trading.execution import Account, build_execution
+from finpod.evidence.replays import capacity, cost_sweep, habits_of, random_portfolios, replay, turned
+from finpod.loading import load_strategy
+from finpod.strategy import Strategy, equal_parts
+from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs, value
 from finpod.trading.simulate import Terms, Window, simulate
-
-NAN = float("nan")
+from finpod.weights import decisions_of
 
 
 def window_of(market, fill=None, first=0, last=None) -> Window:
     last = len(market.dates) - 1 if last is None else last
     return Window(market=market, execution=build_execution(market, fill), first=first, last=last)
+
+
+def path_of(window, decide, terms=None, accounts=()):
+    decide = decisions_of(decide, "one", window) if isinstance(decide, Strategy) else decide
+    return simulate(window.execution, window.first, window.last, decide, terms or Terms(), accounts)
 
 
 def busy_market(days=60, names=6, seed=0):
@@ -40,13 +47,9 @@ def moody(window: Window, seed: int = 0):
     return decide
 
 
-def decided(window: Window, terms: Terms, seed: int = 0):
-    return simulate(window.execution, window.first, window.last, moody(window, seed), terms)
-
-
-def flat_market(days=12, dollars=5e7):
+def flat_window(days=12, dollars=5e7):
     """One name at 100 of which `dollars` are dealt in a day; its volatility in the first session counts as 3%."""
-    return make_market([100.0] * days, open=[100.0] * days, volume=np.full((days, 1), dollars / 100))
+    return window_of(make_market([100.0] * days, open=[100.0] * days, volume=np.full((days, 1), dollars / 100)))
 
 
 def bought_once(window: Window, weight: float) -> torch.Tensor:
@@ -61,16 +64,7 @@ def churning(window: Window) -> torch.Tensor:
     return ((steps % 2 == 0) / len(window.market.tickers)).unsqueeze(1).expand(-1, len(window.market.tickers))
 
 
-# --- replay ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_path_keeps_what_was_decided():
-    window = window_of(busy_market(), "close")
-    path, wanted = decided(window, Terms()), moody(window)
-    assert path.targets.shape == path.traded.shape
-    assert path.targets.isnan().all(-1).tolist() == [True] + [step % 3 == 1 for step in range(58)]
-    opening = Account(torch.tensor(1e6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64))
-    assert torch.equal(path.targets[1], wanted(0, 0, opening))
+# --- the same decisions -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +80,7 @@ def test_a_path_keeps_what_was_decided():
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_the_same_decisions_on_the_same_terms_are_the_same_path(fill, first, terms):
     window = window_of(busy_market(), fill, first, 55)
-    alone = [decided(window, terms, seed) for seed in range(3)]
+    alone = [path_of(window, moody(window, seed), terms) for seed in range(3)]
     again = replay({f"{seed}": path.targets for seed, path in enumerate(alone)}, window, terms)
     for seed, path in enumerate(alone):
         for own, other in zip(path, again, strict=True):
@@ -97,101 +91,73 @@ def test_who_decided_nothing_trades_nothing_beside_one_who_did():
     window = window_of(busy_market())
     path = replay({"busy": churning(window), "idle": bought_once(window, NAN)}, window, Terms())
     assert (path.equity[:, 1] == 1_000_000).all()
-    assert path.cost[:, 1].sum() == 0
-    assert path.cost[:, 0].sum() > 0
+    assert path.cost.sum(0).sum(-1).gt(0).tolist() == [True, False]
 
 
 def test_targets_must_fit_the_window():
     window = window_of(busy_market())
-    with pytest.raises(InputError, match=r"weights of late have shape \(58, 6\); they must be \[n, N\] = \(59, 6\)"):
+    with pytest.raises(InputError, match=r"late have shape \(58, 6\)"):
         replay({"busy": churning(window), "late": churning(window)[1:]}, window, Terms())
-    with pytest.raises(InputError, match="no decisions to replay"):
+    with pytest.raises(InputError, match="no decisions"):
         cost_sweep({}, window, Terms())
-
-
-# --- costs -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_sweep_charges_each_fee_beside_the_other_costs():
     """Half of the cash bought once in a flat market: fee and slippage of that half are the whole loss."""
-    window = window_of(flat_market())
-    swept = cost_sweep({"one": bought_once(window, 0.5)}, window, Terms(costs=Costs(fee_bps=99, slippage_bps=2)))
+    window = flat_window()
+    targets = {"one": bought_once(window, 0.5), "none": bought_once(window, NAN)}
+    swept = cost_sweep(targets, window, Terms(costs=Costs(fee_bps=99, slippage_bps=2)))
     assert list(swept) == [0, 5, 10, 20, 50, 99]
     lost = [swept[fee]["one"]["total_return"] for fee in swept]
     assert lost == pytest.approx([-0.5 * bps / 10_000 for bps in (2, 7, 12, 22, 52, 101)], rel=1e-9)
     assert set(swept[5]["one"]) == {"total_return", "cagr", "sharpe", "rank"}
-    assert list(cost_sweep({"one": bought_once(window, 0.5)}, window, Terms(), fees=(2.5,))) == [2.5]
+    assert np.isnan(swept[10]["none"]["sharpe"])
+    assert [swept[10][name]["rank"] for name in targets] == [1, 2]  # what is undefined comes last
 
 
 def test_the_sweep_is_what_a_run_at_that_fee_gives():
-    window = window_of(busy_market(seed=3))
-    targets = {name: decided(window, Terms(), seed).targets for seed, name in enumerate("abc")}
-    swept = cost_sweep(targets, window, Terms(cash=1e5), risk_free=0.03)
-    for fee in (0, 50):
-        alone = cost_sweep({"b": targets["b"]}, window, Terms(cash=1e5), fees=[fee], risk_free=0.03)
-        together = swept[fee]["b"]
-        assert alone[fee]["b"] == pytest.approx(together | {"rank": 1}, rel=1e-12)
-    free = cost_sweep(targets, window, Terms(cash=1e5))
+    window, terms = window_of(busy_market(seed=3)), Terms(cash=1e5)
+    targets = {name: path_of(window, moody(window, seed)).targets for seed, name in enumerate("abc")}
+    swept = cost_sweep(targets, window, terms, risk_free=0.03)
+    for fee in (0.0, 50.0):
+        alone = replay({"b": targets["b"]}, window, replace(terms, costs=Costs(fee_bps=fee)))
+        assert swept[fee]["b"]["total_return"] == pytest.approx(float(alone.equity[-1, 0]) / 1e5 - 1, rel=1e-12)
+    free = cost_sweep(targets, window, terms)
     assert free[0]["a"]["total_return"] == swept[0]["a"]["total_return"]
     assert free[0]["a"]["sharpe"] > swept[0]["a"]["sharpe"]
 
 
-def test_a_fee_turns_the_ranks_around():
-    """Out of a rising name on every day it falls: the better for it until each way out and in costs a percent."""
-    steps = np.where(np.arange(40) % 2, 0.01, -0.005)
+def test_a_fee_turns_the_ranks_around_and_equals_share_one():
+    """Out of a rising name on every day it falls: the better for it until each way out and in costs half a percent."""
+    steps = np.where(np.arange(40) % 2, 0.01, -0.001)
     window = window_of(make_market(100 * np.cumprod(1 + steps)), "close", 1)
-    timing = torch.tensor(steps[2:, None] > 0, dtype=torch.float64)
-    swept = cost_sweep({"timing": timing, "holding": bought_once(window, 1.0)}, window, Terms(), fees=(0, 100))
-    assert [swept[fee][name]["rank"] for fee in swept for name in ("timing", "holding")] == [1, 2, 2, 1]
-    assert swept[0]["timing"]["sharpe"] > swept[0]["holding"]["sharpe"]
-
-
-def test_ranks_share_a_place_and_put_the_undefined_last():
-    assert ranks(np.array([NAN, 1.0, 2.0, 2.0, NAN, -3.0])).tolist() == [5, 3, 1, 1, 5, 4]
-    assert ranks(np.array([NAN])).tolist() == [1]
-    window = window_of(flat_market())
-    swept = cost_sweep({"one": bought_once(window, 0.5), "none": bought_once(window, NAN)}, window, Terms(), fees=[10])
-    assert np.isnan(swept[10]["none"]["sharpe"])
-    assert [swept[10][name]["rank"] for name in ("one", "none")] == [1, 2]
-
-
-# --- capacity ----------------------------------------------------------------------------------------------------------
+    timing, holding = torch.tensor(steps[2:, None] > 0, dtype=torch.float64), bought_once(window, 1.0)
+    swept = cost_sweep({"timing": timing, "holding": holding, "twin": holding}, window, Terms())
+    assert [[swept[fee][name]["rank"] for name in swept[fee]] for fee in (0, 50)] == [[1, 2, 2], [3, 1, 1]]
 
 
 def test_capacity_is_worked_by_hand():
     """Half a million is a hundredth of the day's volume: 3% sqrt(1/100) = 30 bps of it; a hundred times that, ten times."""
-    window = window_of(flat_market())
-    found = capacity({"one": bought_once(window, 0.5)}, window, Terms(costs=Costs(fee_bps=0)))
-    assert list(found) == [1e6, 1e7, 1e8, 1e9]
-    lost = [0.5 * 0.03 * 0.1 * 10 ** (k / 2) for k in range(4)]
-    assert [found[size]["one"]["total_return"] for size in found] == pytest.approx([-x for x in lost], rel=1e-9)
-    assert [found[size]["one"]["costs"] for size in found] == pytest.approx([x * 252 / 11 for x in lost], rel=1e-9)
-
-
-def test_the_impact_of_the_terms_goes_before_that_of_the_table():
-    window = window_of(flat_market())
-    for own, given, worth in ((0.0, 2.0, 2.0), (0.5, 2.0, 0.5)):
-        found = capacity(
-            {"one": bought_once(window, 0.5)},
-            window,
-            Terms(costs=Costs(fee_bps=0, impact=own)),
-            sizes=[1e6, 2.5e6, 2e4, 50],
-            impact=given,
-        )
-        assert found[1e6]["one"]["total_return"] == pytest.approx(-0.0015 * worth, rel=1e-9)
-        assert list(found) == [1e6, 2.5e6, 2e4, 50]
+    window = flat_window()
+    for impact, factor in ((0.0, 1.0), (0.5, 0.5)):  # that of the terms goes before the usual one
+        found = capacity({"one": bought_once(window, 0.5)}, window, Terms(costs=Costs(fee_bps=0, impact=impact)))
+        assert list(found) == [1e6, 1e7, 1e8, 1e9]
+        lost = [factor * 0.5 * 0.03 * 0.1 * 10 ** (k / 2) for k in range(4)]
+        assert [found[size]["one"]["total_return"] for size in found] == pytest.approx([-x for x in lost], rel=1e-9)
+        assert [found[size]["one"]["costs"] for size in found] == pytest.approx([x * 252 / 11 for x in lost], rel=1e-9)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_more_money_earns_less_on_it(fill):
-    window = window_of(busy_market(names=8, seed=5), fill, 1)
-    targets = {"churn": churning(window), "calm": bought_once(window, 1 / 8), "moody": decided(window, Terms()).targets}
-    found = capacity(targets, window, Terms(costs=Costs(fee_bps=1)), sizes=(1e4, 1e5, 1e6))
+    market = busy_market(names=8, seed=5)
+    window = window_of(replace(market, volume=market.volume * 1e3), fill, 1)
+    moods = path_of(window, moody(window)).targets
+    targets = {"churn": churning(window), "calm": bought_once(window, 1 / 8), "moody": moods}
+    found = capacity(targets, window, Terms(costs=Costs(fee_bps=1)))
     for name in targets:
         earned, paid = ([at[name][key] for at in found.values()] for key in ("total_return", "costs"))
         assert earned == sorted(earned, reverse=True)
         assert paid == sorted(paid)
-        assert paid[0] < paid[-1]
     assert found[1e6]["churn"]["costs"] > found[1e6]["calm"]["costs"]
     assert all(sorted(at[name]["rank"] for name in targets) == [1, 2, 3] for at in found.values())
 
@@ -200,18 +166,16 @@ def test_without_volumes_there_is_no_capacity():
     window = window_of(random_market())
     targets = {"churn": churning(window)}
     assert capacity(targets, window, Terms()) == {}
-    with pytest.raises(InputError, match="impact is 1, and these data have no volumes"):
+    with pytest.raises(InputError, match="no volumes"):
         cost_sweep(targets, window, Terms(costs=Costs(impact=1.0)))
-
-
-# --- the environment charges the same -------------------------------------------------------------------------------------
+    with pytest.raises(InputError, match="no volumes"):
+        MarketEnv(window.execution, 0, 20, TradingConfig(num_envs=2, costs=Costs(impact=0.5)))
 
 
 @pytest.mark.parametrize("groups", [None, 2])
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_environment_and_simulation_charge_the_same_impact_to_the_last_bit(fill, groups):
-    market = busy_market(seed=7)
-    execution, costs = build_execution(market, fill), Costs(impact=1.0)
+    execution, costs = build_execution(busy_market(seed=7), fill), Costs(impact=1.0)
     config = TradingConfig(num_envs=4, start_groups=groups, hold=2, horizon=None, costs=costs, cash=1e5)
     env = MarketEnv(execution, 0, 59, config, seed=1)
     env._days = env._days.clamp(max=30)
@@ -234,30 +198,239 @@ def test_environment_and_simulation_charge_the_same_impact_to_the_last_bit(fill,
         assert path.cost.sum() > 2 * free.cost.sum()
 
 
-def test_an_environment_with_impact_and_without_volumes_is_refused_at_once():
-    with pytest.raises(InputError, match="no volumes"):
-        MarketEnv(build_execution(random_market()), 0, 20, TradingConfig(num_envs=2, costs=Costs(impact=0.5)))
+def nasdaq(shared, start, end):
+    folder = shared / "data"
+    market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
+    return window_of(market, "open", *market.window(start, end))
 
 
 @pytest.mark.shared
 def test_capacity_on_real_prices(shared):
-    market = load_market(shared / "data" / "nasdaq100_daily.parquet", members=shared / "data" / "nasdaq100_members.csv")
-    window = window_of(market, "open", *market.window("2020-05-26", "2020-12-31"))
-    among = window.execution.member & window.execution.has_bar
+    window = nasdaq(shared, "2020-05-26", "2020-12-31")
+    execution, among = window.execution, window.execution.member & window.execution.has_bar
     weights = (among / among.sum(-1, keepdim=True))[window.first : window.last].double()
     kept = bought_once(window, NAN)
     kept[0] = weights[0]
-    targets = {
-        "equal weight": weights,
-        "buy and hold": kept,
-        "all or nothing": weights * (torch.arange(len(weights)) % 2)[:, None],
-    }
-    found = capacity(targets, window, Terms())
-    bps = [found[1e9][name]["costs"] * 1e4 for name in targets]
-    assert 50 < bps[0] < 500
-    assert bps[1] < bps[0] < bps[2]
-    assert found[1e9]["all or nothing"]["rank"] == 3
-    execution = window.execution
-    assert execution.impact[window.first :][among[window.first :]].isfinite().all()
+    flipping = weights * (torch.arange(len(weights)) % 2)[:, None]
+    found = capacity({"equal": weights, "kept": kept, "flipping": flipping}, window, Terms())
+    bps = [found[1e9][name]["costs"] * 1e4 for name in ("kept", "equal", "flipping")]
+    assert 50 < bps[1] < 500
+    assert bps == sorted(bps)
+    assert found[1e9]["flipping"]["rank"] == 3
     member = execution.impact[window.first][among[window.first]]
     assert 1e-7 < member.median() < 3e-6  # 2 to 3% a day on some hundreds of millions
+
+
+# --- random portfolios --------------------------------------------------------------------------------------------------
+
+
+class Wandering(Strategy):
+    """Softmax of scores that wander."""
+
+    def __init__(self, sharpness=1.0, speed=0.3, every=1, invested=1.0):
+        self.sharpness, self.speed, self.every, self.invested = sharpness, speed, every, invested
+
+    def decide(self, view):
+        if view.step == 0:
+            self.random = np.random.default_rng(3)
+            self.score = self.random.normal(size=len(view.tickers))
+        noise = self.random.normal(size=len(self.score))
+        self.score = np.sqrt(1 - self.speed**2) * self.score + self.speed * noise
+        raw = np.exp(self.sharpness * self.score) * (view.member & view.tradable)
+        return self.invested * raw / max(raw.sum(), 1e-9)
+
+
+class Hopping(Strategy):
+    """All in one name, another each day."""
+
+    def decide(self, view):
+        return np.eye(len(view.tickers))[view.step % len(view.tickers)]
+
+
+EQUAL = load_strategy("equal-weight")
+
+
+def run(strategy, market, fill=None, terms=None, **options):
+    """Path, window and random portfolios of a strategy over a whole market."""
+    window, terms = window_of(market, fill), terms or Terms()
+    path = path_of(window, strategy, terms)
+    return path, window, random_portfolios(path, window, terms, **options)
+
+
+@pytest.fixture(scope="module")
+def market():
+    """Eighty sessions of twenty members whose prices wander."""
+    random = np.random.default_rng(1)
+    close = 50 * np.cumprod(1 + random.normal(0.0003, 0.02, (80, 20)), axis=0)
+    return make_market(close, open=close * np.exp(random.normal(0, 0.003, close.shape)))
+
+
+STYLES = {
+    "daily": Wandering(),
+    "slow": Wandering(0.5, 0.05),
+    "monthly": Wandering(0.8, 0.5, every=21),
+    "concentrated": Wandering(4.0, 0.3),
+    "half in cash": Wandering(1.0, 0.3, invested=0.5),
+    "equal weight": EQUAL,
+}
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+@pytest.mark.parametrize("style", STYLES)
+def test_turnover_size_of_bets_and_cash_are_those_of_the_account(market, style, fill):
+    path, window, found = run(STYLES[style], market, fill, count=30)
+    habits = habits_of(path, window)
+    assert found.equity.shape == (80, 30)
+    np.testing.assert_allclose(found.turnover, habits.turnover.mean(), rtol=0.01)
+    assert found.effective_names.mean() == pytest.approx(np.nanmean(habits.effective), rel=0.1)
+
+
+@pytest.mark.parametrize("invested", [1.0, 0.5])
+def test_where_all_names_move_alike_everybody_makes_the_same(invested):
+    """As much in cash, and as much lost to costs."""
+    rise = 10 * np.cumprod(1 + np.random.default_rng(0).normal(0.01, 0.01, 60))
+    market = make_market(rise[:, None] * np.ones(12), open=rise[:, None] * np.ones(12))
+    path, _, found = run(Wandering(1.0, 0.3, invested=invested), market, count=20)
+    np.testing.assert_allclose(found.equity.to_numpy(), path.equity.numpy()[:, None].repeat(20, 1), rtol=0.01)
+
+
+def test_each_portfolio_goes_its_own_way_unless_there_is_no_choice(market):
+    ends = run(Wandering(2.0), market, count=30)[2].equity.iloc[-1]
+    assert ends.nunique() == 30
+    assert ends.std() > 0.02 * ends.mean()
+    path, _, alike = run(EQUAL, market, count=30)
+    np.testing.assert_allclose(alike.equity.iloc[-1], path.equity[-1], rtol=0.01)
+
+
+def test_most_of_an_account_that_hops_is_matched_too(market):
+    path, _, found = run(Hopping(), market, count=40)
+    np.testing.assert_allclose(found.turnover, path.turnover.mean(), rtol=0.02)
+    assert found.effective_names.mean() < 1.2
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
+def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
+    window = window_of(random_market(60, 8, gaps=0.1), fill)
+    path = path_of(window, Wandering(every=2))
+    spreads, random = module._spread_table(6, 0), np.random.default_rng(0)
+    theirs = path_of(window, module._Decisions(habits_of(path, window), spreads, window, 7, random), accounts=(7,))
+    np.testing.assert_array_equal(theirs.turnover.numpy().any(1) > 0, path.turnover.numpy() > 0)
+    bought = (theirs.traded > 0).any(1).numpy()
+    assert not bought[~window.execution.member.numpy()[window.decision_rows.clip(min=0)]].any()
+    assert torch.isfinite(theirs.equity).all()
+    np.testing.assert_allclose(theirs.turnover.mean(0), float(path.turnover.mean()), rtol=0.05)
+
+
+def test_the_same_seed_gives_the_same_portfolios_also_a_few_at_a_time(market, monkeypatch):
+    path, window, first = run(Wandering(), market, count=8)
+    again, other = (random_portfolios(path, window, Terms(), count=8, seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(first.equity.to_numpy(), again.equity.to_numpy())
+    assert not np.array_equal(first.equity.to_numpy(), other.equity.to_numpy())
+    monkeypatch.setattr(module, "HELD_AT_ONCE", 3 * 80 * 20)
+    parts = random_portfolios(path, window, Terms(), count=8)
+    assert list(parts.equity.columns) == [f"random {r}" for r in range(1, 9)]
+    assert parts.equity.iloc[-1].nunique() == len(parts.turnover) == len(parts.effective_names) == 8
+
+
+def test_the_dates_are_those_of_the_window(market):
+    window, terms = window_of(market, first=10, last=30), Terms(cash=500.0)
+    equity = random_portfolios(path_of(window, EQUAL, terms), window, terms, count=2).equity
+    np.testing.assert_array_equal(equity.index.to_numpy(), window.dates)
+    assert equity.iloc[0].tolist() == [500, 500]
+
+
+def intraday(market):
+    dates = market.dates[0] + np.timedelta64(9, "h") + np.timedelta64(10, "m") * np.arange(6)
+    return replace(market.rows(0, 6), dates=dates, last_bar=None)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "choose", "reason"),
+    [
+        (Wandering(invested=0.0), lambda market: market, "never_traded"),
+        (EQUAL, lambda market: make_market([10.0, 11, 12, 11]), "one_asset"),
+        (EQUAL, intraday, "intraday"),
+    ],
+)
+def test_where_there_are_none_the_reason_is_told(market, strategy, choose, reason):
+    found = run(strategy, choose(market))[2]
+    assert (found.equity.empty, found.reason) == (True, reason)
+
+
+def test_one_trade_is_enough(market):
+    for strategy, days in ((Wandering(), 2), (load_strategy("buy-and-hold"), 80)):
+        path, _, found = run(strategy, market.rows(0, days), count=9)
+        assert found.equity.shape == (days, 9)
+        np.testing.assert_allclose(found.turnover * (days - 1), float(path.turnover.sum()), rtol=0.01)
+
+
+def test_a14_ruin_ends_no_portfolio():
+    """All three names leave and are worth nothing: everybody is ruined, and nothing is NaN."""
+    close = np.hstack([np.full((8, 3), 10.0), np.full((8, 1), 10.0)])
+    close[4:, :3] = NAN
+    market = make_market(close, member=np.tile([True, True, True, False], (8, 1)))
+
+    class Members(Strategy):
+        def decide(self, view):
+            return equal_parts(view.member)
+
+    path, _, found = run(Members(), market, terms=Terms(delisting_return=-1.0), count=5)
+    assert path.equity[-1] == pytest.approx(0, abs=1e-6)
+    assert (found.equity.iloc[-1] < 1e-6).all()
+    assert np.isfinite(found.equity.to_numpy()).all()
+
+
+def test_a_count_of_portfolios_is_one_or_more(market):
+    with pytest.raises(InputError, match="count is 0"):
+        run(EQUAL, market.rows(0, 5), count=0)
+
+
+def trade(held, budget, *, invested=1.0, spread=1.0, beside=0.0):
+    held = np.asarray(held, dtype=float)
+    z, noise = np.random.default_rng(0).standard_normal((2, *held.shape))
+    return z, turned(z, noise, held, np.full(len(held), beside), np.full(len(held), budget), invested, spread)
+
+
+def test_the_trade_is_as_large_as_the_budget():
+    held = np.random.default_rng(1).dirichlet(np.ones(30), 50) * 0.9
+    held = trade(held, 9.9)[1][0]  # weights that such a z can give
+    _, (target, part, _) = trade(held, 0.3, invested=0.9)
+    np.testing.assert_allclose(np.abs(part[:, None] * (target - held)).sum(axis=1), 0.3, atol=0.02)
+    np.testing.assert_allclose(target.sum(axis=1), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("held", "beside", "budget", "part"),
+    [
+        (np.zeros((2, 4)), 0.0, 0.25, 0.25),  # from cash to equal parts of all is a way of one: a quarter is bought
+        (np.full((1, 2), 0.25), 0.5, 0.5, 0.5),  # half of it sold in other names, the other half bought
+        (np.full((3, 5), 0.2), 0.0, 7.0, 1.0),  # more than can be spent
+    ],
+)
+def test_a_budget_below_the_way_back_goes_a_part_of_it(held, beside, budget, part):
+    z, (target, reached, latent) = trade(held, budget, spread=0.0, beside=beside)
+    np.testing.assert_allclose(target, 1 / held.shape[1])
+    np.testing.assert_allclose(reached, part)
+    if part < 1:
+        np.testing.assert_array_equal(latent, z)
+
+
+def test_the_effective_number_of_log_normal_weights():
+    """exp(-s^2) of the names for a small s and many names."""
+    table = module._spread_table(500, 0)
+    assert table[0] == pytest.approx(1)
+    assert (np.diff(table) < 0).all()
+    assert np.interp(0.5, module._SPREADS, table) == pytest.approx(np.exp(-0.25), rel=0.05)
+
+
+@pytest.mark.shared
+def test_random_portfolios_of_momentum_on_the_nasdaq_100(shared):
+    """On the real window: turnover to one percent, ten names, and most of them near equal weight."""
+    window, terms = nasdaq(shared, "2020-01-02", "2020-12-31"), Terms()
+    path = path_of(window, load_strategy("momentum-12-1"), terms)
+    found = random_portfolios(path, window, terms, count=30)
+    np.testing.assert_allclose(found.turnover, float(path.turnover.mean()), rtol=0.01)
+    assert found.effective_names.mean() == pytest.approx(10, rel=0.1)
+    totals = found.equity.iloc[-1] / terms.cash - 1
+    assert 0.2 < totals.median() < 0.7
+    assert path.equity[-1] / terms.cash - 1 > totals.quantile(0.75)

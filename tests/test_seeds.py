@@ -8,7 +8,7 @@ import finpod
 from finpod import InputError, simulate_market
 from finpod.envs.gym import DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.evidence.fan import fan
+from finpod.evidence.replays import random_portfolios
 from finpod.resampling import resampled
 from finpod.seeds import require_seed, torch_seed
 from finpod.significance import intervals
@@ -29,7 +29,7 @@ def draw_fan(seed):
     window = Window(market=MARKET, execution=build_execution(MARKET, "close"), first=1, last=20)
     terms = Terms()
     path = simulate(window.execution, 1, 20, decisions_of(EqualWeight(), "equal-weight", window), terms)
-    return fan(path, window, terms, count=2, seed=seed).equity
+    return random_portfolios(path, window, terms, count=2, seed=seed).equity
 
 
 def first_days(seed):

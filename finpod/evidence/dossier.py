@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from finpod.evidence.fan import fan
-from finpod.evidence.replays import capacity, cost_sweep
+from finpod.evidence.replays import capacity, cost_sweep, random_portfolios
 from finpod.files import Progress
 from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.playing import played
@@ -99,8 +98,8 @@ def with_evidence(
         if (failures := getattr(rule, "failures", 0))
     ]
     progress("random portfolios", 0.4)
-    spread = fan(path, window, terms, seed=seed)
-    notes += [ResultWarning("no_random_portfolios", {"reason": spread.reason})] if spread.reason else []
+    randoms = random_portfolios(path, window, terms, seed=seed)
+    notes += [ResultWarning("no_random_portfolios", {"reason": randoms.reason})] if randoms.reason else []
     progress("costs and capacity", 0.7)
     targets, fair = {result.strategy: path.targets}, _run(equal, window, plain, table).targets
     itself = torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True)
@@ -111,7 +110,7 @@ def with_evidence(
     return replace(
         result,
         baselines={name: pd.Series(other.equity.numpy(), index=dates) for name, other in others.items()},
-        fan=spread.equity,
+        fan=randoms.equity,
         cost_sweep=cost_sweep(targets, window, plain, risk_free=result.risk_free),
         capacity=capacity(targets, window, plain, risk_free=result.risk_free),
         warnings=(*result.warnings, *notes),

@@ -1,80 +1,83 @@
-"""The same decisions at other costs and with more money: at which fee, and at which size, is nothing left of a strategy?
+"""What else could have been earned on the same days: the same decisions at other costs and sizes, and random portfolios.
 
-What was decided is replayed and not decided anew. A strategy that heeds its account (a hand-written rule that looks at its
-cash, an agent that sees what it holds) would decide a little otherwise with another one; what is shown is what its trades
-would have cost.
+Decisions are replayed and not taken anew. A strategy that reads its account (a rule that looks at its cash, an agent that
+sees what it holds) would decide a little differently in another one; the figures say what its trades would have cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from finpod.errors import InputError
 from finpod.measures import Array, metrics
+from finpod.seeds import require_seed
 from finpod.trading.execution import Account
+from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, Window, simulate
 
 FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
 """Commissions a side of the cost sweep, in basis points."""
 SIZES = (1e6, 1e7, 1e8, 1e9)
-"""Cash at the start of the capacity line, in currency."""
+"""Cash at the start of the accounts of `capacity`, in currency."""
+IMPACT = 1.0
+"""Market impact of `capacity` where the terms have none; see `Costs.impact`."""
+COUNT = 200
+"""Random portfolios that a report shows."""
+HELD_AT_ONCE = 2**21
+"""Shares held in memory in one table of a path: random portfolios are run a few at a time."""
+HALVINGS = 8
+"""Of the interval in which the turn of a random portfolio is sought."""
+LEAN = 0.5, 1.5
+"""Bounds of the correction of the effective number that is aimed at."""
+_SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
+"""Standard deviations of log weights, from equal parts to one asset."""
 
 Figures = dict[str, dict[str, float]]
 """Strategy -> figure -> value; NaN is undefined."""
 
 
 def cost_sweep(
-    targets: Mapping[str, Tensor],
-    window: Window,
-    terms: Terms,
-    *,
-    fees: Sequence[float] | None = None,
-    risk_free: float = 0.0,
+    targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at each commission a side;
-    `fees` left out are `FEES` and the one of the terms.
+    """Fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at that commission a side.
 
-    `targets` are the weights [n, N] that each strategy decided in the window (`Path.targets`); slippage, commission per
-    share, impact and all other terms are those given. Raises InputError for shapes that are not the window's.
+    The fees are `FEES` and that of the terms; slippage, commission per share, impact and all other terms stay as given.
+    `targets` are the weights [n, N] that each strategy decided in the window (`Path.targets`). Raises InputError for shapes
+    that are not the window's.
     """
-    found = {}
-    for fee in sorted({*FEES, float(terms.costs.fee_bps)}) if fees is None else fees:
+    swept = {}
+    for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
         at_fee = replace(terms, costs=replace(terms.costs, fee_bps=fee))
-        found[float(fee)] = _figures(list(targets), replay(targets, window, at_fee), window, risk_free)
-    return found
+        swept[fee] = _figures(list(targets), replay(targets, window, at_fee), window, risk_free)
+    return swept
 
 
 def capacity(
-    targets: Mapping[str, Tensor],
-    window: Window,
-    terms: Terms,
-    *,
-    sizes: Sequence[float] = SIZES,
-    impact: float = 1.0,
-    risk_free: float = 0.0,
+    targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Cash at the start -> strategy -> the figures of `cost_sweep` and 'costs' for accounts that start with each size.
+    """Cash at the start -> strategy -> the figures of `cost_sweep` and 'costs', for accounts of each of `SIZES`.
 
-    'costs' are those of a year as a fraction of the account. Square-root market impact is that of the terms, and `impact`
-    where they have none (`Costs.at_size`). Empty where the data have no volumes. Raises InputError like `cost_sweep`.
+    'costs' are those of a year as a fraction of the account. Square-root market impact is that of the terms, and `IMPACT`
+    where they have none. Empty where the data have no volumes. Raises InputError like `cost_sweep`.
     """
     if window.execution.impact is None:
         return {}
-    costs = terms.costs if terms.costs.impact else replace(terms.costs, impact=impact)
-    found = {}
-    for size in sizes:
+    costs, figures = terms.costs if terms.costs.impact else replace(terms.costs, impact=IMPACT), {}
+    for size in SIZES:
         path = replay(targets, window, replace(terms, cash=size, costs=costs))
-        own = _figures(list(targets), path, window, risk_free)
-        paid = _yearly_costs(path, window.market.periods_per_year)
-        found[float(size)] = {
-            name: figures | {"costs": float(share)} for (name, figures), share in zip(own.items(), paid, strict=True)
-        }
-    return found
+        figures[size] = _figures(list(targets), path, window, risk_free)
+        paid = path.cost.sum(-1) / path.equity[:-1].clamp(min=1e-300)
+        shares = paid.sum(0) * (window.market.periods_per_year / len(paid))
+        for name, share in zip(targets, shares.tolist(), strict=True):
+            figures[size][name]["costs"] = share
+    return figures
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
@@ -102,23 +105,180 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
     return simulate(window.execution, window.first, window.last, decide, terms, (len(targets),))
 
 
-def ranks(sharpe: Array) -> Array:
-    """[S] places from 1 on, the greatest first; equal ones share a place, and NaN comes last."""
-    worth = np.where(np.isnan(sharpe), -np.inf, sharpe)
-    return 1 + (worth[None, :] > worth[:, None]).sum(axis=1)
-
-
 def _figures(names: list[str], path: Path, window: Window, risk_free: float) -> Figures:
-    """Return, Sharpe and rank of the S accounts of a path, by name."""
+    """Return, Sharpe and rank of the S accounts of a path, by name; equal ranks share the better place, NaN comes last."""
     own = metrics(path.equity.cpu().numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
-    columns = {"total_return": own.total_return, "cagr": own.cagr, "sharpe": own.sharpe}
-    table = {key: np.asarray(column).tolist() for key, column in columns.items()}
-    table["rank"] = ranks(np.asarray(own.sharpe)).tolist()
-    return {name: {key: column[s] for key, column in table.items()} for s, name in enumerate(names)}
+    table = pd.DataFrame({"total_return": own.total_return, "cagr": own.cagr, "sharpe": own.sharpe}, names)
+    places = table["sharpe"].rank(ascending=False, method="min", na_option="bottom").astype(int)
+    return {name: {**table.loc[name].to_dict(), "rank": int(places[name])} for name in names}
 
 
-def _yearly_costs(path: Path, periods_per_year: float) -> Array:
-    """[S] sum of cost / value at the close before, a year."""
-    paid = path.cost.sum(-1) / path.equity[:-1].clamp(min=1e-300)
-    share: Array = (paid.sum(0) * (periods_per_year / len(paid))).cpu().numpy()
-    return share
+class RandomPortfolios(NamedTuple):
+    """What R random portfolios made of the same days."""
+
+    equity: pd.DataFrame
+    """[n + 1, R] at each close; without rows if there are none."""
+    turnover: Array
+    """[R] mean of traded notional / equity over the sessions; the strategy's own, but for what cannot be matched."""
+    effective_names: Array
+    """[R] mean of 1 / sum of squared shares of what is invested, over the closes at which something is."""
+    reason: str = ""
+    """Why there are none: "intraday", "never_traded" or "one_asset"; empty if there are some."""
+
+
+class Habits(NamedTuple):
+    """How an account traded, step by step."""
+
+    turnover: Array
+    """[n] traded notional / equity at the fill."""
+    invested: Array
+    """[n] share of the account in assets at the close after it."""
+    effective: Array
+    """[n] effective number of assets then; NaN without any."""
+
+
+def random_portfolios(
+    path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: int = 0
+) -> RandomPortfolios:
+    """Run `count` long-only portfolios of random weights beside one account, with its turnover on each day it traded.
+
+    The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
+    to exp(s z), with z [N] standard normal and s such that the effective number of assets is the account's. Each portfolio
+    rotates its z by the angle at which its trade is as large as the account's, and invests the account's share. A trade
+    smaller than the return to its own weights goes a part of the way. Differences left by a fill are corrected by later
+    trades. Raises InputError for a count below one.
+    """
+    require_seed(seed)
+    if count < 1:
+        raise InputError(f"count is {count}; it must be a whole number from 1 on", argument="count")
+    habits = habits_of(path, window)
+    among = (window.execution.member & window.execution.has_bar).numpy()
+    eligible = among[window.decision_rows[habits.turnover > 0]].sum(axis=1)
+    for reason, holds in (
+        ("intraday", window.market.bars_per_session > 1),
+        ("never_traded", not len(eligible)),
+        ("one_asset", eligible.max(initial=0) < 2),
+    ):
+        if holds:
+            return RandomPortfolios(pd.DataFrame(), np.empty(0), np.empty(0), reason)
+    spreads = _spread_table(int(np.median(eligible[eligible > 1])), seed)
+    size = max(HELD_AT_ONCE // path.shares.numel(), 1)
+    parts = []
+    for first in range(0, count, size):
+        accounts = min(size, count - first)
+        decide = _Decisions(habits, spreads, window, accounts, np.random.default_rng([seed, first]))
+        own = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
+        effective = np.ma.masked_invalid(_concentration(own, window)[1]).mean(axis=0).filled(np.nan)
+        parts.append((own.equity.numpy(), own.turnover.numpy().mean(axis=0), effective))
+    equity, turnover, effective = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
+    dates = pd.DatetimeIndex(window.dates, name="date")
+    table = pd.DataFrame(equity, dates, [f"random {r + 1}" for r in range(count)])
+    return RandomPortfolios(table, turnover, effective)
+
+
+def habits_of(path: Path, window: Window) -> Habits:
+    """The habits of one account, from its path."""
+    invested, effective = _concentration(path, window)
+    return Habits(path.turnover.numpy(), invested[1:], effective[1:])
+
+
+def turned(
+    latent: Array, noise: Array, held: Array, beside: Array, budget: Array, invested: float, spread: float
+) -> tuple[Array, Array, Array]:
+    """Weights [R, n] to trade toward, the part [R] of the way to go, and the z [R, n] they come from.
+
+    The weights lie `budget` [R] away from those `held` [R, n], as sums of absolute differences, the `beside` [R] held in
+    other assets being sold. `latent` is z, `noise` an independent one; z turns to cos(a) z + sin(a) noise, with the angle
+    a in [0, pi] found by halving. If z as it is lies farther away than `budget`, it stays, and a part of the way is gone.
+    """
+
+    def weights(angle: Array) -> Array:
+        raw = np.exp((spread * np.cos(angle))[:, None] * latent + (spread * np.sin(angle))[:, None] * noise)
+        raw *= invested / raw.sum(axis=1, keepdims=True)
+        return raw
+
+    def distance(target: Array) -> Array:
+        return np.abs(target - held).sum(axis=1) + beside
+
+    low, high = np.zeros(len(held)), np.full(len(held), np.pi)
+    target = weights(low)
+    part = np.minimum(budget / np.maximum(distance(target), 1e-300), 1.0)
+    still = part < 1
+    if still.all():
+        return target, part, latent
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        near = distance(weights(middle)) <= budget
+        low, high = np.where(near, middle, low), np.where(near, high, middle)
+    low[still] = 0.0
+    return weights(low), part, np.cos(low)[:, None] * latent + np.sin(low)[:, None] * noise
+
+
+class _Decisions:
+    """The decisions of R random portfolios, as `simulate` asks for them."""
+
+    def __init__(
+        self, habits: Habits, spreads: Array, window: Window, accounts: int, random: np.random.Generator
+    ) -> None:
+        self.habits, self.spreads, self.window, self.random = habits, spreads, window, random
+        self.latent = random.standard_normal((accounts, window.market.shape[1]))
+        self.budget = np.zeros(accounts)
+        """[R] what the account has traded until now and they have not."""
+        self.lean = 1.0
+        """Factor on the effective number that is aimed at, since turns of a given size end at wider weights."""
+        self.last: tuple[int, Account] | None = None
+        """Row of the last decision, and the account before it."""
+
+    def __call__(self, _step: int, row: int, seen: Account) -> Tensor | None:
+        execution, step = self.window.execution, row + self.window.execution.lag - self.window.first
+        names = np.flatnonzero((execution.member[row] & execution.has_bar[row]).numpy())
+        if not (self.habits.turnover[step] > 0 and len(names)):
+            return None
+        self.budget += self.habits.turnover[step] - self._spent(row, seen)
+        self.last = row, seen
+        equity = value(seen.cash, seen.shares, execution.mark[row]).numpy()[:, None]
+        held = (seen.shares * execution.mark[row]).numpy() / np.where(equity > 0, equity, 1.0)
+        aim = float(np.nan_to_num(self.habits.effective[step], nan=1.0))
+        inside = held[:, names]
+        target, part, latent = turned(
+            self.latent[:, names],
+            self.random.standard_normal(inside.shape),
+            inside,
+            held.sum(axis=1) - inside.sum(axis=1),
+            self.budget.clip(min=0),
+            min(self.habits.invested[step], 1.0),
+            float(np.interp(self.lean * aim / len(names), self.spreads[::-1], _SPREADS[::-1])),
+        )
+        self.latent[:, names] = latent
+        weights = held * (1 - part)[:, None]
+        weights[:, names] += part[:, None] * target
+        if self.habits.invested[step] > 0:  # lean toward fewer assets if the weights came out too wide, and vice versa
+            effective = weights.sum(axis=1) ** 2 / np.maximum((weights**2).sum(axis=1), 1e-300)
+            self.lean = float(np.clip(self.lean * (aim / max(effective.mean(), 1.0)) ** 0.3, *LEAN))
+        weights[self.budget <= 0] = np.nan
+        return torch.from_numpy(weights)
+
+    def _spent(self, row: int, seen: Account) -> Array:
+        """[R] turnover of the last decision's fill, which is how far the shares have moved, delistings apart."""
+        if self.last is None:
+            return np.zeros(len(self.budget))
+        execution, (decided, before) = self.window.execution, self.last
+        price = execution.price[decided + 1]
+        moved = (seen.shares - before.shares).abs() * price * ~execution.delisted[decided + 1 : row + 1].any(0)
+        return (moved.sum(-1) / value(before.cash, before.shares, price).clamp(min=1e-300)).numpy()
+
+
+def _spread_table(names: int, seed: int) -> Array:
+    """[S] effective number of `names` log-normal weights as a share of them, for each of the S `_SPREADS`; decreasing."""
+    drawn = np.random.default_rng([seed, names]).standard_normal((128, names))
+    raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
+    return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
+
+
+def _concentration(path: Path, window: Window) -> tuple[Array, Array]:
+    """Share invested and effective number of assets [n + 1, ...] at each close; the latter NaN where nothing is held."""
+    mark = window.execution.mark[window.first : window.last + 1]
+    worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
+    total, squares = worth.sum(-1), worth.square_().sum(-1)
+    invested = (total / path.equity).where(path.equity > 0, 0.0)
+    return invested.numpy(), (total.square() / squares).where(total > 0, torch.nan).numpy()
