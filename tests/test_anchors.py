@@ -16,7 +16,7 @@ from finpod.cli import app
 from finpod.envs.actions import target_weights
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import CheckpointError, InputError
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.strategy import MarketView

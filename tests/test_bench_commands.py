@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from finpod.bench import skill
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 from finpod.synthetic import simulate_market
 
 

@@ -8,7 +8,7 @@ import pytest
 from finpod import InputError, simulate_market
 from finpod.bench import skill as bench
 from finpod.devices import usable_cores
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 
 
 @pytest.fixture

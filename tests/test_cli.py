@@ -17,7 +17,7 @@ from finpod import demo
 from finpod.cli import explain, main, options
 from finpod.errors import DataError, InputError
 from finpod.files import new_folder
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 START, END = "2010-06-01", "2010-12-31"

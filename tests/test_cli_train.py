@@ -21,7 +21,7 @@ import finpod
 from finpod.cli import main
 from finpod.errors import InputError
 from finpod.files import to_json_line
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 from finpod.storage import Store
 from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.lock import lock

@@ -10,7 +10,7 @@ import finpod
 from finpod import walkforward
 from finpod.cli import main
 from finpod.errors import InputError
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 
 LINE = "walkforward stocks --market sim --train 120 --validation 40 --test 60 --out strategies/wf"
 SPAN = "--start 2010-09-15"

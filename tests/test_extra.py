@@ -23,7 +23,7 @@ from finpod.lookahead.audit import with_noise_after
 from finpod.market import extra_tables
 from finpod.market.extra import ExtraData
 from finpod.market.extra_tables import with_extra
-from finpod.market.store import load_snapshot, save_snapshot
+from finpod.market.snapshots import load_snapshot, save_snapshot
 from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
 from finpod.tournament.pod import Slice, run_slice
 from finpod.tournament.setup import from_shared

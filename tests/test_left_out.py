@@ -17,7 +17,7 @@ from test_report import few_resamples  # noqa: F401
 from finpod.backtesting.comparison import compare
 from finpod.cli import main
 from finpod.errors import ReportWarning
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 from finpod.report import charts, clip, render, sections, training, training_charts
 from finpod.report import compare as compare_page
 from finpod.report.compare import render_comparison

@@ -26,7 +26,7 @@ from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
 from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
-from finpod.market.store import load_snapshot, save_snapshot
+from finpod.market.snapshots import load_snapshot, save_snapshot
 from finpod.measures import metrics, relative, rolling_sharpe, rolling_volatility
 from finpod.periods import PeriodsWarning, contradiction, describe, is_weekly_or_longer, measure
 from finpod.records import ResultWarning

@@ -9,7 +9,7 @@ import pytest
 
 from finpod.envs.market_env import TradingConfig
 from finpod.market.data import MarketData
-from finpod.market.store import load_snapshot, save_snapshot
+from finpod.market.snapshots import load_snapshot, save_snapshot
 from finpod.rl.ppo import PPOConfig
 from finpod.synthetic import simulate_market
 from finpod.tasks import StockTask

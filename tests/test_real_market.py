@@ -11,8 +11,9 @@ from made_bars import suspicions
 from finpod import backtest, load_market
 from finpod.cli import main
 from finpod.features.panel import compute
+from finpod.market.coverage import missing_during
 from finpod.market.data import MarketData
-from finpod.market.universe import missing_during, read_members
+from finpod.market.universe import read_members
 from finpod.strategy import BUILT_IN, Strategy
 from finpod.trading.ledger import Costs
 

@@ -11,7 +11,7 @@ from finpod.cli import main
 from finpod.cli.recorded import _require_there
 from finpod.errors import DataError, InputError
 from finpod.market.renames import RENAMED, families
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 
 JOINED = "names joined, renamed"
 LIKELY = "names that may have been renamed"

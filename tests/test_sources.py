@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
 from finpod.market.load import load_market, sample_market
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
-from finpod.market import store
 from finpod.market.data import MarketData
 from finpod.market.load import sample_market
-from finpod.market.store import load_snapshot, save_snapshot
+from finpod.market.snapshots import load_snapshot, save_snapshot
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_a_failed_write_leaves_nothing(market, tmp_path, monkeypatch):
     def full(path, content):
         raise InputError(f"cannot write {path}: No space left on device; choose a folder you may write to")
 
-    monkeypatch.setattr(store, "write_text", full)  # the manifest, once the bars are there
+    monkeypatch.setattr("finpod.market.snapshots.write_text", full)  # the manifest, once the bars are there
     with pytest.raises(InputError, match="No space left on device"):
         save_snapshot(market, tmp_path / "three")
     assert list(tmp_path.iterdir()) == []

@@ -4,9 +4,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
-from finpod.market.indexes import index_members
+from finpod.market.coverage import missing_during
 from finpod.market.load import load_market
-from finpod.market.universe import missing_during, read_members, static_members
+from finpod.market.universe import index_members, read_members, static_members
 
 
 def written(tmp_path, text):

@@ -18,7 +18,7 @@ import finpod
 from finpod.cli import main
 from finpod.errors import InputError
 from finpod.features.panel import FEATURES, SETS, build_panel
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 from finpod.report.provenance import provenance
 from finpod.report.training import render_training_report
 from finpod.rl.ppo import PPOConfig

@@ -12,10 +12,9 @@ from yahoo_server import Listing, serving, weekdays
 
 import finpod
 from finpod.errors import DataError, InputError
-from finpod.market import yahoo_harvest
-from finpod.market.store import save_snapshot
+from finpod.market.snapshots import save_snapshot
 from finpod.market.yahoo import NEW_YORK, fetch_market
-from finpod.market.yahoo_harvest import Answer, Failure, Harvest, Patience, Reason, gather
+from finpod.market.yahoo_fetch import Failure, Missing, PartialFetch, RetryPolicy, discard, gather
 
 EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)
 MARCH = weekdays("2024-03-01", "2024-03-28")
@@ -39,9 +38,9 @@ def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", e
     """A market from the server, and the waits that it took."""
     waits = []
     patience = {"wait": 3.0, "attempts": 4, "sleep": waits.append, "random": lambda: 0.0}
-    patience |= {name: options.pop(name) for name in list(options) if name in Patience.__dataclass_fields__}
+    patience |= {name: options.pop(name) for name in list(options) if name in RetryPolicy.__dataclass_fields__}
     options = {"now": lambda: EVENING, "base_url": server.url, **options}
-    return fetch_market(universe, start, end, patience=Patience(**patience), **options), waits
+    return fetch_market(universe, start, end, patience=RetryPolicy(**patience), **options), waits
 
 
 def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
@@ -294,7 +293,7 @@ def test_an_interrupted_fetch_goes_on_where_it_stopped(tmp_path):
         market, _ = fetched(server, names, partial=partial, base_url=server.url)
         assert server.asked == []
         assert market.content_hash == whole.content_hash
-    yahoo_harvest.discard(partial)
+    discard(partial)
     assert not partial.exists()
 
 
@@ -303,9 +302,9 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
     with serving(only("AAA", "BBB")) as server:
         fetched(server, ["AAA", "BBB"], partial=partial)
         assert len(list(partial.glob("bars_*.parquet"))) == 3
-        damaged = next(partial.glob("bars_AAA_*.parquet"))
+        damaged = next(partial.glob("bars_AAA.parquet"))
         damaged.write_bytes(damaged.read_bytes()[:-10])
-        (partial / ".bars_CCC_0.parquet.x1").write_bytes(b"half")  # of a process that was killed while writing
+        (partial / ".bars_CCC.parquet.x1").write_bytes(b"half")  # of a process that was killed while writing
         server.asked.clear()
         market, _ = fetched(server, ["AAA", "BBB"], partial=partial)
         assert server.names() == ["AAA"]
@@ -322,7 +321,7 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
         (tmp_path / "mine" / "notes.txt").write_text("keep me")
         with pytest.raises(InputError, match="mine is not the folder of an unfinished fetch"):
             fetched(server, ["AAA"], partial=tmp_path / "mine")
-    yahoo_harvest.discard(tmp_path / "mine")
+    discard(tmp_path / "mine")
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
 
 
@@ -333,28 +332,28 @@ def test_names_leave_no_trace_on_disk_before_anything_has_come_in(tmp_path):
 
 
 def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
-    limit = Reason(Failure.LIMITED, "HTTP 429")
+    limit = Missing(Failure.LIMITED, "HTTP 429")
     requests, waits = [], []
 
     def ask(names):
         requests.append(list(names))
         refused = {"B": limit} if len(requests) < 4 and "B" in names else {}
-        return Answer({name: pd.DataFrame({"close": [1.0]}) for name in names if name not in refused}, refused)
+        return ({name: pd.DataFrame({"close": [1.0]}) for name in names if name not in refused}, refused)
 
-    patience = Patience(batch=2, wait=1.0, sleep=waits.append, random=lambda: 0.0)
-    harvest = Harvest(None, {})
-    assert gather("ABCDE", ask, harvest, patience, ends=float("inf")) == {}
+    patience = RetryPolicy(batch=2, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    fetch = PartialFetch(None, {})
+    assert gather("ABCDE", ask, fetch, patience, ends=float("inf")) == {}
     assert requests == [["A", "B"], ["C", "D"], ["E", "B"], ["B"]]
     assert waits == [1.0, 1.0]  # the second batch came in full, so the third begins anew
-    assert sorted(harvest.bars) == ["A", "B", "C", "D", "E"]
-    assert harvest.limited == {"B"}
+    assert sorted(fetch.bars) == ["A", "B", "C", "D", "E"]
+    assert fetch.limited == {"B"}
 
 
 def test_a_fetch_that_is_refused_altogether_is_given_up():
-    limit, waits = Reason(Failure.LIMITED, "HTTP 429"), []
-    patience = Patience(batch=2, attempts=3, wait=1.0, sleep=waits.append, random=lambda: 0.0)
-    harvest = Harvest(None, {})
-    failed = gather("ABCDEFGH", lambda names: Answer({}, dict.fromkeys(names, limit)), harvest, patience, ends=1e18)
+    limit, waits = Missing(Failure.LIMITED, "HTTP 429"), []
+    patience = RetryPolicy(batch=2, attempts=3, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    fetch = PartialFetch(None, {})
+    failed = gather("ABCDEFGH", lambda names: ({}, dict.fromkeys(names, limit)), fetch, patience, ends=1e18)
     assert waits == [1.0, 2.0]
     assert [str(failed[name]) for name in "AF"] == ["rate limited: HTTP 429"] * 2
     assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests in vain"] * 2
@@ -372,7 +371,7 @@ def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path):
 
         with pytest.raises(InputError, match=r"AAA, BBB .*not asked before the deadline of 0.3 s"):
             fetched(server, ["AAA", "BBB"], deadline=0.3, batch=1, partial=tmp_path / "partial", report=dawdle)
-    assert len(list((tmp_path / "partial").glob("bars_QQQ_*"))) == 1
+    assert len(list((tmp_path / "partial").glob("bars_QQQ.*"))) == 1
 
 
 def test_impossible_requests(tmp_path):

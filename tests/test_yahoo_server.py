@@ -17,7 +17,7 @@ from yahoo_server import Listing, serving, weekdays
 import finpod
 from finpod.errors import DataError
 from finpod.market.calendar import sessions_of
-from finpod.market.indexes import index_members
+from finpod.market.universe import index_members
 
 DAYS = weekdays("2024-03-04", "2024-03-08")
 
@@ -159,7 +159,7 @@ def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path):
             time.sleep(0.02)
         killed.kill()
         killed.communicate()
-        kept = {path.name.split("_")[1] for path in partial.glob("bars_*.parquet")}
+        kept = {path.stem.split("_")[1] for path in partial.glob("bars_*.parquet")}
         assert 50 <= len(kept) < 80
         assert not (tmp_path / "data" / "n100").exists()
         assert {"/", "/v1/test/getcrumb"} <= set(server.paths)

@@ -63,8 +63,8 @@ def fetch(
     An unfinished fetch leaves what has come in beside the snapshot; the same command goes on from there.
     """
     import finpod
-    from finpod.market.indexes import DEFAULT, index_named, is_universe
-    from finpod.market.yahoo_harvest import Patience, discard
+    from finpod.market.universe import DEFAULT, index_named, is_universe
+    from finpod.market.yahoo_fetch import RetryPolicy, discard
 
     if tickers is not None and universe is not None:
         raise InputError(f"both {tickers!r} and --universe {universe!r} are given; leave one of them out")
@@ -83,7 +83,7 @@ def fetch(
             allow_missing=allow_missing,
             partial=partial,
             base_url=base_url,
-            patience=Patience(wait=wait, deadline=deadline),
+            patience=RetryPolicy(wait=wait, deadline=deadline),
             report=report,
         )
     if failed := market.manifest.get("failed"):
@@ -213,7 +213,7 @@ def _target(name: str, overwrite: bool) -> Path:
 
 def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **more: Any) -> None:
     """Save a snapshot and say what it holds, what `more` there is to say, how much was repaired, and where it lies."""
-    from finpod.market.store import save_snapshot
+    from finpod.market.snapshots import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
     said = market.manifest
@@ -234,7 +234,7 @@ def _fetched(market: MarketData) -> dict[str, Any]:
 
 
 def _summary(market: MarketData) -> dict[str, Any]:
-    from finpod.market.universe import listed_during
+    from finpod.market.coverage import listed_during
 
     listed = listed_during(market.manifest, market.dates[0], market.dates[-1])
     fields = ("open", "high", "low", "close", "volume", "factor")

@@ -167,7 +167,7 @@ def check_market(
             f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'", argument="market"
         )
     if members is not None and not Path(members).exists():
-        from finpod.market.indexes import index_named
+        from finpod.market.universe import index_named
 
         if "." in members:
             raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from finpod.evidence.attribution import flags
-from finpod.market.universe import listed_during, missing_during
+from finpod.market.coverage import listed_during, missing_during
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
 

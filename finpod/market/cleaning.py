@@ -16,10 +16,11 @@ from finpod.market.anomalies import report_anomalies
 from finpod.market.calendar import GRACE, NEW_YORK, Sessions, sessions_of
 from finpod.market.checks import mask_impossible, mask_stale_tails, mask_volumes
 from finpod.market.corporate_actions import adjust
+from finpod.market.coverage import membership_facts
 from finpod.market.data import MarketData
 from finpod.market.dates import is_intraday
 from finpod.market.long_bars import LongBars, RepairLog, long_bars
-from finpod.market.universe import Membership, membership_facts
+from finpod.market.universe import Membership
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 

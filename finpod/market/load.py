@@ -1,4 +1,4 @@
-"""Where markets come from: `load_market` for files, folders, snapshots and the sample, `sample_market`, `fetch_market`."""
+"""Markets from files, folders and frames, from snapshots, and from the bundled sample."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.files import SNAPSHOT
-from finpod.market.cleaning import NO_BENCHMARK, NO_CALENDAR, build_market
+from finpod.market.cleaning import NO_BENCHMARK, NO_CALENDAR, build_market, package_versions
 from finpod.market.data import MarketData
 from finpod.market.extra_tables import Extra, with_extra
-from finpod.market.indexes import AUTO, Index, index_members, index_named, is_index, settled
-from finpod.market.joins import join_renamed, newest_symbol
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.readers import read_bars
-from finpod.market.renames import Rename, Renames
-from finpod.market.sample import sample_market
-from finpod.market.store import load_snapshot
+from finpod.market.renames import Rename, Renames, join_renamed, newest_symbol
+from finpod.market.snapshots import load_snapshot
 from finpod.market.tidy import tidy_bars
-from finpod.market.universe import Membership, read_members, static_members
+from finpod.market.universe import (
+    AUTO,
+    Index,
+    Membership,
+    find_index,
+    index_members,
+    index_named,
+    read_members,
+    settled,
+    static_members,
+)
 from finpod.market.yahoo import fetch_market
 from finpod.periods import DEFAULT, check_periods
 
@@ -63,14 +70,14 @@ def load_market(
     `finpod.market.parsing.normal_ticker`) in the bars, the members and the benchmark. Prices are adjusted for splits and
     dividends once, and repaired or masked where they cannot be right (see `finpod.market.cleaning.build_market`). The rows
     of the ticker `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker,
-    from, to_exclusive; or the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500);
+    from, to_exclusive; or the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500);
     or a list of tickers; or None, which takes every name for all time (survivorship!). Members of an index without prices
     are left out and named in `manifest["missing"]`; a name of a list without prices is an error unless `allow_missing`.
     Rows that are no session of the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose
     session is not over at `now` (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the
     calendar of the index that `members` names, and QQQ and XNYS without one.
     The bars of a renamed listing become one series under its newest symbol, by a bundled table and by `renames`: a mapping
-    such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.joins.join_renamed`).
+    such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.renames.join_renamed`).
     The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
     `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
     Bars whose spacing is weekly or longer may have any date. `periods_per_year` is measured from the dates (see
@@ -80,47 +87,45 @@ def load_market(
     check_periods(DEFAULT if periods_per_year is None else periods_per_year)
     origin = _origin(dict(locals()))
     index = _index_of(members)
-    path = path.to_frame() if isinstance(path, pd.Series) else path
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
-        sessions = market.manifest.get("calendar", settled(benchmark, calendar, index)[1])
-        calendar = None if sessions == NO_CALENDAR else sessions
-        market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
-        return replace(market, origin=origin)
-    benchmark, calendar = settled(benchmark, calendar, index)
-    reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
-    log = RepairLog()
-    name, bars = _named_bars(path, log=log, **reading)
-    bars, joins = join_renamed(bars, renames, name, log)
-    if benchmark is not None:
-        benchmark = newest_symbol(normal_ticker(benchmark, bars["ticker"].cat.categories), joins)
-    listed = members is not None and not isinstance(members, str) and isinstance(members, Sequence)
-    membership = _membership(members, index, name, joins)
-    if listed and membership is not None:
-        wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
-        bars = bars[bars["ticker"].isin(list(wanted))]
-        bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
-    market = build_market(
-        bars,
-        membership=membership,
-        benchmark=benchmark,
-        manifest={"source": "file", "title": name, "path": name}
-        | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
-        log=log,
-        name=name,
-        allow_missing=allow_missing or not listed,
-        calendar=calendar,
-        periods_per_year=periods_per_year,
-        now=now,
-    )
+        calendar = market.manifest.get("calendar", settled(None, calendar, index)[1])
+    else:
+        benchmark, calendar = settled(benchmark, calendar, index)
+        reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
+        log = RepairLog()
+        name, bars = _named_bars(path, log=log, **reading)
+        bars, joins = join_renamed(bars, renames, name, log)
+        if benchmark is not None:
+            benchmark = newest_symbol(normal_ticker(benchmark, bars["ticker"].cat.categories), joins)
+        membership = _membership(members, index, name, joins)
+        listed = isinstance(members, Sequence) and not isinstance(members, str)
+        if listed and membership is not None:
+            wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
+            bars = bars[bars["ticker"].isin(list(wanted))]
+            bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
+        market = build_market(
+            bars,
+            membership=membership,
+            benchmark=benchmark,
+            manifest={"source": "file", "title": name, "path": name}
+            | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
+            log=log,
+            name=name,
+            allow_missing=allow_missing or not listed,
+            calendar=calendar,
+            periods_per_year=periods_per_year,
+            now=now,
+        )
+    calendar = None if calendar == NO_CALENDAR else calendar
     market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
     return replace(market, origin=origin)
 
 
-def _named_bars(path: str | PathLike[str] | pd.DataFrame, **reading: Any) -> tuple[str, pd.DataFrame]:
+def _named_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: Any) -> tuple[str, pd.DataFrame]:
     """What messages call a frame, file or folder, and its tidy bars; `reading` are arguments of `read_bars`."""
-    if isinstance(path, pd.DataFrame):
-        return "the frame", tidy_bars(path, **reading)
+    if isinstance(path, (pd.DataFrame, pd.Series)):
+        return "the frame", tidy_bars(pd.DataFrame(path), **reading)
     if not isinstance(path, (str, PathLike)):
         raise InputError(f"path is a {type(path).__name__}; give a file, a folder or a frame", argument="path")
     return Path(path).name, read_bars(path, **reading)
@@ -131,19 +136,21 @@ def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
     defaults = inspect.signature(load_market).parameters
     origin: dict[str, Any] = {}
     for argument, value in arguments.items():
+        several = isinstance(value, (list, tuple))
+        parts = list(value) if several else [value]
         if value is defaults[argument].default:
             continue
         if argument == "renames" and isinstance(value, Mapping):
             origin[argument] = dict(value)
-            continue
-        if argument == "members" and isinstance(value, str) and is_index(value):  # whatever lies here under its name
+        elif (
+            argument == "members" and isinstance(value, str) and find_index(value)
+        ):  # whatever lies here under its name
             origin[argument] = value
-            continue
-        many = list(value) if isinstance(value, (list, tuple)) else [value]
-        if not all(one is None or isinstance(one, (str, int, float, PathLike)) for one in many):
+        elif all(part is None or isinstance(part, (str, int, float, PathLike)) for part in parts):
+            paths = [_absolute(part) if argument in PATHS else part for part in parts]
+            origin[argument] = paths if several else paths[0]
+        else:
             return {}
-        many = [_absolute(one) if argument in PATHS else one for one in many]
-        origin[argument] = many if isinstance(value, (list, tuple)) else many[0]
     return origin
 
 
@@ -157,7 +164,7 @@ def _index_of(members: Members) -> Index | None:
     """The index that `members` names; None if it is something else. Raises InputError for an unknown one."""
     if not isinstance(members, str):
         return None
-    is_name = is_index(members) or ("." not in members and not Path(members).exists())
+    is_name = find_index(members) or ("." not in members and not Path(members).exists())
     return index_named(members) if is_name else None
 
 
@@ -191,3 +198,40 @@ def _whole(
             f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out", argument="benchmark"
         )
     return market if periods_per_year is None else market.with_periods(periods_per_year)
+
+
+def sample_market() -> MarketData:
+    """Twenty large US stocks, 1990-01-02 to 2022-12-28, adjusted daily closes only, from the data that ship with skfolio.
+
+    The benchmark is the S&P 500 price index, which leaves dividends out, and the names are survivors: both flatter
+    every strategy, and the manifest says so.
+    """
+    from skfolio.datasets import load_sp500_dataset, load_sp500_index
+
+    prices = load_sp500_dataset()
+    index = load_sp500_index()["SP500"].reindex(prices.index)
+    first, last = (f"{prices.index[row]:%Y-%m-%d}" for row in (0, -1))
+    names = tuple(str(ticker) for ticker in prices.columns)
+    membership = f"static list of {len(names)} large US stocks, all of them survivors to {last}"
+    return MarketData(
+        dates=prices.index.to_numpy().astype("datetime64[ns]"),
+        tickers=names,
+        close=prices.to_numpy(dtype=float),
+        benchmark="S&P 500 price index (dividends left out)",
+        benchmark_close=index.to_numpy(dtype=float),
+        manifest={
+            "source": "sample",
+            "title": f"bundled sample: {len(names)} large US stocks, {first} to {last}, adjusted daily closes (skfolio)",
+            "path": "sample",
+            "benchmark_kind": "price return",
+            "membership": membership,
+            "survivorship": True,
+            "missing": [],
+            "coverage": {str(year): 1.0 for year in sorted(set(prices.index.year))},
+            "repairs": [],
+            "suspicions": [],
+            "notes": [],
+            "versions": package_versions("skfolio"),
+        },
+        origin={"path": "sample"},
+    )

@@ -1,18 +1,22 @@
-"""Listings that changed their symbol: the bundled table and a user's own."""
+"""Listings that changed their symbol: the bundled table, a user's own, and their series joined under the newest symbol."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import as_date
+from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.readers import read_text_table
+from finpod.measures import Array
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
@@ -61,6 +65,12 @@ RENAMED = (
     ("SQ", "XYZ", "2025-01-21"),
 )
 """(old symbol, new symbol, first day under the new one) of one listing, by date."""
+GRACE = np.timedelta64(10, "D")
+"""Time around the day of a rename within which a vendor may change the symbol, and pause after which another company has it."""
+ALIKE = 0.005
+"""Relative difference up to which two closes of one day are the same price."""
+LEVEL = np.log(1.5)
+"""Log return between the last bar of the old symbol and the first of the new one from which the join is a suspicion."""
 
 
 class Rename(NamedTuple):
@@ -126,3 +136,172 @@ def _day(text: str, name: str) -> np.datetime64 | None:
         return as_date(text)
     except InputError as error:
         raise DataError(f"{name}: the date {error}") from error
+
+
+def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
+    """Tidy bars in which the series of a renamed listing are one, under the newest of its symbols.
+
+    `renames` (see `read_renames`) comes before the bundled table; a symbol renamed to itself keeps its bars. A rename of the
+    bundled table applies to two names of the market, and not where the new symbol belonged to another company before. Bars
+    that the old symbol has after the day of the rename and a pause belong to another company and stay. A day on which both
+    symbols have the same price counts once. Returns the renames as well, with a day where later bars of the old symbol
+    stayed. Raises DataError, naming both symbols, for days on which
+    their prices differ, and InputError for renames in a circle and for a mapping of which the market has no name.
+    """
+    rules = _rules(renames, set(bars["ticker"].cat.categories), name)
+    if not rules:
+        return bars, []
+    affected = bars["ticker"].isin([symbol for rule in rules for symbol in rule[:2]])
+    series = {str(symbol): part.set_index("date") for symbol, part in bars[affected].groupby("ticker", observed=True)}
+    joins = [join for rule in rules if (join := _join(series, rule, log, name)) is not None]
+    tables = [part.assign(ticker=symbol).reset_index() for symbol, part in series.items()]
+    joined = pd.concat([bars[~affected].astype({"ticker": object}), *tables], ignore_index=True)[bars.columns]
+    return joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"}), joins
+
+
+def newest_symbol(symbol: str, joins: Sequence[Rename]) -> str:
+    """The symbol that a name has after the joins."""
+    for rename in joins:
+        symbol = rename.new if symbol == rename.old else symbol
+    return symbol
+
+
+def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
+    """The renames that apply to the names `present`, those into a symbol before the rename of this symbol."""
+    own = {rule.old: rule for rule in read_renames(renames)}
+    if isinstance(renames, Mapping) and own and not present & {symbol for rule in own.values() for symbol in rule[:2]}:
+        raise InputError(
+            f"renames: {name} has none of the names {', '.join(own)}; its {len(present)} names are such as "
+            f"{', '.join(sorted(present)[:3])}",
+            argument="renames",
+        )
+    later = {old: new for old, new, _ in RENAMED}
+    rules: dict[str, Rename] = {}
+    for old, new, day in RENAMED:
+        while new not in present and new in later:
+            new = later[new]
+        if new not in own or own[new].new != old:  # a user may turn a rename round
+            rules[old] = Rename(old, new, np.datetime64(day, "ns"), bundled=True)
+    rules = {old: rule for old, rule in (rules | own).items() if old != rule.new}
+    graph = {old: {other for other, rule in rules.items() if rule.new == old} for old in rules}
+    try:
+        order = [rules[old] for old in TopologicalSorter(graph).static_order()]
+    except CycleError as error:
+        raise InputError(
+            f"renames go in a circle: {', '.join(error.args[1][1:])}; leave one of them out", argument="renames"
+        ) from error
+    applied, present = [], set(present)
+    for rule in order:
+        if rule.old in present and (rule.new in present or not rule.bundled):
+            applied.append(rule)
+            present.add(rule.new)
+    return applied
+
+
+def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
+    """Move the bars of the listing from the old symbol of `series` (symbol -> bars by date) to the new one; None for no move.
+
+    Rows without a price are no bars: a wide table has one for each symbol and day.
+    """
+    if rule.old not in series:  # all its bars are another listing's by now
+        return None
+    tables = [series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])]
+    old, new = (part[part["close"] > 0] for part in tables)
+    carried = _carried_forward(old["close"], new["close"])
+    old, dropped = old[~carried], old[carried]
+    both = old.index.intersection(new.index)
+    off = np.abs(old.loc[both, "close"].to_numpy() / new.loc[both, "close"].to_numpy() - 1)
+    moved = old[_of_the_listing(old.index, rule)] if len(old) else old
+    same, wrong = (both[which].intersection(moved.index) for which in (off <= ALIKE, off > ALIKE))
+    if not len(moved) or (rule.bundled and not _is_certain(moved.index, new.index, rule, same, wrong, log)):
+        return None
+    if len(wrong):
+        prices = [f"{part.loc[wrong[0], 'close']:g}" for part in (old, new)]
+        raise DataError(
+            f"{name}: {rule.old} was renamed {rule.new}, but their closes on {wrong[0]:%Y-%m-%d} are {prices[0]} and "
+            f"{prices[1]}; remove one of the two series, or keep both with renames={{'{rule.old}': '{rule.old}'}}"
+        )
+    stays = len(moved) < len(old)
+    if stays:
+        series[rule.old] = tables.pop(0).drop(moved.index)
+    else:
+        del series[rule.old]
+    joined = _joined(moved, new, same)
+    bare = pd.concat(tables)  # an action may be listed on a day without a price
+    bare = bare[~(bare["close"] > 0) & ~bare.index.isin(joined.index)]
+    series[rule.new] = pd.concat([joined, bare[~bare.index.duplicated()]]).sort_index() if len(bare) else joined
+    _note(moved, new, dropped, rule, log)
+    return rule._replace(day=rule.day if stays else None)
+
+
+def _carried_forward(old: pd.Series, new: pd.Series) -> pd.Series:
+    """[n] bool: closes of the old symbol at its end that repeat the one before while the new symbol moves away from it."""
+    repeats = old.eq(old.shift())[::-1].cummin()[::-1] & old.index.isin(new.index)
+    away = (old[repeats] / new.reindex(old.index[repeats]) - 1).abs() > ALIKE
+    return repeats & bool(away.any())
+
+
+def _of_the_listing(days: pd.Index, rule: Rename) -> Array:
+    """[n] bool: the bars of the old symbol that belong to the listing; those after a pause that ends later than the day do not."""
+    if rule.day is None:
+        return np.ones(len(days), dtype=bool)
+    pause = np.diff(days, prepend=rule.day - GRACE) > GRACE
+    return np.logical_and.accumulate(np.asarray(~pause | (days < rule.day)))
+
+
+def _is_certain(
+    old: pd.Index, new: pd.Index, rule: Rename, same: pd.Index, different: pd.Index, log: RepairLog
+) -> bool:
+    """Whether a rename of the bundled table applies to bars on these days of the two symbols; if it is open, that is noted.
+
+    `same` and `different` are the days of both on which their closes agree and do not.
+    """
+    if len(same) and not len(different):
+        return True
+    if rule.day is not None and (new < rule.day - GRACE).all():  # the new symbol is that of another company
+        return False
+    if new[0] < old[0] and not len(different):
+        sentence = (
+            f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company; not joined, "
+            f"join them with renames={{'{rule.old}': '{rule.new}'}}"
+        )
+        log.suspect("renames that were not applied", [rule.new], new[:1], [sentence])
+        return False
+    return True
+
+
+def _joined(moved: pd.DataFrame, new: pd.DataFrame, same: pd.Index) -> pd.DataFrame:
+    """The bars of both, those of the new symbol where both have one, their adjusted closes on one scale.
+
+    A vendor adjusts the series of each symbol to its own end, so that adj_close / close of the old one is brought to that of
+    the new one on a day that both have, or from the last day of the old to the first of the new one.
+    """
+    if "adj_close" in new and (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
+        moved, new = (
+            part if part["adj_close"].notna().any() else part.assign(adj_close=part["close"]) for part in (moved, new)
+        )
+        after = new.index[new.index > moved.index[-1]]
+        if len(same) or len(after):
+            day, last = (same[-1], same[-1]) if len(same) else (after[0], moved.index[-1])
+            with np.errstate(invalid="ignore", divide="ignore"):
+                scale = np.divide(
+                    *(part.loc[at, "adj_close"] / part.loc[at, "close"] for part, at in ((new, day), (moved, last)))
+                )
+            moved = moved.assign(adj_close=moved["adj_close"] * (scale if np.isfinite(scale) and scale > 0 else 1.0))
+    parts = [moved.drop(new.index.intersection(moved.index)), new]
+    return pd.concat([part for part in parts if len(part)]).sort_index()
+
+
+def _note(moved: pd.DataFrame, new: pd.DataFrame, dropped: pd.DataFrame, rule: Rename, log: RepairLog) -> None:
+    """Note the join and the bars that were dropped as repairs, and a price that changes much at the join as a suspicion."""
+    after = new[new.index > moved.index[-1]]
+    seam = (after if len(after) else moved).index[:1].to_numpy()
+    log.repair("names joined, renamed", [rule.new], seam, "ticker", rule.old, rule.new)
+    kind = "bars dropped, the last price of a renamed symbol carried forward"
+    log.repair(
+        kind, [rule.old] * len(dropped), dropped.index.to_numpy(), "close", dropped["close"].to_numpy(), "dropped"
+    )
+    prices = [float(part["close"].iloc[at]) for part, at in ((moved, -1), (after, 0)) if len(part)]
+    if len(prices) == 2 and min(prices) > 0 and abs(np.log(prices[1] / prices[0])) > LEVEL:
+        sentence = f"{rule.old} ends at {prices[0]:g}, {rule.new} goes on at {prices[1]:g}"
+        log.suspect("renamed names that join at different prices", [rule.new], seam, [sentence])

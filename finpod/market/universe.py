@@ -1,20 +1,68 @@
-"""Who was in the universe on a date: spells of membership and the grid they make over sessions and names."""
+"""Who was in the universe on a date: spells of membership, and the indexes whose members are known point in time."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from finpod.errors import DataError, InputError
-from finpod.market.data import DateLike, as_date
+from finpod.errors import DataError, InputError, did_you_mean
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.readers import read_text_table
 from finpod.market.renames import Rename, families, last_days
 from finpod.measures import Array
+
+AUTO = "auto"
+"""Asks for the benchmark, or the calendar, of the universe; without a universe, for those of `DEFAULT`."""
+DEFAULT = "nasdaq100"
+
+
+class Index(NamedTuple):
+    """An index whose members are known point in time, and what its markets are loaded with unless told otherwise."""
+
+    name: str
+    """As `members=` and the universe of `fetch_market` take it."""
+    title: str
+    """As its owner writes it."""
+    benchmark: str
+    """Yahoo's symbol of the fund that the index is usually compared with."""
+    calendar: str
+    """Its exchange in exchange_calendars."""
+    size: int
+    """Number of companies that it has by its rules; companies with two classes of shares make the list longer."""
+
+
+INDEXES = {
+    index.name: index
+    for index in (
+        Index("nasdaq100", "NASDAQ-100", "QQQ", "XNYS", 100),
+        Index("sp500", "S&P 500", "SPY", "XNYS", 500),
+        Index("dow30", "Dow 30", "DIA", "XNYS", 30),
+        Index("csi300", "CSI 300", "510300.SS", "XSHG", 300),
+        Index("csi500", "CSI 500", "510500.SS", "XSHG", 500),
+    )
+}
+"""The indexes by name. Shanghai and Shenzhen have the same sessions, those of XSHG."""
+
+_CORRECTED = (
+    ("nasdaq100", "NDOI", "", "ENDP"),  # never its symbol
+    ("nasdaq100", "MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
+    ("dow30", "PM", "2003-01-27", "MO"),  # Philip Morris Companies; PM is what it spun off in 2008
+)
+"""(index, symbol, last day of the spell, exclusive, or "" for all spells, symbol of the company today): known errors."""
+_GAPS = (
+    ("nasdaq100", "WTW", "2015-01-01", "2018-12-24"),
+    ("nasdaq100", "ENDP", "2015-01-01", "2015-12-21"),
+    ("nasdaq100", "TCOM", "2015-01-01", "2015-12-21"),
+)
+"""(index, ticker, from, to_exclusive) in which index-constitution lists a member that was out of the index."""
 
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
@@ -30,9 +78,6 @@ RENAMED = (
     ("XON", "XOM"),
 )
 """Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
-
-GAP = 5
-"""Sessions in a row without a bar from which a member counts as one without prices."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
@@ -74,7 +119,7 @@ class Membership:
         np.add.at(change, (left, column[known]), -1)
         return change[:-1].cumsum(axis=0) > 0
 
-    def spelled_as(self, available: Sequence[str]) -> "Membership":
+    def spelled_as(self, available: Sequence[str]) -> Membership:
         """The same spells under the symbols of the prices: spelled as there, and the new symbol of a renamed listing.
 
         A spell of an old symbol that began after the rename, where its day is known, is that of another company and stays.
@@ -91,12 +136,12 @@ class Membership:
         ]
         return replace(self, tickers=np.array(tickers, dtype=object))
 
-    def renamed_to_newest(self) -> "Membership":
+    def renamed_to_newest(self) -> Membership:
         """The same spells under the newest symbol of every renamed listing, as vendors file its whole history."""
         newest = [family[-1] for family in RENAMED]
         return self.spelled_as([*newest, *set(self.tickers) - {old for family in RENAMED for old in family[:-1]}])
 
-    def renamed(self, rename: Rename) -> "Membership":
+    def renamed(self, rename: Rename) -> Membership:
         """The spells of the old symbol under the new one; with a day, those that began before it."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
@@ -110,7 +155,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     """
     source = Path(path)
     table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")
-    return membership_of(table, source.name, f"point-in-time membership from {source.name}")
+    return _membership_of(table, source.name, f"point-in-time membership from {source.name}")
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
@@ -135,115 +180,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     )
 
 
-def membership_facts(
-    membership: Membership | None, dates: Array, names: Sequence[str], has_bar: Array
-) -> tuple[Array, dict[str, Any]]:
-    """[T, N] membership, and what the manifest says of it; None takes every name for all time.
-
-    Raises DataError if no name with prices is ever a member.
-    """
-    if membership is None:
-        member = np.ones((len(dates), len(names)), dtype=bool)
-        return member, {
-            "membership": f"static list of the {len(names)} names with prices on {dates[-1]!s:.10}",
-            "survivorship": True,
-            "missing": [],
-            "without_prices": {},
-            "coverage": _coverage(dates, member.sum(axis=1), has_bar.sum(axis=1)),
-        }
-    member = membership.grid(dates, names)
-    missing = [t for t in membership.during(dates[0], dates[-1]) if t not in set(names)]
-    members = member.sum(axis=1) + membership.grid(dates, missing).sum(axis=1)
-    if not member.any():
-        raise DataError(
-            f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); its "
-            f"members are written {_few(missing)}, the names with prices {_few(names)}: use the same symbols for both"
-        )
-    return member, {
-        "membership": membership.sentence,
-        "survivorship": membership.survivorship,
-        "missing": missing,
-        "without_prices": _without_prices(membership, dates, names, missing, has_bar),
-        **({"listed": _listed(membership, dates)} if membership.size else {}),
-        "coverage": _coverage(dates, members, (member & has_bar).sum(axis=1)),
-    }
-
-
-def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
-    """The members of a market that have no prices on some sessions of [first, last], by its manifest; sorted."""
-    begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
-    spells = manifest.get("without_prices", {})
-    return sorted(name for name, days in spells.items() if any(a <= end and b >= begin for a, b in days))
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first three names, such as an error shows."""
-    return ", ".join(names[:3]) or "not at all"
-
-
-class Listed(NamedTuple):
-    """How complete a list of members is on a day."""
-
-    title: str
-    """That of the index."""
-    day: str
-    """YYYY-MM-DD."""
-    members: int
-    """Number of members on the list."""
-    size: int
-    """Number of members that the index has by its rules."""
-
-
-def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """The day within [first, last] on which the list of a market's index is furthest from its size; None without an index.
-
-    The manifest has the first session of each year: the last of them before `first` counts for the days up to the next.
-    """
-    listed = manifest.get("listed")
-    if not listed:
-        return None
-    begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
-    counts = dict(sorted(listed["members"].items()))
-    earlier = [day for day in counts if day <= begin][-1:]
-    days = earlier + [day for day in counts if begin < day <= end] or list(counts)[:1]
-    day = max(days, key=lambda day: abs(counts[day] - listed["size"]))
-    return Listed(listed["index"], day, counts[day], listed["size"])
-
-
-def _listed(membership: Membership, dates: Array) -> dict[str, Any]:
-    """Title and size of the index, and the number of members on the list at the first session of each year."""
-    _, rows = np.unique(dates.astype("datetime64[Y]"), return_index=True)
-    counts = membership.count(dates[rows]).tolist()
-    members = {f"{day!s:.10}": count for day, count in zip(dates[rows], counts, strict=True)}
-    return {"index": membership.index, "size": membership.size, "members": members}
-
-
-def _without_prices(
-    membership: Membership, dates: Array, names: Sequence[str], missing: Sequence[str], has_bar: Array
-) -> dict[str, list[list[str]]]:
-    """Name -> [first, last session] of each spell as a member without a bar; short gaps in a series are left out."""
-    lacking = np.hstack([membership.grid(dates, names) & ~has_bar, membership.grid(dates, missing)])
-    padded = np.vstack([lacking[:1] & False, lacking, lacking[:1] & False]).astype(np.int8)
-    column, begin = np.nonzero((np.diff(padded, axis=0) > 0).T)
-    _, end = np.nonzero((np.diff(padded, axis=0) < 0).T)
-    spells: dict[str, list[list[str]]] = {}
-    for name, first, stop in zip(column, begin, end, strict=True):
-        if name >= len(names) or stop - first >= GAP:
-            label = (*names, *missing)[name]
-            spells.setdefault(label, []).append([f"{dates[first]!s:.10}", f"{dates[stop - 1]!s:.10}"])
-    return dict(sorted(spells.items()))
-
-
-def _coverage(dates: Array, members: Array, covered: Array) -> dict[str, float]:
-    """Year -> share of the member-days that have a bar."""
-    years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
-    days, have = np.bincount(index, members), np.bincount(index, covered)
-    return {
-        str(year): round(float(part / whole), 6) for year, whole, part in zip(years, days, have, strict=True) if whole
-    }
-
-
-def membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
+def _membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
     """Membership from a table of text with the columns of `COLUMNS`; `name` is what errors call it.
 
     Raises DataError, naming the row, for what is no date, for what cannot be a ticker, and for a spell that ends before it
@@ -270,3 +207,71 @@ def membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
             f"start on {days['from'][row]!s:.10}"
         )
     return Membership(tickers=np.array(tickers, dtype=object), start=days["from"], stop=stop, sentence=sentence)
+
+
+def find_index(name: str) -> Index | None:
+    """The index that the text names, in any spelling: sp500, SP500, "S&P 500"; None for none."""
+    return INDEXES.get(_key(name))
+
+
+def is_universe(text: str) -> bool:
+    """Whether the text is meant as the name of an index: it is one, or small letters and a number, which no ticker is."""
+    return find_index(text) is not None or re.fullmatch(r"[a-z&]+\W?\d+", text) is not None
+
+
+def index_named(name: str) -> Index:
+    """The index of that name, in any spelling. Raises InputError for an unknown one."""
+    index = find_index(name)
+    if index is None:
+        hint = did_you_mean(_key(name), INDEXES.keys(), "")
+        raise InputError(
+            f"unknown universe {name!r}{f' ({hint})' if hint else ''}; choose from {', '.join(INDEXES)}, or give a list "
+            "of tickers or a membership CSV"
+        )
+    return index
+
+
+def _key(name: str) -> str:
+    """The name in small letters, without the marks that titles have: "S&P 500" is sp500."""
+    return re.sub(r"[ &_-]", "", name.lower())
+
+
+def settled(benchmark: str | None, calendar: str | None, index: Index | None) -> tuple[str | None, str | None]:
+    """Benchmark and calendar as they are, but those of the index (or of `DEFAULT`) in the place of "auto"."""
+    own = index or INDEXES[DEFAULT]
+    return own.benchmark if benchmark == AUTO else benchmark, own.calendar if calendar == AUTO else calendar
+
+
+def index_members(name: str) -> Membership:
+    """Point-in-time membership of an index from the package index-constitution, under Yahoo's symbols.
+
+    Its known errors are corrected, and spells that end on the day on which they begin are left out (see data/README.md).
+    Raises InputError for an unknown index.
+    """
+    index = index_named(name)
+    import index_constitution
+
+    history = index_constitution.history(index.name)
+    table = pd.DataFrame({"ticker": history["symbol"].astype(str)})
+    for column, source in (("from", "opt-in"), ("to_exclusive", "opt-out")):
+        table[column] = history[source].dt.strftime("%Y-%m-%d").fillna("")
+    table = _corrected(table[table["from"] != table["to_exclusive"]], index)
+    table["ticker"] = table["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # as Yahoo writes Chinese symbols
+    table["ticker"] = table["ticker"].str.replace(r"^SZ(\d+)$", r"\1.SZ", regex=True)
+    sentence = f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}"
+    return replace(_membership_of(table, "index-constitution", sentence), index=index.title, size=index.size)
+
+
+def _corrected(table: pd.DataFrame, index: Index) -> pd.DataFrame:
+    """The spells without the errors that are known."""
+    for name, symbol, end, company in _CORRECTED:
+        if name == index.name:
+            wrong = (table["ticker"] == symbol) & (table["to_exclusive"].eq(end) | (end == ""))
+            table = table.assign(ticker=table["ticker"].mask(wrong, company))
+    for name, ticker, left, again in _GAPS:
+        if name == index.name:
+            ends = table["to_exclusive"].where(table["to_exclusive"] != "", "9999")
+            spans = (table["ticker"] == ticker) & (table["from"] < left) & (ends > again)
+            before = table.assign(to_exclusive=table["to_exclusive"].mask(spans, left))
+            table = pd.concat([before, table[spans].assign(**{"from": again})], ignore_index=True)
+    return table

@@ -18,12 +18,20 @@ from finpod.files import Progress
 from finpod.market.calendar import GRACE, NEW_YORK, sessions_of
 from finpod.market.cleaning import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
-from finpod.market.indexes import AUTO, Index, index_members, index_named, settled
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import tidy_bars
-from finpod.market.universe import Membership, read_members, static_members
-from finpod.market.yahoo_harvest import Failure, Harvest, Patience, Reason, gather
+from finpod.market.universe import (
+    AUTO,
+    Index,
+    Membership,
+    index_members,
+    index_named,
+    read_members,
+    settled,
+    static_members,
+)
+from finpod.market.yahoo_fetch import Failure, Missing, PartialFetch, RetryPolicy, gather
 
 YAHOO = "https://query2.finance.yahoo.com"
 LONGEST_PAUSE = np.timedelta64(14, "D")
@@ -32,7 +40,7 @@ UNLISTED = 1e-3
 """Smallest step of the adjusted close, as a share of the price, that needs a dividend; Yahoo rounds to 1e-6."""
 LISTED = 12
 """Names that an error lists."""
-STRANGE = Reason(Failure.EMPTY, "no bar on a day as a member; is the symbol another's now?")
+STRANGE = Missing(Failure.EMPTY, "no bar on a day as a member; is the symbol another's now?")
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 
 
@@ -56,13 +64,13 @@ def fetch_market(
     allow_missing: bool = False,
     partial: str | Path | None = None,
     base_url: str | None = None,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
     report: Progress = lambda doing, share: None,
 ) -> MarketData:
     """Daily bars of a universe over [start, end], both days included, today if there is no end.
 
-    `universe` is the name of an index (`finpod.market.indexes.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500) or a
+    `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500) or a
     membership CSV (every name that was a member on some day of the range is fetched, under its newest symbol), or a list of
     tickers. `benchmark` is a ticker, or None to go without, and `calendar` an exchange of exchange_calendars; "auto" takes
     those of the index, and QQQ and XNYS for other universes. Prices come unadjusted with their adjusted close (auto_adjust=False,
@@ -72,7 +80,7 @@ def fetch_market(
     Names that are rate limited or not answered for are asked again, as `patience` has it; if some remain, that is an
     error unless `allow_missing`. Names that Yahoo does not have are named in `manifest["failed"]` with the reason; for
     a list of tickers they are an error unless `allow_missing`. With `partial`, a folder, what has come in is kept
-    there; the same request goes on from it, and the caller removes it (`yahoo_harvest.discard`) once the market is stored.
+    there; the same request goes on from it, and the caller removes it (`yahoo_fetch.discard`) once the market is stored.
 
     `base_url` sends every request to another server that speaks as Yahoo does. `now` (aware) exists to be replaced.
     Raises InputError for the arguments and missing names, DataError for what the network does.
@@ -87,11 +95,11 @@ def fetch_market(
     names = _symbols([*against, *membership.during(span.first, span.last)])
     asked = Path(universe).name if isinstance(universe, str) else names[len(against) :]
     request = _request(span, base_url)
-    harvest = Harvest(None if partial is None else Path(partial), request)
-    failed = _collect(names, request, harvest, patience or Patience(), base_url, report)
+    fetch = PartialFetch(None if partial is None else Path(partial), request)
+    failed = _collect(names, request, fetch, patience or RetryPolicy(), base_url, report)
     _check_answers(failed, len(names), allow_missing, partial)
-    bars = pd.concat([harvest.bars[n].assign(ticker=n) for n in names if n in harvest.bars], ignore_index=True)
-    strange = _without_member_day(bars[bars["date"] <= span.over], set(harvest.bars), membership, span)
+    bars = pd.concat([fetch.bars[n].assign(ticker=n) for n in names if n in fetch.bars], ignore_index=True)
+    strange = _without_member_day(bars[bars["date"] <= span.over], set(fetch.bars), membership, span)
     failed |= dict.fromkeys(strange, STRANGE)
     log = RepairLog()
     bars = tidy_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo", log=log)
@@ -111,7 +119,7 @@ def fetch_market(
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
             "request": {"universe": asked, **request},
-            "fetch": harvest.facts(names, failed),
+            "fetch": fetch.facts(names, failed),
             "failed": {name: str(reason) for name, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
         },
@@ -121,20 +129,20 @@ def fetch_market(
 def _collect(
     names: Sequence[str],
     request: Mapping[str, Any],
-    harvest: Harvest,
-    patience: Patience,
+    fetch: PartialFetch,
+    patience: RetryPolicy,
     base_url: str | None,
     report: Progress,
-) -> dict[str, Reason]:
-    """Bring in what is not in the harvest yet; the reasons of the names that did not come."""
-    if harvest.bars.keys() >= set(names):
+) -> dict[str, Missing]:
+    """Bring in what is not in the fetch yet; the reasons of the names that did not come."""
+    if fetch.bars.keys() >= set(names):
         return {}
     ends = time.monotonic() + patience.deadline
     _check_connection(base_url or YAHOO, min(5.0, patience.deadline))
     from finpod.market.yahoo_client import Client  # loads yfinance
 
     client = Client(request["start"], request["stop"], ends=ends, base_url=base_url)
-    return gather(names, client.ask, harvest, patience, ends=ends, report=report)
+    return gather(names, client.ask, fetch, patience, ends=ends, report=report)
 
 
 def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:
@@ -202,9 +210,9 @@ def _check_connection(url: str, seconds: float) -> None:
         ) from error
 
 
-def _check_answers(failed: Mapping[str, Reason], asked: int, allow_missing: bool, partial: str | Path | None) -> None:
+def _check_answers(failed: Mapping[str, Missing], asked: int, allow_missing: bool, partial: str | Path | None) -> None:
     """Raise for names of which nothing is known, and for a fetch that brought nothing."""
-    passing = {name: reason for name, reason in sorted(failed.items()) if reason.kind.passes}
+    passing = {name: reason for name, reason in sorted(failed.items()) if reason.passes}
     if len(passing) == asked:
         raise DataError(f"Yahoo answered for none of {asked} names ({next(iter(passing.values()))}); try again later")
     if passing and not allow_missing:

@@ -15,7 +15,7 @@ from curl_cffi.requests import Response, Session
 from yfinance.data import YfData
 
 from finpod.errors import DataError, first_line
-from finpod.market.yahoo_harvest import Answer, Failure, Reason
+from finpod.market.yahoo_fetch import Failure, Missing
 
 CHART = "/v8/finance/chart/"
 COLUMNS = {
@@ -44,8 +44,8 @@ class Client:
         self._first, self._stop = first, stop
         self._session = _Session(ends, base_url)
 
-    def ask(self, names: Sequence[str]) -> Answer:
-        """One request for some names; never raises for what Yahoo says. Raises DataError for what yfinance does."""
+    def ask(self, names: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
+        """One request for some names: their bars, and why the others have none. Raises DataError if yfinance fails."""
         self._session.answers.clear()
         YfData.cache_get.cache_clear()  # it would repeat an earlier 503 to whoever asks again
         try:
@@ -70,7 +70,7 @@ class Client:
         finally:  # yfinance would go on with this session, its deadline included, wherever else it is used
             YfData(session=Session(impersonate="chrome"))
         bars = {name: own for name in names if len(own := _bars_of(frame, name))}
-        return Answer(bars, {name: _reason(self._session.answers.get(name)) for name in names if name not in bars})
+        return bars, {name: _reason(self._session.answers.get(name)) for name in names if name not in bars}
 
 
 class _Session(Session):
@@ -108,23 +108,23 @@ class _Session(Session):
         return super().request(method, url, *args, **{**options, "timeout": min(SECONDS, left)})
 
 
-def _reason(answer: Response | Exception | None) -> Reason:
+def _reason(answer: Response | Exception | None) -> Missing:
     """Why there are no bars, from Yahoo's last answer for the name."""
     if answer is None:
-        return Reason(Failure.UNREACHED, "yfinance did not ask")
+        return Missing(Failure.UNREACHED, "yfinance did not ask")
     if isinstance(answer, Exception):
-        return Reason(Failure.UNREACHED, first_line(answer))
+        return Missing(Failure.UNREACHED, first_line(answer))
     status = f"HTTP {answer.status_code}"
     if answer.status_code == 429:
-        return Reason(Failure.LIMITED, status)
+        return Missing(Failure.LIMITED, status)
     try:
         speaks = "chart" in answer.json()
     except (ValueError, TypeError):
         speaks = False
     if not speaks:
-        return Reason(Failure.UNREACHED, f"{status} without a chart")
+        return Missing(Failure.UNREACHED, f"{status} without a chart")
     kinds = {404: Failure.UNKNOWN, 200: Failure.EMPTY, 400: Failure.EMPTY, 422: Failure.EMPTY}
-    return Reason(kinds.get(answer.status_code, Failure.UNREACHED), status)
+    return Missing(kinds.get(answer.status_code, Failure.UNREACHED), status)
 
 
 def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """Snapshots: a market in a folder, as parquet and a manifest, addressed by the hash of its content."""
 
+from __future__ import annotations
+
 import io
 import json
 from contextlib import suppress
@@ -64,18 +66,13 @@ def save_snapshot(
     with suppress(OSError):  # if it fails, so does the write below, which names the path
         target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.parent):  # no process reads or replaces what another is replacing
-        if _holds(target, content):
-            return target
-        _write(target, columns, content, overwrite)
+        if not _holds(target, content):
+            with new_folder(target, overwrite=overwrite) as fresh:
+                buffer = io.BytesIO()
+                pq.write_table(pa.table(columns), buffer, compression="zstd")
+                write_bytes(fresh / BARS, buffer.getvalue())
+                write_text(fresh / SNAPSHOT, to_json(content))
     return target
-
-
-def _write(target: Path, columns: dict[str, Any], content: dict[str, Any], overwrite: bool) -> None:
-    with new_folder(target, overwrite=overwrite) as fresh:
-        buffer = io.BytesIO()
-        pq.write_table(pa.table(columns), buffer, compression="zstd")
-        write_bytes(fresh / BARS, buffer.getvalue())
-        write_text(fresh / SNAPSHOT, to_json(content))
 
 
 def _holds(target: Path, content: dict[str, Any]) -> bool:

@@ -1,0 +1,187 @@
+"""Requests to Yahoo for many names: batches, growing waits, a deadline, and a folder from which to resume."""
+
+import json
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from finpod.errors import InputError
+from finpod.files import Progress, to_json, write_bytes, write_text
+
+REQUEST = "request.json"
+_FILES = (REQUEST, f".{REQUEST}.*", "bars_*.parquet", ".bars_*")
+"""Patterns of what the folder of an unfinished fetch may hold; with a dot in front, what a killed process left."""
+
+
+class Failure(StrEnum):
+    """Why there are no bars for a name."""
+
+    UNKNOWN = "unknown symbol"
+    EMPTY = "no data in the range"
+    LIMITED = "rate limited"
+    UNREACHED = "no answer"
+
+
+class Missing(NamedTuple):
+    """Why a name has no bars, and what was seen of it."""
+
+    kind: Failure
+    detail: str
+
+    @property
+    def passes(self) -> bool:
+        """Whether asking again later may help: nothing has been said about the name itself."""
+        return self.kind in (Failure.LIMITED, Failure.UNREACHED)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+Bars = Mapping[str, pd.DataFrame]
+Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
+"""One request for some names: the bars of those that came, and why the others did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How patiently to ask. Raises InputError for numbers that cannot be used."""
+
+    batch: int = 25
+    """Names in one request to the client."""
+    attempts: int = 6
+    """How often a name is asked for in all, while it is rate limited or not answered for; and how many batches in a row
+    may bring nothing before the job is given up."""
+    wait: float = 5.0
+    """Seconds to wait after a batch with such names; doubles while they go on, plus up to a half at random."""
+    deadline: float = 1800.0
+    """Seconds for the whole job."""
+    sleep: Callable[[float], None] = time.sleep
+    random: Callable[[], float] = field(default_factory=lambda: random.Random().random)
+    """A number in [0, 1), so that several clients do not come back at the same moment."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("attempts", 1), ("wait", 0), ("deadline", 0)):
+            if not getattr(self, name) >= least:
+                raise InputError(f"{name} is {getattr(self, name)}; give at least {least}", argument=name)
+
+    def pause(self, streak: int) -> float:
+        """Seconds to wait after the `streak`-th batch in a row that was not answered in full; always growing."""
+        return self.wait * 2.0 ** (streak - 1) * (1 + self.random() / 2)
+
+
+class PartialFetch:
+    """The bars that have come in, in memory and, if there is a folder, on disk for the next run of the same request.
+
+    The folder holds `request.json` and one `bars_NAME.parquet` a name, each written whole. A folder of another request
+    starts anew. Raises InputError for a folder that holds something else.
+    """
+
+    def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
+        self.bars: dict[str, pd.DataFrame] = {}
+        self.limited: set[str] = set()
+        """Names that were rate limited at some time."""
+        self._folder, self._request = folder, json.loads(to_json(request))
+        self._written = folder is None or self._resume(folder)
+        self.resumed = frozenset(self.bars)
+
+    def add(self, bars: Bars, missing: Mapping[str, Missing]) -> None:
+        """Keep what came in, and which names were rate limited."""
+        limited = {name for name, reason in missing.items() if reason.kind is Failure.LIMITED}
+        new, self.limited = not limited <= self.limited, self.limited | limited
+        self.bars |= bars
+        if self._folder is None or not (bars or limited):
+            return
+        if not self._written:
+            discard(self._folder)  # what another request left there
+        if new or not self._written:
+            self._written = True
+            write_text(self._folder / REQUEST, to_json({"request": self._request, "limited": sorted(self.limited)}))
+        for name, table in bars.items():
+            write_bytes(self._folder / f"bars_{name}.parquet", table.to_parquet(None))
+
+    def facts(self, names: Sequence[str], failed: Mapping[str, Missing]) -> dict[str, Any]:
+        """How many of the names were asked for, came in, and were there from an earlier run; and which were limited."""
+        return {
+            "asked": len(names),
+            "fetched": len(names) - len(failed),
+            "resumed": len(self.resumed & set(names)),
+            "limited": sorted(self.limited & set(names)),
+        }
+
+    def _resume(self, folder: Path) -> bool:
+        """Take over what an earlier run of the same request kept; whether there was one."""
+        if folder.exists() and not (
+            folder.is_dir() and all(any(path.match(pattern) for pattern in _FILES) for path in folder.iterdir())
+        ):
+            raise InputError(f"{folder} is not the folder of an unfinished fetch; choose another, or move it away")
+        try:
+            kept = json.loads((folder / REQUEST).read_text())
+            same, limited = kept["request"] == self._request, set(kept["limited"])
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: the fetch starts anew
+            return False
+        if same:
+            self.limited = limited
+            for path in sorted(folder.glob("bars_*.parquet")):
+                with suppress(
+                    OSError, ValueError
+                ):  # damaged, or taken away by another process that ended the same fetch
+                    self.bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
+        return same
+
+
+def discard(folder: Path) -> None:
+    """Remove the folder of an unfinished fetch, whatever a killed process left in it; other files stay."""
+    for pattern in _FILES:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # not there, or not empty
+        folder.rmdir()
+
+
+def gather(
+    names: Sequence[str],
+    ask: Ask,
+    fetch: PartialFetch,
+    policy: RetryPolicy,
+    *,
+    ends: float,
+    report: Progress = lambda doing, share: None,
+) -> dict[str, Missing]:
+    """Ask for all names that have not come in yet; the reasons of those that did not.
+
+    Names that are rate limited or not answered for go to the end of the queue, after a wait that grows while that goes
+    on. `ends` is on the clock of `time.monotonic`.
+    """
+    queue = deque(name for name in names if name not in fetch.bars)
+    failed: dict[str, Missing] = {}
+    tries: Counter[str] = Counter()
+    streak = barren = 0
+    while queue:
+        batch = [queue.popleft() for _ in range(min(policy.batch, len(queue)))]
+        bars, missing = ask(batch)
+        fetch.add(bars, missing)
+        tries.update(batch)
+        failed |= missing
+        again = [name for name in batch if name in missing and missing[name].passes]
+        queue.extend(name for name in again if tries[name] < policy.attempts)
+        done = sum(name in fetch.bars for name in names)
+        report(f"{done} of {len(names)} names from Yahoo", done / len(names))
+        streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
+        pause = policy.pause(streak) if again and queue else 0.0
+        if queue and (barren == policy.attempts or time.monotonic() + pause >= ends):
+            late = f"not asked before the deadline of {policy.deadline:g} s"
+            detail = f"not asked after {barren} requests in vain" if barren == policy.attempts else late
+            failed = dict.fromkeys(queue, Missing(Failure.UNREACHED, detail)) | failed
+            break
+        if pause:
+            report(f"Yahoo did not answer for {len(again)} names; asking again in {pause:.0f} s", done / len(names))
+            policy.sleep(pause)
+    return {name: reason for name, reason in failed.items() if name not in fetch.bars}
