@@ -1,4 +1,4 @@
-"""What finpod raises.
+"""The exceptions of finpod.
 
 FinpodError             one line: the value that is wrong and the way out; the command line exits with 2
 ├── InputError          an argument, a date, a path or an option that cannot be used (also a ValueError)
@@ -7,7 +7,7 @@ FinpodError             one line: the value that is wrong and the way out; the c
 ├── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
 └── EngineError         the engine that runs pods has ended; the run can be resumed
 
-ReportWarning           a part of a report that could not be made and was left out; the command line prints it and goes on
+ReportWarning           a part of a report that failed and was left out; the command line prints it and continues
 """
 
 import difflib
@@ -15,15 +15,15 @@ from collections.abc import Iterable, Mapping
 
 
 def first_line(error: BaseException) -> str:
-    """First line of the text of an error; the name of its class if it has no text."""
+    """Return the first line of the text of an error, or the name of its class if it has no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
 
 
 class FinpodError(Exception):
-    """Base of everything finpod raises on purpose; its text is one line fit for a user.
+    """Base of all exceptions of finpod; the text is one line for the user.
 
-    `argument` is the name of the argument or setting that the error is about, None if it is about no single one. Texts name
-    arguments as Python does, `fee_bps` or `overwrite=True`; the command line writes them as its options.
+    `argument` is the name of the argument or setting that the error is about, or None. Texts name arguments as Python does,
+    `fee_bps` or `overwrite=True`; the command line shows them as its options.
     """
 
     def __init__(self, text: str = "", argument: str | None = None) -> None:
@@ -48,9 +48,9 @@ class CheckpointError(FinpodError):
 
 
 class EngineError(FinpodError):
-    """The engine that runs pods has ended, such as Ray; what was finished is stored, so that the run can be resumed.
+    """The engine that runs pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
 
-    `what` says which one and why, without the advice that the text adds.
+    `what` names the engine and the cause, without the advice that the text adds.
     """
 
     def __init__(self, what: str, advice: str = "go on with resume=True") -> None:
@@ -59,13 +59,13 @@ class EngineError(FinpodError):
 
 
 class ReportWarning(UserWarning):
-    """A part of a report that could not be made and was left out."""
+    """A part of a report that failed and was left out."""
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
-    """Return "did you mean X?" for the choice that is spelled most like the word, or `otherwise` if none is close.
+    """Return "did you mean X?" for the choice that is spelled most like `word`, or `otherwise` if none is close.
 
-    A mapping goes from a spelling to the X that it stands for.
+    A mapping of choices goes from a spelling to the X that it stands for.
     """
     spellings = choices if isinstance(choices, Mapping) else {choice: choice for choice in choices}
     closest = difflib.get_close_matches(word, list(spellings), n=1)

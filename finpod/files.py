@@ -1,4 +1,4 @@
-"""Files and folders that are either complete or absent, locks, strict JSON, and the files that mark an output of finpod."""
+"""Files and folders written whole or not at all, one file lock, strict JSON, and the kinds of output of finpod."""
 
 import json
 import math
@@ -30,18 +30,18 @@ KINDS = {
     SNAPSHOT: ("a snapshot", re.compile(r"bars\.parquet")),
     EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
 }
-"""The file that marks a folder as an output of finpod -> what messages call it, and the names of its other files."""
+"""File that marks a folder as an output of finpod -> its name in messages, and the names of its other files."""
 UNFINISHED = ".unfinished"
-"""Ends the name of the folder of an unfinished run, which lies beside its output."""
+"""Suffix of the folder of an unfinished run, which lies beside its output."""
 
 Progress = Callable[[str, float], None]
-"""A function that is told the step at work and the share of the whole that is done, from 0 to 1."""
+"""Function of the current step and of the share of the work that is done, from 0 to 1."""
 BACKTESTS = Path("backtests")
-"""Where runs are kept, relative to the current folder."""
+"""Folder of runs, relative to the current folder."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file by a temporary name and a rename: a reader sees the old content or the new, never a part of it.
+    """Write a file under a temporary name and rename it: a reader sees the old content or the new, never a part.
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
@@ -150,11 +150,11 @@ def parents_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
-    """Hold the operating system's lock on a file or folder while the block runs; an exclusive lock makes a missing file.
+    """Hold a lock of the operating system on a file or folder while the block runs, and yield True.
 
-    Several processes may hold a shared lock, one alone an exclusive lock; the lock ends with its process. Raises
-    BlockingIOError if `wait` is False and another process holds the lock. Where there are no such locks (Windows, some
-    network drives) nothing is locked, and the block is given False instead of True.
+    Several processes may hold a shared lock, only one an exclusive lock; a lock ends with its process. An exclusive lock
+    creates a missing file. Raises BlockingIOError if `wait` is False and another process holds the lock. Where there are no
+    such locks (Windows, some network drives) nothing is locked, and False is yielded.
     """
     try:
         import fcntl
@@ -164,14 +164,14 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
         yield False
         return
     try:
-        held = True
+        available = True
         try:
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise
         except OSError:  # a file system without locks
-            held = False
-        yield held
+            available = False
+        yield available
     finally:
         os.close(handle)
 
@@ -206,7 +206,7 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 
 def _require_writable(path: Path) -> None:
-    """Raise InputError if `path` and its missing parents cannot be made, which is tried: permissions do not tell all."""
+    """Raise InputError if `path` and its missing parents cannot be made. It is tried: permissions are not sufficient."""
     try:
         parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
         if not parent.is_dir():
@@ -238,7 +238,7 @@ def _unwritable(path: Path, error: OSError) -> InputError:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Version of each package by its name, that of Python under 'python'; 'not installed' for a missing package."""
+    """Return the version of each package, that of Python for 'python', and 'not installed' for a missing package."""
     return {name: platform.python_version() if name == "python" else _version(name) for name in packages}
 
 
@@ -252,20 +252,20 @@ def _version(package: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Mappings, sequences, numpy scalars, dates, paths and plain values as JSON, keys sorted, with a newline at the end.
+    """Return mappings, sequences, numpy scalars, dates, paths and plain values as JSON, keys sorted, ending in a newline.
 
-    NaN and infinities become null. Raises TypeError for other values. Equal values give equal text.
+    NaN and infinities become null. Raises TypeError for other values.
     """
     return json.dumps(_plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def to_json_line(value: Any) -> str:
-    """`to_json` on a single line, without the newline."""
+    """Return `to_json` on a single line, without the newline."""
     return json.dumps(_plain(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:
-    if type(value) is float:  # most of what logs are made of
+    if type(value) is float:  # most values of a log
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

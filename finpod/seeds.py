@@ -1,4 +1,4 @@
-"""Seeds: the one check of every function that takes one, and how a torch generator uses all of its bits."""
+"""Seeds: their validation, and torch generators that use all bits of a seed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from finpod.errors import InputError
 
 LIMIT = 2**64
-"""Seeds lie below this number."""
+"""Seeds are below this number."""
 
 
 def require_seed(seed: Any, name: str = "seed") -> int:
-    """`seed` as an int. Raises InputError unless it is a whole number from 0 to 2**64 - 1."""
+    """Return `seed` as an int. Raises InputError unless it is a whole number from 0 to 2**64 - 1."""
     if isinstance(seed, Integral) and not isinstance(seed, bool):
         seed = int(seed)
         if 0 <= seed < LIMIT:
@@ -23,9 +23,8 @@ def require_seed(seed: Any, name: str = "seed") -> int:
 
 
 def torch_seed(seed: int) -> int:
-    """32 bits for `torch.Generator.manual_seed`, which on the CPU drops all higher bits.
+    """Return 32 bits for `torch.Generator.manual_seed`, which ignores higher bits on the CPU.
 
-    Seeds below 2**32 are returned as they are. All bits of a larger seed are hashed into 32, so that 7 and 7 + 2**32 give
-    different streams.
+    Seeds below 2**32 are returned unchanged. Larger seeds are hashed, so that 7 and 7 + 2**32 give different streams.
     """
     return seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])

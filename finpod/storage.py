@@ -1,4 +1,4 @@
-"""`Store`: a folder of files, here or at a URL, whose files are either whole or absent."""
+"""`Store`: a folder on this machine or at a URL, whose files are either whole or absent."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem, FileType
 
 READERS = 16
-"""Parts of a file that are read at a time."""
+"""Parts of a file that are read in parallel."""
 
 
 class Store:
-    """A folder of files on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
+    """A folder on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
 
-    Names of files may hold slashes. Objects at a URL appear whole but cannot be appended to, so each addition is an object of
-    its own, in the folder NAME.parts, and `read` joins them. Methods raise InputError, naming the file, if it cannot be
-    written, read or removed; the constructor raises it for a URL that cannot be opened.
+    Names of files may contain slashes. Objects at a URL cannot be appended to: each addition is an object of its own in the
+    folder NAME.parts, and `read` joins them. Methods raise InputError that names a file that cannot be written, read or
+    removed; the constructor raises it for a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -54,14 +54,14 @@ class Store:
                 file.write(content)
 
     def read(self, name: str) -> bytes:
-        """The content of a file, with all that was appended to it. Raises FileNotFoundError if there is none."""
+        """Return the content of a file, with everything appended to it. Raises FileNotFoundError if there is none."""
         parts = self.names(f"{name}.parts")
         whole = [name] if not parts or name in self.names(name.rpartition("/")[0]) else []
         with self._named("read", name), ThreadPoolExecutor(READERS) as readers:  # a log may be thousands of parts
             return b"".join(readers.map(self._content, whole + parts))
 
     def append(self, name: str, content: bytes) -> None:
-        """Add to the end of a file, and return when it is on the disk."""
+        """Append to a file, and return when the content is on the disk."""
         if self.folder is not None:
             _append(self.folder / name, content)
             return
@@ -72,20 +72,20 @@ class Store:
         self._next[name] += 1
 
     def names(self, folder: str = "") -> list[str]:
-        """Names of the files directly in a folder, sorted, hidden ones left out; none if there is no such folder."""
+        """Return the files directly in a folder, sorted, without hidden ones; none if the folder does not exist."""
         from pyarrow.fs import FileType
 
         prefix = f"{folder}/" if folder else ""
         return [prefix + name for name in self._listed(folder, FileType.File) if not name.startswith(".")]
 
     def folders(self, prefix: str) -> list[str]:
-        """Folders directly in this one whose names begin with `prefix`, sorted."""
+        """Return the folders directly in the store whose names begin with `prefix`, sorted."""
         from pyarrow.fs import FileType
 
         return [name for name in self._listed("", FileType.Directory) if name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
-        """Remove a file and what was appended to it, if it exists."""
+        """Remove a file and everything appended to it, if it exists."""
         for path in (name, *self.names(f"{name}.parts")):
             with self._named("remove", path):
                 try:
@@ -94,7 +94,7 @@ class Store:
                     continue
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder and its content."""
         with self._named("remove", name):
             self.system.delete_dir(self._path(name))
         self._made.clear()
@@ -117,7 +117,7 @@ class Store:
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
-        """Raise InputError that names the file for an error of the file system; a file that is not there to be read passes."""
+        """Turn errors of the file system into InputError that names the file, except for a missing file that is read."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -129,7 +129,7 @@ class Store:
 
 
 def _append(path: Path, content: bytes) -> None:
-    """One write at the end of the file, forced to the disk; what a full disk cut short is taken back."""
+    """Append with one write, forced to the disk. A write that a full disk cuts short is undone."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -147,7 +147,7 @@ def _append(path: Path, content: bytes) -> None:
 
 
 def _local(text: str) -> Path:
-    """The folder that a path or a file URL names."""
+    """Return the folder of a path or a file URL."""
     if "://" not in text:
         return Path(text)
     if not text.startswith("file:///"):
@@ -159,7 +159,7 @@ def _local(text: str) -> Path:
 
 
 def _opened(url: str) -> tuple[FileSystem, str]:
-    """The file system of a URL and the path in it."""
+    """Return the file system of a URL and the path in it."""
     try:
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 

@@ -1,4 +1,4 @@
-"""`StockTask`: trade a market, train on one window and be judged on a later one."""
+"""`StockTask`: trade a market, with training on one window and validation on a later one."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
-"""Costs that an agent may train with more or less of."""
+"""Costs that an agent may scale in training."""
 COST_FACTOR = (0.5, 2.0)
-"""Bounds of the factor on these costs in training."""
+"""Bounds of the factor on these costs."""
 DISCOUNT = 0.87
-"""Discount of PPO a session, and so 0.5 of a decision each fifth: what was traded lasts about that long, the market does not
-answer to an account, and further on other decisions are most of the noise."""
+"""Discount of PPO per session; 0.5 per decision at hold=5. A trade matters for about that long: an account does not move the
+market, and later rewards are mostly noise from other decisions."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
-"""Settings of PPO that did best on the validation days of simulated markets, see backtests/LOG.md."""
+"""Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""How far a search may move them, where its own bounds are narrower."""
+"""Bounds of settings of PPO in a search that differ from its own."""
 HIDDEN = (16, 32, 64)
-"""Widths of the network that a fresh agent may have."""
+"""Widths of the network of a new agent."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StockTask(Task):
-    """Trade a market: train on the days of one window, be judged on those of a later one. The test window is not in it."""
+    """Trade a market, with training and validation windows. The task holds no row of the test window."""
 
     market: MarketData
-    """Rows up to the end of validation and no further."""
+    """The market up to the end of validation."""
     trading: TradingConfig
     """Accounts, actions, rewards and costs."""
     fill: str | None
-    """'open', 'close' or None for open where the data have opens."""
+    """'open', 'close', or None for open if the data have opens."""
     features: Features
     """Features that agents observe."""
     train: tuple[int, int]
@@ -61,11 +61,11 @@ class StockTask(Task):
     validation: tuple[int, int]
     """First and last validation row."""
     device: str = "cpu"
-    """Where the tables are."""
+    """Device of the tables."""
     observed: tuple[str, ...] | None = None
-    """Features that one agent observes; None for all."""
+    """Features that the agent observes; None for all."""
     practice: TradingConfig | None = None
-    """`trading` as one agent trains on it; None for as it is."""
+    """`trading` with the reward and costs that the agent trains with; None for `trading` itself."""
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
@@ -84,23 +84,23 @@ class StockTask(Task):
 
     @cached_property
     def execution(self) -> Execution:
-        """The market as the ledger reads it."""
+        """The market as orders meet it."""
         return build_execution(self.market, self.fill, self.device)
 
     @cached_property
     def anchor(self) -> Tensor:
-        """[T, N] float64 weights that a tilt is taken around, and that agents have to beat."""
+        """[T, N] float64 weights of the anchor, which a tilt starts from and agents have to beat."""
         first = max(self.train[0] - self.execution.lag, 0)
         return anchor_weights(self.execution, self.trading.anchor, self.market, slice(first, self.validation[1] + 1))
 
     @cached_property
     def panel(self) -> Panel:
-        """The market as agents see it, scaled on training rows; with all features."""
+        """All features, scaled on training rows."""
         return build_panel(self.market, self.features, fit=(self.train[0], self.train[1] + 1), device=self.device)
 
     @cached_property
     def own_panel(self) -> Panel:
-        """The panel with the features `observed` alone, in the panel's order."""
+        """The panel with only the features `observed`, in the panel's order."""
         panel = self.panel
         if self.observed is None or self.observed == panel.names:
             return panel
@@ -109,12 +109,12 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return features [T, N, F], the names that may be held [T, N]: members with a bar, and the anchor of a tilt [T, N]."""
+        """Return features [T, N, F], the assets that may be held [T, N] (members with a bar), and the anchor of a tilt [T, N]."""
         panel, anchor = self.own_panel, self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
-        """Return accounts that trade the training window on the terms of `practice`."""
+        """Return accounts that trade the training window under `practice`."""
         trading = self.practice or self.trading
         if num_envs != trading.num_envs:
             groups = math.gcd(num_envs, trading.groups)
@@ -124,7 +124,7 @@ class StockTask(Task):
     def policy(
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
     ) -> MarketPolicy | ScorerPolicy:
-        """Return an untrained policy of the width `hidden` for the features observed; the scorer `network`, if it is named."""
+        """Return an untrained policy of width `hidden` for the observed features; a scorer if `network` is among the settings."""
         sizes: dict[str, Any] = {
             "features": len(self.own_panel.names),
             "hidden": settings.get("hidden", PolicySpec.hidden),
@@ -137,29 +137,28 @@ class StockTask(Task):
 
     @property
     def undifferentiable(self) -> str | None:
-        """What no gradient passes through, such as an action; None if one passes."""
+        """Setting that no gradient passes through; None if gradients pass."""
         return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
-        """Return the task with the features, the reward and the part of the costs that an agent trains with."""
+        """Return the task with the features, the reward and the costs that an agent trains with."""
         features, trading = settings.get("features"), self.trading
         reward, scale = settings.get("reward") or trading.reward, trading.reward_scale
         if reward != trading.reward:
             scale *= 1 / trading.cash if reward == "value" else trading.cash
         factor = settings.get("cost_factor", 1.0)
         costs = replace(trading.costs, **{name: getattr(trading.costs, name) * factor for name in VARIED_COSTS})
-        own = replace(
+        task = replace(
             self,
             observed=None if features is None else tuple(features),
             practice=replace(trading, reward=reward, reward_scale=scale, costs=costs),
         )
-        vars(own).update(
-            {"execution": self.execution, "panel": self.panel, "_baselines": self._baselines}
-        )  # computed once for all
-        return own
+        shared = {"execution": self.execution, "panel": self.panel, "_baselines": self._baselines}
+        vars(task).update(shared)  # computed once for all agents
+        return task
 
     def space(self) -> Space:
-        """Return features, width of the network, reward, and the factor on the costs of training."""
+        """Return the settings of an agent: features, network width, reward and the factor on costs in training."""
         return Space(
             start={"hidden": PolicySpec.hidden, "features": None, "reward": None, "cost_factor": 1.0},
             ranges={"cost_factor": COST_FACTOR},
@@ -169,15 +168,15 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of PPO; its discount is stated a session and converted by `hold`."""
+        """Return settings of PPO. The discount per session becomes one per decision."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
-        """Return figures and returns [n] of the deterministic policy on the validation window, net of all costs."""
+        """Return metrics and returns [n] of the deterministic policy on the validation window, net of all costs."""
         return self.score_of(self.play(policy, self.validation))
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
-        """Return the path of the deterministic policy on a window of rows, on the task's terms."""
+        """Return the path of the deterministic policy on a window (first row, last row), under `trading`."""
         execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
@@ -193,14 +192,14 @@ class StockTask(Task):
         return simulate(execution, *window, decide, trading)
 
     def score_of(self, path: Path, window: tuple[int, int] | None = None) -> Score:
-        """Return the figures of `metrics` and of `active_figures` of a path on a window, that of validation if left out."""
+        """Return `metrics` and `active_figures` of a path on a window; None is the validation window."""
         window = window or self.validation
         equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
         active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
-        """Return the path of the anchor on a window, restored when agents decide, at the task's costs."""
+        """Return the path of the anchor on a window, rebalanced when agents decide, at the task's costs."""
         if window not in self._baselines:
 
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:
@@ -219,7 +218,7 @@ class StockTask(Task):
         return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
-        """Return the task as an ensemble needs it: features and their scaling, terms, windows, and the hash of the data."""
+        """Return what an ensemble needs of the task: features and scaling, trading terms, windows, and the hash of the data."""
         day = [f"{date!s:.10}" for date in self.market.dates]
         panel = self.own_panel
         return {
@@ -237,8 +236,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return what must be equal for a run to be resumed, the title of the data, and features that are undefined, and
-        the validation returns of the baseline."""
+        """Return 'task', which must be equal for a run to be resumed, undefined features, the title of the data, and the
+        validation returns of the baseline."""
         spec, panel = self.spec(), self.panel
         names = ("features", "trading", "fill", "windows", "training_data_hash")
         return {
@@ -249,7 +248,7 @@ class StockTask(Task):
         }
 
     def to_shared(self) -> dict[str, Any]:
-        """Return the task as plain values and arrays, computed once."""
+        """Return the task as plain values and arrays, with panel and execution computed."""
         tables = {
             name: {key: item.cpu().numpy() if isinstance(item, Tensor) else item for key, item in vars(part).items()}
             for name, part in (("panel", self.panel), ("execution", self.execution))
@@ -258,12 +257,12 @@ class StockTask(Task):
 
     @classmethod
     def from_shared(cls, shared: Mapping[str, Any], device: torch.device) -> StockTask:
-        """Return the task that `to_shared` took apart; on the CPU it reads the shared arrays, which nothing writes to."""
+        """Return the task that `to_shared` returned. On the CPU its tensors share the arrays, which are read-only."""
         task: StockTask = replace(shared["task"], device=str(device))
         kinds: dict[str, type] = {"panel": Panel, "execution": Execution}
         for name, kind in kinds.items():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and stay so
+                warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nothing writes to them
                 parts = {
                     key: torch.from_numpy(item).to(device) if isinstance(item, np.ndarray) else item
                     for key, item in shared[name].items()
@@ -273,14 +272,14 @@ class StockTask(Task):
 
 
 def trading_of(**settings: Any) -> TradingConfig:
-    """Return the trading terms with the defaults of training. Raises InputError for an unknown setting."""
+    """Return a `TradingConfig` with the defaults of training. Raises InputError for an unknown setting."""
     require_known(settings)
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     defaults: dict[str, Any] = {
         "num_envs": envs,
         "start_groups": math.gcd(envs, 32) if isinstance(envs, Integral) else None,
-        "reward_scale": 100.0 / cash if cash > 0 else 1.0,  # rewards in percent, whichever way they are counted
+        "reward_scale": 100.0 / cash if cash > 0 else 1.0,  # rewards in percent, of either kind
     }
     return TradingConfig(**{**defaults, **settings})
 
@@ -294,7 +293,7 @@ def make_stock_task(
     features: Features = None,
     device: str = "cpu",
 ) -> StockTask:
-    """Return the task with windows as rows and the data cut behind the validation window.
+    """Return the task of a training and a validation window, on the data up to the end of validation.
 
     Raises InputError for windows that overlap or are too short.
     """
@@ -313,12 +312,12 @@ def make_stock_task(
                 argument=name,
             )
     known = market.rows(0, validation_rows[1] + 1)
-    # which names leave the exchange later, and when, is not known yet, and must not change even the hash of the data
+    # later delistings are not known yet, and must not even change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = np.any(known.member & known.has_bar, axis=0)  # before training too: they are part of the market's return
+    seen = np.any(known.member & known.has_bar, axis=0)  # before training too: they are part of the market return
     names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
-        raise InputError("no name is both a member and priced up to the end of validation")
+        raise InputError("no asset is a member with a price up to the end of validation; choose other dates")
     task = StockTask(
         market=known.select(names),
         trading=trading,
@@ -328,7 +327,7 @@ def make_stock_task(
         validation=validation_rows,
         device=device,
     )
-    _ = task.anchor  # refused before anything is trained
+    _ = task.anchor  # raises for a bad anchor before anything is trained
     return task
 
 

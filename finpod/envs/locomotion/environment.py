@@ -1,4 +1,4 @@
-"""`LocomotionEnv`: worlds of one locomotion task stepped together, whichever engine computes their physics."""
+"""`LocomotionEnv`: worlds of one locomotion task stepped together, on either physics engine."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.seeds import require_seed, torch_seed
 
 HUGE = 1e18
-"""Actions from here on count as no numbers: their square, a cost, would not be one in float32."""
+"""Actions of at least this size count as not finite: their square, a cost, would overflow float32."""
 MAX_FAILURES = 100
-"""Worlds that may fail before a run is stopped, if not told otherwise."""
+"""Default number of worlds that may fail before a run is stopped."""
 
 
 class Physics(Protocol):
     """W simulations of one model."""
 
     state: dict[str, Tensor]
-    """Live tensors by MuJoCo's names, see `Spec`."""
+    """Live tensors, by MuJoCo's names, see `Spec`."""
     initial_qpos: Tensor
     """[nq] positions of the model at rest."""
     dt: float
@@ -31,23 +31,23 @@ class Physics(Protocol):
     device: torch.device
 
     def step(self) -> Tensor:
-        """Step all worlds with the controls `state["ctrl"]`; return those [W] bool whose simulation failed."""
+        """Step all worlds with the controls `state["ctrl"]`; return the failed ones [W] bool."""
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Begin the worlds of `mask` [W] at their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
+        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
 
     def save(self) -> dict[str, Tensor]:
-        """Return what `load` continues from."""
+        """Return a state for `load`."""
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue exactly."""
 
 
 class LocomotionEnv:
-    """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, begins again and is counted.
+    """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, is reset and counted.
 
-    More than `max_failures` such worlds end the run. Actions are multiplied by `action_scale`; one that is not finite
-    or not below `HUGE` counts as 0 and is remembered until `check`.
+    More than `max_failures` such worlds end the run. Actions are multiplied by `action_scale`. One that is not finite or not
+    below `HUGE` counts as 0 and is recorded until `check` is called.
     """
 
     groups = 1
@@ -77,7 +77,7 @@ class LocomotionEnv:
         return self.observe()
 
     def observe(self) -> Observation:
-        """Return the observations [W, S] float32 as they are now."""
+        """Return the current observations [W, S] float32."""
         return Observation(self._obs)
 
     @torch.no_grad()
@@ -92,7 +92,7 @@ class LocomotionEnv:
         place, healthy = spec.position(state), spec.healthy(state)
         reward = spec.reward(state, action, (place - self._place) / self.physics.dt, healthy)
         reward = reward.where(~failed, 0.0).float()
-        final = self._seen().where(~failed.unsqueeze(-1), self._obs)  # the last state that was sound
+        final = self._seen().where(~failed.unsqueeze(-1), self._obs)  # the last valid state
         self._time += 1
         terminated, truncated = failed | ~healthy, self._time >= TIME_LIMIT
         ended = terminated | truncated
@@ -119,10 +119,10 @@ class LocomotionEnv:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `load_state_dict` needs to continue exactly."""
-        own = {"time": self._time, "place": self._place, "obs": self._obs, "failures": self.failures}
+        """Return a state from which `load_state_dict` continues exactly."""
+        tensors = {"time": self._time, "place": self._place, "obs": self._obs, "failures": self.failures}
         return {
-            **{name: value.clone() for name, value in own.items()},
+            **{name: value.clone() for name, value in tensors.items()},
             "physics": self.physics.save(),
             "clock": self._clock,
             "generator": self._generator.get_state(),
@@ -146,7 +146,7 @@ class LocomotionEnv:
         return self.spec.observe(self.physics.state).float()
 
     def _begin(self, mask: Tensor) -> None:
-        """Begin new episodes with noise on positions and velocities; drawn for all worlds, used in those of `mask`."""
+        """Begin episodes in the worlds of `mask`, with noise on positions and velocities that is drawn for all worlds."""
         spec, state = self.spec, self.physics.state
 
         def uniform(like: Tensor, bound: float) -> Tensor:
@@ -160,9 +160,9 @@ class LocomotionEnv:
         self.physics.reset(mask, qpos, qvel)
 
     def _remember(self, good: Tensor) -> None:
-        """Keep environment and step of the first action that was not finite, without a look at the device."""
-        found = torch.stack([(~good).to(torch.uint8).argmax(), torch.full_like(self._bad[1], self._clock)])
-        self._bad = torch.where((self._bad[0] < 0) & ~good.all(), found, self._bad)
+        """Record environment and step of the first action that was not finite, without reading from the device."""
+        bad = torch.stack([(~good).to(torch.uint8).argmax(), torch.full_like(self._bad[1], self._clock)])
+        self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
 
 def make_locomotion(

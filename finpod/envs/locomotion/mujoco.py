@@ -1,4 +1,4 @@
-"""Physics on the CPU: MuJoCo's `Batch`, a thread pool whose arrays are shared with torch."""
+"""Physics on the CPU: MuJoCo's `Batch`, a thread pool that shares its arrays with torch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 """Fields from which a simulation continues exactly."""
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
-
 START = 1.0
-"""Seconds on the clock of a new episode. MuJoCo sets the clock of a world that became NaN to 0, which is seen thereby."""
+"""Clock of a new episode, in seconds. MuJoCo resets the clock of a world that became NaN to 0, which reveals it."""
 
 
 def load_model(spec: Spec) -> Any:
@@ -33,7 +32,7 @@ def load_model(spec: Spec) -> Any:
         raise InputError(
             f"{spec.gym_id} needs MuJoCo, and it is not installed; pip install 'finpod[locomotion]'", argument="task"
         ) from error
-    except Exception as error:  # MUJOCO_GL names a way to draw that is not there, which nothing but drawing needs
+    except Exception as error:  # MUJOCO_GL names a graphics library that is missing and not needed here
         raise InputError(
             f"MuJoCo cannot be imported with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')} ({first_line(error)}); unset it",
             argument="task",
@@ -55,7 +54,7 @@ def load_model(spec: Spec) -> Any:
 
 
 def describe(spec: Spec, model: Any = None) -> dict[str, str]:
-    """Return the engine, its version, and the integrator and the solver that the model asks it for."""
+    """Return engine, version, and the integrator and solver of the model."""
     option = (model or load_model(spec)).opt
     import mujoco
 
@@ -66,16 +65,16 @@ def describe(spec: Spec, model: Any = None) -> dict[str, str]:
     }
 
 
-def threads_of(asked: int | None) -> int:
-    """Return the threads of the physics: as asked for, or OMP_NUM_THREADS, which Ray sets, or all usable cores."""
-    return asked or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
+def threads_of(requested: int | None) -> int:
+    """Return the number of threads: as requested, or OMP_NUM_THREADS, which Ray sets, or all usable cores."""
+    return requested or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
 
 
 class BatchPhysics:
-    """W worlds of one task. `state` are live tensors: what is written to ctrl acts in the next step."""
+    """W worlds of one task. `state` are live tensors: values written to ctrl act in the next step."""
 
     def __init__(self, spec: Spec, num_envs: int, threads: int | None = None, *, model: Any = None) -> None:
-        """Make the worlds, of MuJoCo's `model` if one is given."""
+        """Create the worlds, of `model` if it is not None."""
         self.spec, self.model = spec, model or load_model(spec)
         from mujoco.batch import Batch
 
@@ -95,7 +94,7 @@ class BatchPhysics:
             self.state["cfrc_ext"] = torch.zeros(num_envs, self.model.nbody, 6, dtype=torch.float64)
 
     def step(self) -> Tensor:
-        """Step all worlds; return those [W] bool whose simulation failed: it became NaN, was reset or overflowed."""
+        """Step all worlds; return those [W] bool whose simulation became NaN, was reset or overflowed."""
         from mujoco.batch import SimulationError
 
         before, failed = self.state["time"].clone(), torch.zeros(self.batch.nsim, dtype=torch.bool)
@@ -111,7 +110,7 @@ class BatchPhysics:
         return failed | reset | broken
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Begin the worlds of `mask` [W] at their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
+        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
         import mujoco
 
         ids = mask.nonzero().flatten()
@@ -126,7 +125,7 @@ class BatchPhysics:
             self.state["cfrc_ext"][ids] = 0.0
 
     def _contact_forces(self) -> None:
-        """External forces after the last substep, which a step leaves out: one world after the other."""
+        """Compute external forces after the last substep, world by world; a step does not."""
         import mujoco
 
         for world in range(self.batch.nsim):
@@ -135,7 +134,7 @@ class BatchPhysics:
             self.state["cfrc_ext"][world] = torch.from_numpy(self._data.cfrc_ext)
 
     def save(self) -> dict[str, Tensor]:
-        """Return what `load` continues from."""
+        """Return a state for `load`."""
         return {name: self.state[name].clone() for name in STATE}
 
     def load(self, state: dict[str, Tensor]) -> None:

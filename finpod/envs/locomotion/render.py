@@ -1,4 +1,4 @@
-"""A clip of one episode: `play` it, `draw` it without a screen, and `encode` it as GIF, MP4 or a still PNG."""
+"""Clip of one episode: `play` it, `draw` it without a screen, `encode` it as GIF, MP4 or PNG."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from finpod.envs.step import Observation
 from finpod.errors import InputError
 
 WIDTH, HEIGHT = 320, 240
-"""Pixels of a clip; whole blocks of 16, as video wants them."""
+"""Pixels of a clip, multiples of 16 as video codecs need them."""
 RATE = 25
-"""Frames that are drawn for a second of simulated time, about."""
+"""Approximate frames per second of simulated time."""
 SECONDS = 10.0
-"""Simulated time that a clip shows at most, if not told otherwise."""
+"""Default limit on the simulated time that a clip shows."""
 KINDS = (".gif", ".mp4")
 """Suffixes of clips."""
 COLOURS = 128
-"""Colours of a GIF, the same in all its frames."""
+"""Colours of a GIF, the same in all frames."""
 INSTALL = "install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)"
 
 
@@ -72,7 +72,7 @@ class Film(NamedTuple):
 
 @torch.no_grad()
 def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
-    """Return the episode of one world that stands at its start, under the actions [1, A] of `act`.
+    """Return an episode of one world that has just been reset, under the actions [1, A] of `act`.
 
     Raises InputError for an action that is not finite.
     """
@@ -90,8 +90,8 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float | None = None) -> Film:
     """Return frames of the first `seconds` of an episode, the camera beside the body, drawn without a screen.
 
-    EGL and then OSMesa are tried, or the one that the environment variable MUJOCO_GL names. Raises InputError where neither
-    works, and if drawing takes longer than `patience` seconds.
+    EGL and then OSMesa are tried, or only the one that the environment variable MUJOCO_GL names. Raises InputError if none
+    works, or if drawing takes longer than `patience` seconds.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
     shown = episode.positions[: math.ceil(seconds / episode.step) : stride]
@@ -109,8 +109,8 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float
                 raise InputError(f"drawing {len(shown)} frames took longer than {patience:g} s") from error
             if ended.returncode == 0:
                 return Film(np.load(folder / offscreen.FRAMES), stride * episode.step)
-            said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-            reason = shorten(said[-1], 120, placeholder="...")
+            lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+            reason = shorten(lines[-1], 120, placeholder="...")
     raise InputError(_no_graphics(reason))
 
 
@@ -138,7 +138,7 @@ def encode(film: Film, kind: str) -> bytes:
 
 
 def require_kind(path: Path) -> str:
-    """Return the suffix of a clip. Raises InputError for another, and where what writes it is not installed."""
+    """Return the suffix of a clip. Raises InputError for another suffix, and if its library is not installed."""
     kind = path.suffix.lower()
     if kind not in KINDS:
         raise InputError(f"{path} is neither a .gif nor a .mp4; give a file with one of these suffixes", argument="out")
@@ -147,7 +147,7 @@ def require_kind(path: Path) -> str:
 
 
 def _library(kind: str) -> Any:
-    """What writes files of that kind: imageio.v3 for MP4, else PIL.Image. Raises InputError where it is not installed."""
+    """Return imageio.v3 for MP4, else PIL.Image. Raises InputError if it is not installed."""
     try:
         if kind == ".mp4":
             import imageio.v3
@@ -171,7 +171,7 @@ def _save_model(spec: Spec, path: Path) -> None:
 
     floors = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
     for size, material in zip(model.geom_size[floors], model.geom_matid[floors], strict=True):
-        if material >= 0:  # a pattern of the same size on a floor without an end, for agents run far
+        if material >= 0:  # an endless floor with a pattern of the same size, as agents run far
             model.mat_texrepeat[material] /= 2 * size[:2]
             model.mat_texuniform[material] = True
     model.geom_size[floors, :2] = 0
@@ -179,7 +179,7 @@ def _save_model(spec: Spec, path: Path) -> None:
 
 
 def _environments() -> list[dict[str, str]]:
-    """The environments of the processes that are tried, one after the other."""
+    """Return the environment variables of the processes to try, in order."""
     here = dict(os.environ)
     if here.get("MUJOCO_GL") or sys.platform != "linux":
         return [here]

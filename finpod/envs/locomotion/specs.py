@@ -118,7 +118,7 @@ class Spec:
     gym_id: str
     """Gymnasium's environment of this definition."""
     gym_options: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `gymnasium.make` with which it has this definition."""
+    """Arguments of `gymnasium.make` for this definition."""
     variant: str = "standard"
     """'standard'; 'full', with external contact forces; or 'fast', with an integrator of a quarter of the time."""
     model: str
@@ -150,21 +150,21 @@ class Spec:
     """Bound of the uniform noise on its velocities; their standard deviation with `qvel_normal`."""
     qvel_normal: bool = False
     steps: int = 1_000_000
-    """Environment steps that an agent trains for, if not told otherwise."""
+    """Default number of environment steps that an agent trains for."""
     ppo: Mapping[str, Any] = field(default_factory=dict)
     """Settings of PPO that differ from those of all locomotion tasks."""
     contacts: tuple[int, int]
-    """Contacts and constraints of a world that random actions have reached."""
+    """Most contacts and constraints of a world under random actions."""
 
     def reward(self, state: State, action: Tensor, speed: Tensor, healthy: Tensor) -> Tensor:
-        """Return rewards [W] of actions [W, A], as they were asked for, and of forward speeds [W] in m/s."""
+        """Return the rewards [W] of actions [W, A], before any clipping, and forward speeds [W] in m/s."""
         reward = self.forward_weight * speed - self.control_weight * action.square().sum(-1)
         reward = reward + self.healthy_reward * healthy
         return reward if self.contact_cost is None else reward - self.contact_cost(state)
 
     @property
     def title(self) -> str:
-        """What scores depend on, such as "Ant-v5, standard variant: 27 inputs, 8 actions"."""
+        """Definition that scores depend on, such as "Ant-v5, standard variant: 27 inputs, 8 actions"."""
         return f"{self.gym_id}, {self.variant} variant: {self.num_inputs} inputs, {self.num_actions} actions"
 
 
@@ -210,13 +210,13 @@ FULL: dict[str, dict[str, Any]] = {
     "ant": {"num_inputs": 105, "observe": ant_full, "contact_cost": ant_contact},
     "humanoid": {"num_inputs": 348, "observe": humanoid_full, "contact_cost": humanoid_contact},
 }
-"""What the full variant changes."""
+"""Fields that the full variant changes."""
 EULER = ("halfcheetah",)
 """Tasks whose model asks for a fast integrator already."""
 
 
 def spec_of(name: str, variant: str = "standard") -> Spec:
-    """Return a variant of a task. Raises InputError for an unknown name, and for a variant that the task has not."""
+    """Return a variant of a task. Raises InputError for an unknown name or a variant that the task does not have."""
     if name not in SPECS:
         raise InputError(f"unknown task {name!r}; {did_you_mean(name, SPECS, ', '.join(SPECS))}", argument="task")
     spec = SPECS[name]

@@ -1,4 +1,4 @@
-"""Physics on a GPU: MuJoCo Warp, whose arrays are shared with torch.
+"""Physics on a GPU: MuJoCo Warp, which shares its arrays with torch.
 
 It differs from MuJoCo on the CPU:
 
@@ -26,9 +26,9 @@ from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError
 
 MARGIN = 2
-"""Contacts and constraints for which there is memory, as multiples of the most that random actions have reached."""
+"""Memory for contacts and constraints, as a multiple of the most that random actions have reached."""
 FEWEST = 16
-"""Worlds for whose contacts there is memory at least: all worlds share one pool, and one world alone may need its peak."""
+"""Least number of worlds with memory for contacts: worlds share one pool, and a single one may need its peak."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
@@ -41,7 +41,7 @@ def packages(spec: Spec) -> tuple[Any, Any]:
             f"{spec.gym_id} on a GPU needs MuJoCo Warp, and it is not installed; pip install 'finpod[gpu]'",
             argument="device",
         ) from error
-    warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # it would print each module that it compiles
+    warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # else it prints each module that it compiles
     return warp, mujoco_warp
 
 
@@ -56,7 +56,7 @@ def load_for_warp(spec: Spec) -> Any:
 
 
 def describe(spec: Spec) -> dict[str, str]:
-    """Return the engine, its version and precision, and the integrator and the solver that it uses."""
+    """Return engine, version, precision, integrator and solver."""
     model, (_, mujoco_warp) = load_for_warp(spec), packages(spec)
     return mujoco.describe(spec, model) | {"engine": f"MuJoCo Warp {mujoco_warp.__version__}, float32"}
 
@@ -69,7 +69,7 @@ class WarpPhysics:
     """
 
     def __init__(self, spec: Spec, num_envs: int, device: torch.device | str, *, model: Any = None) -> None:
-        """Make the worlds, of MuJoCo's `model` if one is given."""
+        """Create the worlds, of `model` if it is not None."""
         self.spec, self.model = spec, load_for_warp(spec) if model is None else model
         self._warp, self._engine = packages(spec)
         self._warp.init()
@@ -89,7 +89,7 @@ class WarpPhysics:
         self._step, self._forward, self._clear = map(self._prepared, (self._advance, self._derive, self._empty))
 
     def _share(self) -> None:
-        """Make tensors of Warp's arrays."""
+        """Create tensors that share Warp's arrays."""
         to_torch, spec = self._warp.to_torch, self.spec
         constants = [name for name in CONSTANTS if name in spec.reads]
         self._derived = [name for name in spec.reads if name not in (*constants, "cfrc_ext")]
@@ -100,12 +100,12 @@ class WarpPhysics:
         self._overflow = to_torch(self._data.overflow)
         self._warp_mask = self._warp.from_torch(self._mask, dtype=self._warp.bool)
         kinds = self._engine.OverflowType
-        self._lost = int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))  # solvers may end at their last one
+        self._lost = int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))  # solvers may run out of iterations
 
     def step(self) -> Tensor:
-        """Step all worlds; return those [W] bool whose simulation failed: it became NaN or huge, or overflowed.
+        """Step all worlds; return those [W] bool whose simulation became NaN, huge or overflowed.
 
-        All worlds share the memory for contacts. If it overflows, any of them may have lost some, and all have failed.
+        All worlds share the memory for contacts. If it overflows, any world may have lost contacts, so all count as failed.
         """
         from mujoco import mjMAXVAL
 
@@ -115,7 +115,7 @@ class WarpPhysics:
         return ~sound | ((self._overflow & self._lost) != 0)
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Begin the worlds of `mask` [W] at their rows of `qpos` [W, nq] and `qvel` [W, nv]; the others stay as they are."""
+        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]; others do not change."""
         state = self.state
         before = {name: state[name].clone() for name in self._derived}  # a step leaves them a substep older
         self._mask.copy_(mask)
@@ -129,11 +129,11 @@ class WarpPhysics:
             state["cfrc_ext"].masked_fill_(mask[:, None, None], 0.0)
 
     def save(self) -> dict[str, Tensor]:
-        """Return what `load` continues from."""
+        """Return a state for `load`."""
         return {name: self.state[name].clone() for name in STATE}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue; exactly where the engine repeats itself to the last digit, as it does on the CPU."""
+        """Continue; exactly on the CPU, where the engine is deterministic."""
         self._overflow.zero_()
         for name in STATE:
             self.state[name].copy_(state[name])
@@ -157,9 +157,9 @@ class WarpPhysics:
         return self._warp.ScopedDevice(str(self.device))
 
     def _prepared(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return the work bound to the device; on a GPU as a graph that runs on torch's stream.
+        """Return `work` bound to the device; on a GPU as a CUDA graph that runs on torch's stream.
 
-        There the work is done once, so that its kernels are compiled before they are captured.
+        There it runs once before it is captured, so that its kernels are compiled.
         """
         warp = self._warp
         if self.device.type != "cuda":
