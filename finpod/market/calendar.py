@@ -1,4 +1,4 @@
-"""The sessions of an exchange, from exchange_calendars: which dates are sessions, and when each is over."""
+"""The sessions of an exchange, from exchange_calendars: which dates are sessions, when each is over, what is past at a row."""
 
 from __future__ import annotations
 
@@ -74,3 +74,49 @@ def offset_text(distance: np.timedelta64) -> str:
     """A distance to UTC as +HH:MM."""
     minutes = int(distance.astype("timedelta64[m]").astype(int))
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+class Timeline(NamedTuple):
+    """The rows of a market in time."""
+
+    sessions: Array
+    """[T] datetime64[D], the session of each row."""
+    ends: Array
+    """[T] datetime64[ns] on the clock of `zone`: the close of the row's session, or the end of its day."""
+    bars: Array | None
+    """[T] datetime64[ns] of intraday bars; None for one row per session."""
+    zone: ZoneInfo | None
+    """The clock of the rows; None: times of day count as they are written."""
+
+    def first_rows(self, stamps: Array) -> Array:
+        """[R] the first row at which each of the stamps [R] lies in the past; T where there is none, or for NaT.
+
+        A stamp at midnight is a day without a time. It counts for the session of that day, or the next one; in an intraday
+        market, whose sessions have many rows, from the close of that session on. A time counts from the first row that ends,
+        or the first intraday bar that begins, at or after it.
+        """
+        days = stamps.astype("datetime64[D]")
+        is_day = (stamps == days) & ~np.isnat(stamps)
+        sessions = np.searchsorted(self.sessions, days)
+        if self.bars is None:
+            return np.where(is_day, sessions, np.searchsorted(self.ends, stamps))
+        closes = np.append(self.ends, np.datetime64("NaT"))[sessions]
+        return np.searchsorted(self.bars, np.where(is_day, closes, stamps))
+
+
+def timeline_of(dates: Array, calendar: str | None) -> Timeline:
+    """The rows of a market with these dates [T], with the closes of the exchange `calendar`; None: a session ends with its day.
+
+    A row that is no session of the exchange ends with its day as well.
+    """
+    sessions = dates.astype("datetime64[D]")
+    ends = (sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")
+    intraday = bool((dates != sessions).any())
+    zone = NEW_YORK if intraday else None
+    if calendar is not None:
+        exchange = sessions_of(calendar, dates[0], dates[-1])
+        zone = exchange.zone
+        if len(exchange.dates):
+            at = np.searchsorted(exchange.dates, sessions).clip(max=len(exchange.dates) - 1)
+            ends = np.where(exchange.dates[at] == sessions, exchange.hours[at, 1], ends)
+    return Timeline(sessions, ends, dates if intraday else None, zone)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError
 from finpod.market.calendar import offset_text
-from finpod.market.parsing import is_text, plain
+from finpod.market.parsing import BLANK, is_text, plain
 from finpod.measures import Array
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -27,6 +28,17 @@ _OFFSET = r"\d{2}:\d{2}.*?([+-]\d{2}:?\d{2})$"
 _EPOCHS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _FIRST_SECOND, _LAST_SECOND = 315_532_800, 4_102_444_800
 """1980-01-01 and 2100-01-01 in seconds since 1970."""
+
+FIRST_YEAR, LAST_YEAR = 1700, 2200
+"""Years in which a stamp may lie."""
+_CLOCK = r"[T ,]\s*(\d{1,2}:.*)$"
+"""The time of day behind a date."""
+_ZONE = r"\s*(?:Z|UTC|[+-]\d{2}(?::?\d{2})?)$"
+"""A distance to UTC behind a time of day."""
+_CLOCK_TIME = rf"\d{{1,2}}:\d{{2}}(:\d{{2}}(\.\d+)?)?(\s*[AaPp][Mm])?({_ZONE.removesuffix('$')})?"
+"""A time of day that can be read."""
+_REST = r"^\d+[-/.]\d+[-/.]\d+[T ,]+\S|[^\d]$"
+"""What stands behind a date, where its time of day is taken away, and is none."""
 
 INTRADAY = 3
 """Different stamps a day, on average, from which bars are taken to be intraday."""
@@ -194,3 +206,67 @@ def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_f
             argument="day_first",
         )
     return bool(shown[0] if shown else day_first)
+
+
+def parse_stamps(stamps: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None = None) -> Array:
+    """[R] datetime64[ns] with their times, NaT where blank, on the clock of `zone`; None: on the clock they are written on.
+
+    Stamps without a distance to UTC are taken to be on that clock already. A stamp at midnight on its own clock is a day,
+    which no zone moves. Raises DataError naming the first value that is no date or time.
+    """
+    stamps = plain(stamps)
+    if stamps.dtype.kind == "M":
+        _check_years(stamps.dt.year, stamps, name)
+    if isinstance(stamps.dtype, pd.DatetimeTZDtype):
+        return _on_clock(stamps.dt.tz_localize(None), stamps, zone)
+    if stamps.dtype.kind == "M":
+        return stamps.to_numpy().astype("datetime64[ns]")
+    if stamps.dtype.kind == "f" and (stamps.dropna() % 1 == 0).all():
+        stamps = stamps.astype("Int64")  # whole numbers beside blank cells
+    parsed = np.full(len(stamps), "NaT", dtype="datetime64[ns]")
+    text = stamps.astype(str).str.strip()
+    there = (~(stamps.isna() | text.str.lower().isin(BLANK))).to_numpy()
+    if there.any():
+        codes, unique = pd.factorize(text[there])
+        parsed[there] = _from_text(pd.Series(unique, dtype=object), name, zone, day_first)[codes]
+    return parsed
+
+
+def _check_years(years: pd.Series, stamps: pd.Series, name: str) -> None:
+    """Raise DataError, naming the first, for stamps that nanoseconds cannot count."""
+    outside = (years < FIRST_YEAR) | (years > LAST_YEAR)
+    if outside.any():
+        wrong = str(stamps[outside].iloc[0])
+        raise DataError(f"{name}: {wrong!r} is no date from {FIRST_YEAR} to {LAST_YEAR}; correct it, or leave it blank")
+
+
+def _on_clock(shown: pd.Series, moments: pd.Series, zone: ZoneInfo | None) -> Array:
+    """[R] datetime64[ns]: the aware `moments` on the clock of `zone`, but as `shown` at midnight and without a zone."""
+    if zone is not None:
+        shown = moments.dt.tz_convert(zone).dt.tz_localize(None).where(shown != shown.dt.normalize(), shown)
+    return shown.to_numpy().astype("datetime64[ns]")
+
+
+def _from_text(text: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None) -> Array:
+    """[V] datetime64[ns] of different texts."""
+    text = text.str.replace(r"^(\d{4})(\d{2})(\d{2})(?=$|[T ])", r"\1-\2-\3", regex=True)
+    if (numbers := text.str.fullmatch(r"\d+\.?\d*")).any():
+        raise DataError(f"{name}: the date {text[numbers].iloc[0]} is a number; write dates as YYYY-MM-DD")
+    _check_years(text.str.extract(r"(?<!\d)(\d{4})(?!\d)")[0].astype(float), text, name)
+    clock = text.str.extract(_CLOCK)[0].fillna("")
+    dates = text.str.replace(_CLOCK, "", regex=True)
+    unread = (clock != "") & ~clock.str.fullmatch(_CLOCK_TIME) | dates.str.contains(_REST, regex=True)
+    days = parse_dates(dates, name, day_first).days
+    written = pd.Series(np.datetime_as_string(days, unit="D"), dtype=object) + " " + clock
+    bare = written.str.replace(_ZONE, "", regex=True)
+    shown = pd.to_datetime(bare.mask(unread, ""), format="mixed", errors="coerce")
+    if shown.isna().any():
+        raise DataError(
+            f"{name}: {text[shown.isna()].iloc[0]!r} has a time that cannot be read; write it as YYYY-MM-DD HH:MM:SS, with its "
+            "distance to UTC as +HH:MM if it is not on the exchange's clock"
+        )
+    parsed = shown.to_numpy().astype("datetime64[ns]")
+    far = clock.str.contains(_ZONE, regex=True)
+    if far.any():
+        parsed[far] = _on_clock(shown[far], pd.to_datetime(written[far], format="mixed", utc=True), zone)
+    return parsed

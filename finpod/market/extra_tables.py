@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
+from finpod.market.calendar import Timeline, timeline_of
 from finpod.market.columns import NUMBERS, canonical, canonical_columns
 from finpod.market.data import MarketData
+from finpod.market.dates import parse_stamps
 from finpod.market.extra import ExtraData
 from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
 from finpod.market.readers import read_table
-from finpod.market.timeline import Timeline, parse_stamps, timeline_of
 from finpod.measures import Array
 
 Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
@@ -56,25 +57,18 @@ class Source(NamedTuple):
     """Its columns, `date`, `ticker` and `known_at` under these names, as far as it has them."""
 
 
-class Rows(NamedTuple):
+class Known(NamedTuple):
     """The rows of a table in long form, R in all."""
 
-    label: str
-    """How messages call the table."""
-    date: Array
-    """[R] datetime64[ns], the time that each value is about."""
-    known_at: Array
-    """[R] datetime64[ns], when it was known."""
-    row: Array
-    """[R] the first row of the market that may show it; T for none."""
-    early: Array
-    """[R] bool, whether it was known before the first row's session."""
-    ticker: Array | None
-    """[R] column of the ticker in the market, -1 for a ticker that it does not have; None: one value for all tickers."""
-    unknown: tuple[str, ...]
-    """Tickers that the market does not have."""
+    when: pd.DataFrame
+    """[R] `date`, the time that each value is about; `known_at`, when it was known; `row`, the first row of the market that may
+    show it (T for none); `ticker`, its column in the market (-1 for a ticker that it does not have, 0 for all tickers)."""
     values: Mapping[str, Array]
     """Column -> [R] float64, NaN where there is no value."""
+    shared: bool
+    """Whether each value is one for all tickers."""
+    unknown: tuple[str, ...]
+    """Tickers that the market does not have."""
 
 
 def with_extra(
@@ -101,21 +95,21 @@ def with_extra(
     content that cannot be used: no value, text, an infinite value, two values for one ticker, date and `known_at`, or no
     ticker of the market.
     """
-    sources = list(_sources(extra, market.tickers, decimal))
-    if not sources:
-        return market
-    timeline = timeline_of(market, calendar)
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
-    for source in sources:
-        rows = _rows(source, market, timeline, day_first, decimal)
-        for name in rows.values:
+    timeline = None
+    for source in _sources(extra, market.tickers, decimal):
+        timeline = timeline or timeline_of(market.dates, calendar)
+        known = _known(source, market, timeline, day_first, decimal)
+        for name in known.values:
             if name in tables:
                 text = f"two extra tables have the column {name}; rename one, or put both into one table"
                 raise InputError(text, argument="extra")
-            tables[name], facts[name] = _point_in_time(rows, name, market)
+            tables[name], facts[name] = _point_in_time(known, name, source.label, market)
             if facts[name]["never_shown"] == facts[name]["values"]:
                 notes.append(f"the extra column {name} shows no value: all were known after the last session")
+    if timeline is None:
+        return market
     manifest = {**market.manifest, "extra": facts, "notes": notes}
     return replace(market, extra=ExtraData(tables, len(market.tickers)), manifest=manifest)
 
@@ -188,7 +182,9 @@ def _mark(frame: pd.DataFrame, decimal: str | None, label: str) -> str:
     return decimal_mark(text, [False] * len(text), decimal, label)
 
 
-def _rows(source: Source, market: MarketData, timeline: Timeline, day_first: bool | None, decimal: str | None) -> Rows:
+def _known(
+    source: Source, market: MarketData, timeline: Timeline, day_first: bool | None, decimal: str | None
+) -> Known:
     """A table in long form, its stamps, tickers and numbers parsed. Raises DataError for what cannot be used."""
     label, frame = source.label, source.frame
     if "date" not in frame.columns:
@@ -204,16 +200,16 @@ def _rows(source: Source, market: MarketData, timeline: Timeline, day_first: boo
     date = parse_stamps(frame["date"], label, timeline.zone, day_first)
     if np.isnat(date).any():
         raise DataError(f"{label}: row {int(np.isnat(date).argmax()) + 1} has no date; give each value its date")
-    row, known_at = timeline.first_rows(date), date
+    known_at = date
     if "known_at" in frame.columns:
         known = parse_stamps(frame["known_at"], label, timeline.zone, day_first)
-        blank = np.isnat(known)
-        row, known_at = np.where(blank, row, timeline.first_rows(known)), np.where(blank, date, known)
+        known_at = np.where(np.isnat(known), date, known)
     ticker, unknown = _tickers(frame, market, label)
     mark = _mark(frame, decimal, label)
     values = {name: _numbers(frame, name, label, mark) for name in names}
-    early = known_at < market.sessions[0]
-    return Rows(label, date, known_at, row, early, ticker, unknown, values)
+    row = timeline.first_rows(known_at)
+    when = pd.DataFrame({"date": date, "known_at": known_at, "row": row, "ticker": 0 if ticker is None else ticker})
+    return Known(when, values, ticker is None, unknown)
 
 
 def _long(source: Source, tickers: Sequence[str]) -> pd.DataFrame:
@@ -299,50 +295,40 @@ def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
     return values
 
 
-def _point_in_time(rows: Rows, name: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
+def _point_in_time(known: Known, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
     """[T, N], or [T] for one value for all tickers, of a column, and what the manifest says of it."""
-    days, width = len(market.dates), 1 if rows.ticker is None else len(market.tickers)
-    ticker = np.zeros(len(rows.row), dtype=int) if rows.ticker is None else rows.ticker
-    usable = np.flatnonzero(np.isfinite(rows.values[name]) & (ticker >= 0))
-    usable = usable[np.lexsort((rows.known_at[usable], rows.date[usable]))]
-    usable = _once(rows, name, usable, ticker, market.tickers)
-    values, row = rows.values[name][usable], rows.row[usable]
+    days, width = len(market.dates), 1 if known.shared else len(market.tickers)
+    there = np.isfinite(known.values[name]) & (known.when["ticker"] >= 0).to_numpy()
+    cells = known.when[there].assign(value=known.values[name][there])
+    cells = cells.sort_values(["date", "known_at"], kind="stable").drop_duplicates(
+        ["ticker", "date", "known_at", "value"]
+    )
+    keys = ["ticker", "date", "known_at"]
+    twice = cells[cells.duplicated(keys, keep=False)].sort_values(keys, kind="stable")
+    if len(twice):
+        first, second = twice.iloc[0], twice.iloc[1]
+        whose = "" if known.shared else f" of {market.tickers[first['ticker']]}"
+        raise DataError(
+            f"{label} has two values of {name}{whose} dated {_text(first['date'])} and known at {_text(first['known_at'])}: "
+            f"{first['value']:g} and {second['value']:g}; keep one, or say in known_at which is newer"
+        )
+    values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
     shown = row < days
     newest = np.full((days, width), -1)
-    np.maximum.at(newest, (row[shown], ticker[usable][shown]), np.flatnonzero(shown))
+    np.maximum.at(newest, (row[shown], ticker[shown]), np.flatnonzero(shown))
     newest = np.maximum.accumulate(newest, axis=0)
     table = np.where(newest >= 0, values[newest], np.nan) if len(values) else np.full((days, width), np.nan)
-    seen = np.zeros(len(values) + 1, dtype=bool)
-    seen[newest] = True  # -1, for nothing, is the last
     facts: dict[str, Any] = {
-        "file": rows.label,
-        "per": "all tickers" if rows.ticker is None else "ticker",
+        "file": label,
+        "per": "all tickers" if known.shared else "ticker",
         "values": len(values),
-        "never_shown": int((~seen[:-1]).sum()),
-        "known_before_the_first_session": int(rows.early[usable].sum()),
+        "never_shown": len(values) - len(np.setdiff1d(newest, [-1])),
+        "known_before_the_first_session": int((cells["known_at"] < market.sessions[0]).sum()),
         "known_after_the_last_session": int((~shown).sum()),
     }
-    if rows.unknown:
-        facts["unknown_tickers"] = {"count": len(rows.unknown), "first": list(rows.unknown[:NAMED])}
-    return (table[:, 0] if rows.ticker is None else table), facts
-
-
-def _once(rows: Rows, name: str, usable: Array, ticker: Array, tickers: Sequence[str]) -> Array:
-    """The rows `usable`, in their order, without those that repeat another. Raises DataError where values differ."""
-    keys = ticker[usable], rows.date[usable], rows.known_at[usable]
-    order = np.lexsort(keys[::-1])
-    again = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
-    values = rows.values[name][usable][order]
-    differs = again & (values[1:] != values[:-1])
-    if differs.any():
-        at = int(differs.argmax())
-        row = usable[order][at]
-        whose = "" if rows.ticker is None else f" of {tickers[ticker[row]]}"
-        raise DataError(
-            f"{rows.label} has two values of {name}{whose} dated {_text(rows.date[row])} and known at "
-            f"{_text(rows.known_at[row])}: {values[at]:g} and {values[at + 1]:g}; keep one, or say in known_at which is newer"
-        )
-    return np.delete(usable, order[1:][again])
+    if known.unknown:
+        facts["unknown_tickers"] = {"count": len(known.unknown), "first": list(known.unknown[:NAMED])}
+    return (table[:, 0] if known.shared else table), facts
 
 
 def _text(stamp: np.datetime64) -> str:
