@@ -77,19 +77,9 @@ class MarketData:
     Not part of the content hash, and not saved."""
 
     def __post_init__(self) -> None:
-        days, names = len(self.dates), len(self.tickers)
-        if days == 0 or names == 0:
-            raise DataError(f"a market needs at least one session and one name; got {days} sessions and {names} names")
-        if len(set(self.tickers)) != names:
-            repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
-            raise DataError(f"ticker {repeated} appears twice among the columns")
         self._set("dates", np.asarray(self.dates).astype("datetime64[ns]"))
-        steps = np.diff(self.dates)
-        if (steps <= np.timedelta64(0)).any():
-            row = int(np.argmax(steps <= np.timedelta64(0)))
-            raise DataError(
-                f"dates are not strictly increasing: {self.dates[row]!s:.10} is followed by {self.dates[row + 1]!s:.10}"
-            )
+        self._check_axes()
+        days, names = self.shape
         if self.member is None:
             self._set("member", np.ones((days, names), dtype=bool))
         for name in _TABLES:
@@ -100,15 +90,13 @@ class MarketData:
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             if table.shape != (days, names):
                 raise DataError(f"{name} has shape {table.shape}, not the {(days, names)} of dates and tickers")
-            self._set(name, table)
-        for name in _PRICES:
-            table = getattr(self, name)
-            if table is not None and (wrong := (table <= 0) | np.isinf(table)).any():
+            if name in _PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
                 row, column = np.argwhere(wrong)[0]
                 raise DataError(
                     f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10} is {table[row, column]:g}; "
                     "a price must be positive, or NaN for no bar"
                 )
+            self._set(name, table)
         if not np.isfinite(self.close).any():
             raise DataError(f"there is no price at all in {names} names and {days} sessions; every close is missing")
         for name in ("benchmark_close", "benchmark_open"):
@@ -121,6 +109,19 @@ class MarketData:
         last_bar = _last_bar(self.dates, self.has_bar) if self.last_bar is None else self.last_bar
         self._set("last_bar", np.asarray(last_bar).astype("datetime64[ns]"))
         self._set_periods()
+
+    def _check_axes(self) -> None:
+        """Raise DataError unless there are dates, strictly increasing, and tickers, each once."""
+        days, names = self.shape
+        if days == 0 or names == 0:
+            raise DataError(f"a market needs at least one session and one name; got {days} sessions and {names} names")
+        if len(set(self.tickers)) != names:
+            repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
+            raise DataError(f"ticker {repeated} appears twice among the columns")
+        back = np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))
+        if len(back):
+            one, next_one = self.dates[back[0] : back[0] + 2]
+            raise DataError(f"dates are not strictly increasing: {one!s:.10} is followed by {next_one!s:.10}")
 
     def _set_periods(self) -> None:
         """Measure the bars a year, or check the number given; what speaks against it becomes the manifest's `periods_note`."""
