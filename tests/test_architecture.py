@@ -66,7 +66,7 @@ errors figures measures periods significance overfitting risk_figures files stor
 market
 features
 trading | active
-strategy weights rules synthetic result | records
+strategy weights rules synthetic result | records resampling
 lookahead
 envs
 rl

@@ -11,8 +11,8 @@ from finpod.backtesting import batch
 from finpod.backtesting.batch import Backtests
 from finpod.backtesting.engine import anchor_equity, backtest
 from finpod.errors import InputError, StrategyError
-from finpod.rules import EqualWeight
 from finpod.significance import expected_best
+from finpod.strategy import EqualWeight
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, Window, simulate, simulate_totals

@@ -412,7 +412,7 @@ def test_every_run_has_a_line_and_a_legend(count):
     html = render_comparison(found)
     legend = re.search(r'<ul class="legend">(.*?)</ul>', html, re.DOTALL)[1]
     assert [name for name in found.runs if f"</span>{name}</li>" in legend] == list(found.runs)
-    for place in range(1, min(count, len(COLOURS)) + 1):
+    for place in range(1, min(count, COLOURS) + 1):
         assert f"stroke: var(--run-{place})" in html
     assert ("many" in re.findall(r'<table class="(.*?)"', html)) is (count > 5)
 

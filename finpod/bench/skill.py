@@ -32,8 +32,9 @@ from finpod.files import to_json, versions, write_text
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.measures import Array, simple_returns
+from finpod.resampling import resampled
 from finpod.rl import LEARNERS
-from finpod.synthetic import CALIBRATED, HOLD, NAMES, SimulatedMarket, resampled, simulate_market
+from finpod.synthetic import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod

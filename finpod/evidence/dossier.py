@@ -20,8 +20,8 @@ from finpod.measures import Array, metrics
 from finpod.overfitting import overfitting
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
-from finpod.rules import EqualWeight, baselines_for
-from finpod.strategy import FeatureTable, Strategy
+from finpod.rules import baselines_for
+from finpod.strategy import EqualWeight, FeatureTable, Strategy
 from finpod.trading.simulate import Path, Terms, Window, simulate
 from finpod.weights import decisions_of
 

@@ -26,19 +26,11 @@ def write_report(result: BacktestResult, path: str | Path, overwrite: bool = Tru
 def render(result: BacktestResult) -> str:
     """The report as HTML; warns of each part that was left out."""
     from finpod.backtesting.text import columns
-    from finpod.report.charts import CHARTS
-    from finpod.report.pages import Draft
-    from finpod.report.sections import HEAD, LEAD, SECTIONS
+    from finpod.report.pages import render_page
+    from finpod.report.sections import LAYOUT
 
-    draft, template = Draft(f"report of {result.strategy}"), "_sections.html.j2"
-    legend = {key.replace("_", "-"): name for key, name in columns(result).items()} | {"random": "random portfolios"}
-    shared = {"charts": draft.charts(CHARTS, result.by_session()), "legend": legend, "result": result}
+    names = columns(result)
+    legend = {key.replace("_", "-"): name for key, name in names.items()} | {"random": "random portfolios"}
     start, end = (f"{result.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
-    return draft.page(
-        "page.html.j2",
-        title=f"{result.strategy}, {start} to {end}",
-        strategy=result.strategy,
-        head={part.name: part.html for part in draft.sections(template, HEAD, result, **shared)},
-        lead=draft.sections(template, LEAD, result, **shared),
-        sections=draft.sections(template, SECTIONS, result, **shared),
-    )
+    shared = {"result": result, "names": list(names.values()), "legend": legend, "start": start, "end": end}
+    return render_page(LAYOUT, result, f"report of {result.strategy}", drawn=result.by_session(), **shared)

@@ -1,239 +1,270 @@
-"""The report's charts as inline SVG, drawn by matplotlib and pyfolio.
+"""The charts of a backtest: what each shows, and the table of their specifications.
 
-Charts hold no names a user could choose: those stand in the page's legends.
+Charts hold no text that a user could choose: names stand in the page's legends.
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.dates import date2num
+from matplotlib.axes import Axes
+from matplotlib.dates import datestr2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from finpod.figures import percent, ratio
-from finpod.measures import Array, period_returns, rolling_sharpe, rolling_volatility, simple_returns
+from finpod.backtesting.text import columns
+from finpod.figures import amount, percent, ratio
+from finpod.measures import Array, drawdowns, period_returns, rolling_sharpe, rolling_volatility, simple_returns
 from finpod.periods import session_dates
-from finpod.report.growth import drawdown_chart, equity_chart, relative_chart
-from finpod.report.pages import Picture
-from finpod.report.rivals import fan_chart, fees_chart, sizes_chart
-from finpod.report.svg import (
-    CURVES,
-    PALETTE,
-    PERCENT,
-    Chart,
-    bars,
-    curves_of,
-    date_axis,
-    new_figure,
-    recolour,
-    to_svg,
-)
+from finpod.report.svg import PALETTE, WIDE_TEXT, Line, Shown, Spec
 
 if TYPE_CHECKING:
-    from finpod.result import BacktestResult
+    from finpod.result import BacktestResult, Sweep
 
 HALF_YEAR = 126
-"""Sessions in the rolling windows of the report; a quarter of a year for histories that are shorter than one year."""
-
-_FEWEST_MONTHS = 3
-
-
-def rolling_window(result: BacktestResult) -> int:
-    """Returns in the rolling charts."""
-    return HALF_YEAR if len(result.returns) >= 2 * HALF_YEAR else HALF_YEAR // 2
+"""Returns in the rolling windows; half of it for histories of less than a year."""
+BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of the random portfolios that are drawn."""
+FEWEST_MONTHS, FEWEST_STEPS = 3, 3
+"""Months below which there is no distribution; fees or sizes below which a line says no more than the table."""
 
 
-def sharpe_chart(result: BacktestResult) -> Chart:
-    """Rolling Sharpe ratio."""
-    window = rolling_window(result)
-    lines = {
-        name: rolling_sharpe(
-            simple_returns(curve), window, risk_free=result.risk_free, periods_per_year=result.periods_per_year
-        )
-        for name, curve in curves_of(result).items()
-    }
-    return _rolling_chart(result, lines, f"Rolling Sharpe ratio, {window} returns", "sharpe")
+def curves_of(result: BacktestResult) -> dict[str, Array]:
+    """Equity [n + 1] of the strategy, the benchmark and equal weight, by their keys in `PALETTE`."""
+    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    return {key: curve.to_numpy() for key, curve in zip(("strategy", "benchmark", "equal-weight"), curves, strict=True)}
 
 
-def volatility_chart(result: BacktestResult) -> Chart:
-    """Rolling volatility."""
-    window = rolling_window(result)
-    lines = {
-        name: rolling_volatility(simple_returns(curve), window, periods_per_year=result.periods_per_year)
-        for name, curve in curves_of(result).items()
-    }
-    return _rolling_chart(result, lines, f"Rolling volatility, {window} returns", "volatility", as_percent=True)
+def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
+    return [Line(key, of(curve)) for key, curve in curves_of(result).items()]
 
 
-def years_chart(result: BacktestResult) -> Chart:
-    """Return of each calendar year, side by side."""
-    figure, axes = new_figure()
+def _equity(result: BacktestResult) -> Shown:
+    alt = "Lines of the value of the account, the benchmark and equal weight; all start from the same cash."
     dates = session_dates(result.equity.index)
-    found = {name: period_returns(curve, dates, "year") for name, curve in curves_of(result).items()}
-    first = found["strategy"][0][0].astype(int)
-    for place, (name, (years, values)) in enumerate(found.items()):
-        bars(axes, years.astype(int) - first + (place - 1) * 0.27 - 0.125, values, 0.25, PALETTE[name])
-    labels = found["strategy"][0]
-    step = -(-len(labels) // 8)
-    axes.set_xticks(np.arange(len(labels))[::step], [str(year) for year in labels[::step]])
-    axes.axhline(0, color=PALETTE["muted"], linewidth=0.8)
-    margin = 0.7 + max(3 - len(labels), 0) / 2
-    axes.set_xlim(-margin, len(labels) - 1 + margin)
-    axes.yaxis.set_major_formatter(PERCENT)
-    return Chart(
-        "Return by calendar year",
-        "Bars of the yearly returns; the same figures are in the table of years.",
-        to_svg(figure, "years"),
-        CURVES,
+    return Shown(alt, dates, _lines(result, np.asarray), paint=partial(_mark_windows, result, dates))
+
+
+def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
+    """Shade days on which the strategy was made in red, those it had not seen in blue; draw a line where it was ruined."""
+    spans = [(name, *result.windows[name], "danger") for name in ("train", "validation") if name in result.windows]
+    if result.trained_until is not None:
+        spans.append(("test", str(np.datetime64(result.trained_until) + 1), str(dates[-1]), "test"))
+    first, last = str(dates[0]), str(dates[-1])
+    inside = [(max(begin, first), min(end, last), name, key) for name, begin, end, key in spans]
+    inside = sorted(span for span in inside if span[0] < span[1])
+    if inside:  # room for the names above the curves
+        low, high = axes.get_ylim()
+        room = 0.04 + 0.08 * len(inside)
+        axes.set_ylim(top=high * (high / low) ** (room / (1 - room)))
+    for row, (begin, end, name, key) in enumerate(inside):
+        colour, shade = PALETTE[key], 0.1 if name == "validation" else 0.06
+        axes.axvspan(datestr2num(begin), datestr2num(end), color=colour, alpha=shade, linewidth=0, zorder=0)
+        for edge in sorted({begin, end} - {first, last}):
+            axes.axvline(datestr2num(edge), color=colour, linewidth=0.9, linestyle=(0, (4, 3)), zorder=2)
+        style: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "va": "top", "fontsize": WIDE_TEXT}
+        axes.text(datestr2num(begin), 0.97 - 0.08 * row, f" {name} window", color=colour, **style)
+    if result.ruined_on:
+        axes.axvline(datestr2num(result.ruined_on), color=PALETTE["danger"], linewidth=1.5)
+
+
+def _drawdown(result: BacktestResult) -> Shown:
+    alt = f"Fall below the running peak; the deepest is {percent(result.metrics.max_drawdown)}."
+    dates, lines = session_dates(result.equity.index), _lines(result, drawdowns)
+
+    def paint(axes: Axes) -> None:
+        axes.fill_between(dates, lines[0].values, color=PALETTE["strategy"], alpha=0.15, linewidth=0)
+        axes.set_ylim(top=0)
+
+    return Shown(alt, dates, lines, paint=paint)
+
+
+def _relative(result: BacktestResult) -> Shown | str:
+    """Strategy and benchmark over equal weight, less 1, each from its first date: shows what lies close together."""
+    equal = result.equal_weight_equity.to_numpy()
+    lines = _lines(result, lambda curve: _over(curve, equal))[:2]
+    known = lines[0].values[np.isfinite(lines[0].values)]
+    if len(known) < 2:
+        return "There is no equal weight to compare it with."
+    alt = (
+        f"Value of the account over that of equal weight, less 1; at the end {percent(float(known[-1]))}, between "
+        f"{percent(float(known.min()))} and {percent(float(known.max()))} on the way."
     )
+    return Shown(alt, session_dates(result.equity.index), lines)
 
 
-def exposure_chart(result: BacktestResult) -> Chart:
-    """Share of the account that is invested, and the largest single name."""
-    figure, axes = new_figure()
-    dates = session_dates(result.weights.index)
-    invested = 1 - result.cash_weight.to_numpy()
-    axes.fill_between(dates, invested, color=PALETTE["strategy"], alpha=0.22, linewidth=0)
-    axes.plot(dates, invested, color=PALETTE["strategy"])
-    axes.plot(dates, result.weights.max(axis=1), color=PALETTE["muted"], linewidth=1)
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(PERCENT)
-    date_axis(axes, dates)
-    return Chart(
-        "Invested share (filled) and largest holding (line)",
-        f"On average {percent(float(invested[1:].mean()))} of the account is invested.",
-        to_svg(figure, "exposure"),
-    )
+def _over(curve: Array, other: Array) -> Array:
+    """[T] curve / other, less 1, from the first date on which both have a value; NaN beside a missing or lost one."""
+    quotient = np.divide(curve, other, out=np.full(len(curve), np.nan), where=other > 0)
+    known = quotient[np.isfinite(quotient)]
+    return quotient / known[0] - 1 if known.size and known[0] > 0 else quotient * np.nan
 
 
-def turnover_chart(result: BacktestResult) -> Chart:
-    """Traded notional over equity, summed by month, or by day in a short history."""
-    figure, axes = new_figure()
-    dates = session_dates(result.turnover.index)
-    unit = "month" if len(np.unique(dates.astype("datetime64[M]"))) > 3 else "day"
-    if unit == "month":
-        periods, inverse = np.unique(dates.astype("datetime64[M]"), return_inverse=True)
-        sums = np.bincount(inverse, weights=result.turnover)
-        bars(axes, date2num(periods), sums, 26, PALETTE["strategy"], alpha=0.8)
-    else:
-        bars(axes, date2num(dates) - 0.4, result.turnover.to_numpy(), 0.8, PALETTE["strategy"], alpha=0.8)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axes.set_ylim(bottom=0)
-    date_axis(axes, session_dates(result.equity.index))
-    return Chart(
-        f"Turnover by {unit}",
-        f"Traded notional over equity, both sides counted, by {unit}; "
-        f"{float(result.turnover.sum()):.2f} times the account in all.",
-        to_svg(figure, "turnover"),
-    )
+def _random(result: BacktestResult) -> Shown | str | None:
+    """Bands of random portfolios and the strategy over them, each relative to their median.
 
-
-def months_chart(result: BacktestResult) -> Chart:
-    """pyfolio's histogram of monthly returns."""
-    title = "Distribution of monthly returns (dashed: mean)"
-    periods, values = period_returns(result.equity, result.equity.index, "month")
-    if len(periods) < _FEWEST_MONTHS:
-        return Chart(title, f"Fewer than {_FEWEST_MONTHS} months.", "")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # zipline is not needed; pandas deprecations inside pyfolio
-        from pyfolio.plotting import plot_monthly_returns_dist
-
-        figure, axes = new_figure()
-        days = pd.DatetimeIndex(periods.astype("datetime64[ns]")).tz_localize("UTC")
-        plot_monthly_returns_dist(pd.Series(values, days), ax=axes)
-    recolour(axes, mean="danger")
-    for line in axes.lines:
-        if line.get_linestyle() == "-":  # pyfolio's line at zero
-            line.set_color(PALETTE["ink"])
-    axes.set_ylabel("")
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 4) + 0.0:g}%"))
-    return Chart(
-        title,
-        f"Histogram of {len(values):,} monthly returns, counted upwards; their mean is {percent(float(values.mean()))}. The same "
-        "figures are in the table of months.",
-        to_svg(figure, "months"),
-    )
-
-
-def quantiles_chart(result: BacktestResult) -> Chart:
-    """Box plots of daily, weekly (from Monday) and monthly returns.
-
-    The same as pyfolio's, which takes longer for its weeks than all other charts together.
+    They hold much the same assets: on one scale of money they could not be told apart.
     """
-    title = "Spread of daily, weekly and monthly returns"
+    if not len(result.fan):
+        return None
+    drawn = result.fan.to_numpy(dtype=np.float64)
+    drawn = drawn[:, (np.isfinite(drawn) & (drawn > 0)).all(axis=0)]
+    if not drawn.shape[1]:
+        return "No random portfolio kept a value."
+    low, lower, middle, upper, high = np.quantile(drawn, BANDS, axis=1)
+    own, dates = result.equity.to_numpy(), session_dates(result.fan.index)
+
+    def paint(axes: Axes) -> None:
+        for under, over, alpha in ((low, high, 0.18), (lower, upper, 0.3)):
+            band = (under / middle - 1, over / middle - 1)
+            axes.fill_between(dates, *band, color=PALETTE["random"], alpha=alpha, linewidth=0)
+
+    total, *ends = (percent(curve[-1] / own[0] - 1) for curve in (own, lower, upper, low, high))
+    alt = (
+        f"At the end the strategy stands at {total}; half of the {drawn.shape[1]:,} random portfolios stand between "
+        f"{ends[0]} and {ends[1]}, nine in ten between {ends[2]} and {ends[3]}."
+    )
+    line = Line("strategy", np.where(own > 0, own, np.nan) / middle - 1)
+    return Shown(alt, dates, [line], paint=paint, legend=("strategy", "random"))
+
+
+def _rolling(
+    result: BacktestResult, of: Callable[..., Array], write: Callable[[float], str], **options: Any
+) -> Shown | str:
+    window = HALF_YEAR if len(result.returns) >= 2 * HALF_YEAR else HALF_YEAR // 2
+    options["periods_per_year"] = result.periods_per_year
+    lines = _lines(result, lambda curve: of(simple_returns(curve), window, **options))
+    if not np.isfinite(lines[0].values).any():
+        return "Too few returns, or returns that never vary."
+    alt = f"Last value of the strategy: {write(lines[0].values[-1])}."
+    return Shown(alt, session_dates(result.returns.index), lines, note=f", {window} returns")
+
+
+def _sharpe(result: BacktestResult) -> Shown | str:
+    return _rolling(result, rolling_sharpe, ratio, risk_free=result.risk_free)
+
+
+def _volatility(result: BacktestResult) -> Shown | str:
+    return _rolling(result, rolling_volatility, percent)
+
+
+def _years(result: BacktestResult) -> Shown:
+    dates = session_dates(result.equity.index)
+    returns = {key: pd.Series(*period_returns(curve, dates, "year")[::-1]) for key, curve in curves_of(result).items()}
+    years = returns["strategy"].index
+    lines = [Line(key, values.reindex(years).to_numpy()) for key, values in returns.items()]
+    alt = "Bars of the yearly returns; the same figures are in the table of years."
+    return Shown(alt, [f"{year:%Y}" for year in years], lines, bar=0.81)
+
+
+def _exposure(result: BacktestResult) -> Shown:
+    dates, invested = session_dates(result.weights.index), 1 - result.cash_weight.to_numpy()
+
+    def paint(axes: Axes) -> None:
+        axes.fill_between(dates, invested, color=PALETTE["strategy"], alpha=0.22, linewidth=0)
+        axes.set_ylim(0, 1.02)
+
+    alt = f"On average {percent(float(invested[1:].mean()))} of the account is invested."
+    lines = [Line("muted", result.weights.max(axis=1).to_numpy()), Line("strategy", invested)]
+    return Shown(alt, dates, lines, paint=paint)
+
+
+def _turnover(result: BacktestResult) -> Shown:
+    """Sums by month, or by day for up to three months."""
+    turnover = pd.Series(result.turnover.to_numpy(), session_dates(result.turnover.index))
+    by_month = turnover.groupby(turnover.index.to_numpy().astype("datetime64[M]")).sum()
+    unit, sums, middle, width = ("month", by_month, 14, 27.0) if len(by_month) > 3 else ("day", turnover, 0, 0.8)
+    alt = f"Traded notional over equity, both sides counted, by {unit}; {turnover.sum():.2f} times the account in all."
+    days, bars = session_dates(sums.index) + middle, [Line("strategy", sums.to_numpy())]
+    return Shown(alt, days, bars, width, paint=lambda axes: axes.set_ylim(bottom=0), note=f" by {unit}")
+
+
+def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) -> Shown | str | None:
+    """CAGR of each strategy at each fee or size; the steps stand at equal distances."""
+    if not sweep:
+        return None
+    names = sorted({name for at in sweep.values() for name in at})
+    growth = {name: np.array([at.get(name, {}).get("cagr") for at in sweep.values()], dtype=float) for name in names}
+    if len(sweep) < FEWEST_STEPS or not any(np.isfinite(line).any() for line in growth.values()):
+        return f"Fewer than {FEWEST_STEPS} steps: see the table."
+    keys = {name: key.replace("_", "-") for key, name in columns(result).items()}
+    lines = [Line(keys.get(name, keys.get(name.replace("-", " "), "random")), line) for name, line in growth.items()]
+    own = growth.get(result.strategy, np.array([np.nan]))
+    ends = f"from {percent(own[0])} to {percent(own[-1])}" if np.isfinite(own).all() else "n/a"
+    alt = f"CAGR of the strategy {ends} over the steps; the Sharpe ratios are in the table."
+    return Shown(alt, [label(step) for step in sweep], lines)
+
+
+def _months(result: BacktestResult) -> Shown | str:
+    """pyfolio's histogram of monthly returns."""
+    periods, values = period_returns(result.equity, result.equity.index, "month")
+    if len(periods) < FEWEST_MONTHS:
+        return f"Fewer than {FEWEST_MONTHS} months."
+
+    def paint(axes: Axes) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # zipline is not needed; pandas deprecations inside pyfolio
+            from pyfolio.plotting import plot_monthly_returns_dist
+
+            days = pd.DatetimeIndex(periods.astype("datetime64[ns]")).tz_localize("UTC")
+            plot_monthly_returns_dist(pd.Series(values, days), ax=axes)
+        axes.set(title="", xlabel="", ylabel="")
+        if (legend := axes.get_legend()) is not None:
+            legend.remove()
+        for patch in axes.patches:
+            patch.set(facecolor=PALETTE["strategy"], edgecolor=PALETTE["ink"], linewidth=0.5, alpha=0.55)
+        for line in axes.lines:  # zero is solid, the mean dashed
+            line.set(color=PALETTE["ink" if line.get_linestyle() == "-" else "danger"], linewidth=0.9)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 4) + 0.0:g}%"))
+
+    return Shown(
+        f"Histogram of {len(values):,} monthly returns, counted upwards; their mean is {percent(float(values.mean()))}. The "
+        "same figures are in the table of months.",
+        paint=paint,
+    )
+
+
+def _quantiles(result: BacktestResult) -> Shown | str:
+    """Box plots as pyfolio's, which takes longer for its weeks than all other charts together; weeks begin on Monday."""
     months = period_returns(result.equity, result.equity.index, "month")[1]
-    if len(months) < _FEWEST_MONTHS:
-        return Chart(title, f"Fewer than {_FEWEST_MONTHS} months.", "")
-    daily = result.returns.to_numpy()
+    if len(months) < FEWEST_MONTHS:
+        return f"Fewer than {FEWEST_MONTHS} months."
     week = (session_dates(result.returns.index).astype(np.int64) + 3) // 7
-    weekly = np.multiply.reduceat(1 + daily, np.flatnonzero(np.diff(week, prepend=-1))) - 1
-    figure, axes = new_figure()
-    ink, fill = {"color": PALETTE["ink"], "linewidth": 0.9}, PALETTE["strategy"]
-    parts = axes.boxplot(
-        [daily, weekly, months],
-        widths=0.6,
-        patch_artist=True,
-        boxprops={"facecolor": fill, "edgecolor": PALETTE["ink"], "alpha": 0.55, "linewidth": 0.6},
-        medianprops=ink,
-        whiskerprops=ink,
-        capprops=ink,
-        flierprops={"marker": "o", "markersize": 2.5, "markeredgecolor": PALETTE["muted"], "markeredgewidth": 0.6},
-    )
-    axes.set_xticks([1, 2, 3], ["Daily", "Weekly", "Monthly"])
-    axes.yaxis.set_major_formatter(PERCENT)
-    middles = ", ".join(percent(float(line.get_ydata()[0])) for line in parts["medians"])
-    return Chart(
-        title,
-        f"Box plots: quartiles, whiskers at 1.5 times the quartile range, outliers beyond; the medians are {middles}.",
-        to_svg(figure, "quantiles"),
-    )
+    weeks = np.multiply.reduceat(1 + result.returns.to_numpy(), np.flatnonzero(np.diff(week, prepend=-1))) - 1
+    samples = [result.returns.to_numpy(), weeks, months]
+    ink = {"color": PALETTE["ink"], "linewidth": 0.9}
+    style: dict[str, Any] = {
+        "boxprops": {"facecolor": PALETTE["strategy"], "edgecolor": PALETTE["ink"], "alpha": 0.55, "linewidth": 0.6},
+        "flierprops": {"markersize": 2.5, "markeredgecolor": PALETTE["muted"], "markeredgewidth": 0.6},
+    } | dict.fromkeys(("medianprops", "whiskerprops", "capprops"), ink)
 
+    def paint(axes: Axes) -> None:
+        axes.boxplot(samples, widths=0.6, patch_artist=True, **style)
+        axes.set_xticks([1, 2, 3], ["Daily", "Weekly", "Monthly"])
 
-def _rolling_chart(
-    result: BacktestResult, lines: dict[str, Array], title: str, name: str, *, as_percent: bool = False
-) -> Chart:
-    if not np.isfinite(lines["strategy"]).any():
-        return Chart(title, "Too few returns, or returns that never vary.", "")
-    figure, axes = new_figure()
-    dates = session_dates(result.returns.index)
-    for key, values in lines.items():
-        axes.plot(dates, values, color=PALETTE[key], linewidth=0.9, zorder=4 if key == "strategy" else 3)
-    axes.axhline(0, color=PALETTE["muted"], linewidth=0.8)
-    if as_percent:
-        axes.yaxis.set_major_formatter(PERCENT)
-    date_axis(axes, dates)
-    last = lines["strategy"][-1]
-    return Chart(
-        title,
-        f"Last value of the strategy: {percent(last) if as_percent else ratio(last)}.",
-        to_svg(figure, name),
-        CURVES,
-    )
+    middles = ", ".join(percent(float(np.median(sample))) for sample in samples)
+    alt = f"Box plots: quartiles, whiskers at 1.5 times the quartile range, outliers beyond; the medians are {middles}."
+    return Shown(alt, paint=paint)
 
 
 CHARTS = (
-    Picture("equity", "Value of the account", equity_chart, wide=True),
-    Picture("drawdown", "Drawdown", drawdown_chart, wide=True),
-    Picture("relative", "Relative to equal weight", relative_chart, wide=True),
-    Picture("sharpe", "Rolling Sharpe ratio", sharpe_chart),
-    Picture("volatility", "Rolling volatility", volatility_chart),
-    Picture("years", "Return by calendar year", years_chart),
-    Picture("exposure", "Invested share and largest holding", exposure_chart),
-    Picture("turnover", "Turnover", turnover_chart),
-    Picture("months", "Distribution of monthly returns", months_chart),
-    Picture("quantiles", "Spread of daily, weekly and monthly returns", quantiles_chart),
-    Picture(
-        "fan",
-        "Relative to the median random portfolio",
-        fan_chart,
-        wide=True,
-        needed=lambda result: len(result.fan) > 0,
-    ),
-    Picture("fees", "CAGR by fee a side", fees_chart, needed=lambda result: bool(result.cost_sweep)),
-    Picture("sizes", "CAGR by size of the account", sizes_chart, needed=lambda result: bool(result.capacity)),
+    Spec("equity", "Value of the account (log scale)", _equity, "log", wide=True, height=3.2),
+    Spec("drawdown", "Drawdown", _drawdown, wide=True, height=1.9),
+    Spec("relative", "Relative to equal weight", _relative, wide=True, height=1.9, zero="equal-weight"),
+    Spec("sharpe", "Rolling Sharpe ratio", _sharpe, "plain", zero="muted"),
+    Spec("volatility", "Rolling volatility", _volatility, zero="muted"),
+    Spec("years", "Return by calendar year", _years, zero="muted"),
+    Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure),
+    Spec("turnover", "Turnover", _turnover, "times"),
+    Spec("months", "Distribution of monthly returns (dashed: mean)", _months, "plain"),
+    Spec("quantiles", "Spread of daily, weekly and monthly returns", _quantiles),
+    Spec("fan", "Relative to the median random portfolio", _random, wide=True, height=2.6, zero="random"),
+    Spec("fees", "CAGR by fee a side", lambda it: _sweep(it, it.cost_sweep, lambda fee: f"{fee:g} bps")),
+    Spec("sizes", "CAGR by size of the account", lambda it: _sweep(it, it.capacity, amount)),
 )
-"""The charts of a result, in the order in which they are drawn."""
+"""The charts of a backtest, in the order in which they are drawn."""

@@ -16,7 +16,6 @@ from finpod.rl.evaluate import mean_action
 from finpod.tournament.trained_run import TrainedRun
 
 if TYPE_CHECKING:
-    from finpod.report.training_charts import Training
     from finpod.tournament.history import History
 
 SHOWN, PATIENCE = 5.0, 20.0
@@ -72,9 +71,8 @@ def record(
     return Clip(task, str(run.provenance["members"][n]["agent"]), seed, episode, film)
 
 
-def section(training: Training) -> dict[str, Any] | None:
+def section(history: History) -> dict[str, Any] | None:
     """What the report shows of the best agent: a clip, or why there is none; None for an unfinished run or other tasks."""
-    history = training.history
     n = _best(history)
     if n is None:
         return None
@@ -85,8 +83,9 @@ def section(training: Training) -> dict[str, Any] | None:
     return {
         "lacking": "",
         "title": clip.task.definition.title,
-        "caption": f"Agent {clip.agent} in one episode under its mean actions: {clip}.",
-        "alt": f"{clip.task.definition.gym_id}: the body of agent {clip.agent} moves over a chequered floor",
+        "body": clip.task.definition.gym_id,
+        "agent": clip.agent,
+        "played": str(clip),
         "moving": _data_url("gif", encode(clip.film, ".gif")),
         "still": _data_url("png", encode(clip.film, ".png")),
         "size": (WIDTH, HEIGHT),

@@ -1,12 +1,9 @@
-"""The page that sets several runs side by side: the look of a report, one file, no script."""
+"""The page that compares several runs: the look of a report, one file, no script."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pandas as pd
+from typing import Any
 
 from finpod.backtesting.comparison import Comparison
 from finpod.backtesting.comparison_figures import LEVEL, RESAMPLES
@@ -22,32 +19,19 @@ from finpod.backtesting.comparison_text import (
     warning_lines,
 )
 from finpod.backtesting.text import TURNOVER, short_note
-from finpod.figures import percent, ratio
+from finpod.figures import percent
 from finpod.files import refuse_existing, write_text
 from finpod.measures import drawdowns
 from finpod.periods import session_dates, yearly_note
-from finpod.report.pages import Draft, Picture, Section
-from finpod.report.provenance import Table, provenance
+from finpod.report.pages import Layout, Section, render_page, sentence
+from finpod.report.provenance import made_with, provenance, run_of
+from finpod.report.svg import Line, Shown, Spec
 
-if TYPE_CHECKING:
-    from finpod.report.svg import Chart
-
-COLOURS = {
-    "run-1": ("#0b57d3", "#76a9fe"),
-    "run-2": ("#c2185b", "#ff8ab8"),
-    "run-3": ("#12774f", "#5fcc9b"),
-    "run-4": ("#7b3fb5", "#c7a2f2"),
-    "run-5": ("#0a7589", "#5dc9dd"),
-    "run-6": ("#6b6b00", "#c9c95a"),
-}
-"""Lines of the runs, on light paper and on dark."""
-DASHES = ("solid", (0, (5, 2)), (0, (2, 1.5)))
-"""When there are more runs than colours, these come round again, broken."""
+COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
+"""Colours of runs in `PALETTE`; when there are more runs, they come round again, broken."""
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
-"""Keys of `PALETTE` for what runs are set against, and how the lines are broken."""
-DATA_LINES = 2
-"""First lines of the provenance of the data, title and content hash, that are shown for each run."""
-_WIDEST = 7
+"""Keys of `PALETTE` for what runs are compared with, and how the lines are broken."""
+WIDEST = 7
 """Columns that fit on A4 in the report's type."""
 
 
@@ -65,137 +49,12 @@ def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: boo
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:
     """The page as HTML; `title` stands at its head. Warns of each part that was left out."""
-    heading = title or f"{len(comparison.runs)} runs compared"
-    days = " to ".join(f"{comparison.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
-    draft, template = Draft(heading), "_compare.html.j2"
+    heading, days = title or f"{len(comparison.runs)} runs compared", comparison.equity.index
     legend = dict(zip(_keys(comparison), comparison.runs, strict=True)) | _rival_legend(comparison)
-    shared = {"charts": draft.charts(CHARTS, comparison), "legend": legend}
-    return draft.page(
-        "compare.html.j2",
-        title=heading,
-        days=days,
-        colours=COLOURS,
-        broken=_keys(comparison)[len(COLOURS) :],
-        head={part.name: part.html for part in draft.sections(template, HEAD, comparison, **shared)},
-        lead=draft.sections(template, LEAD, comparison, **shared),
-        sections=draft.sections(template, SECTIONS, comparison, **shared),
-    )
-
-
-def summary(comparison: Comparison) -> str:
-    """The comparison in two sentences."""
-    totals = {name: own["total_return"] for name, own in comparison.figures.items()}
-    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
-    rivals = [f"{name} {percent(own['total_return'])}" for name, own in comparison.rival_figures.items()]
-    judged = [pair.cagr for pair in comparison.pairs if pair.cagr is not None]
-    apart = sum(not found.covers_zero for found in judged)
-    pairs, differ = f"{len(judged)} pair{'s' * (len(judged) != 1)}", f"differ{'s' * (apart < 2)}"
-    alone = ", each taken alone" if len(judged) > 1 else ""
-    said = f" Of {pairs}{alone}, {apart or 'none'} {differ} in growth by more than luck explains." if judged else ""
-    return (
-        f"The total returns run from {percent(totals[least])} ({least}) to {percent(totals[most])} ({most}), after costs; "
-        f"over the same days: {', '.join(rivals)}.{said}"
-    )
-
-
-def notes(comparison: Comparison) -> list[tuple[str, bool]]:
-    """What must be known before believing the table, each with whether it is grave."""
-    sentences = [
-        (f"{names}: {text}" if names else _sentence(text), grave) for names, text, grave in warning_lines(comparison)
-    ]
-    sentences += [(_sentence(unfair_sentence(unfair)), True) for unfair in comparison.unfair]
-    sentences += [(_sentence(note_sentence(note)), False) for note in comparison.notes]
-    return sorted(sentences, key=lambda sentence: not sentence[1])
-
-
-def figures(comparison: Comparison) -> Table:
-    """Figures of the runs and of what they are set against, closed by the ranks of the runs."""
-    empty = [""] * len(comparison.rivals)
-    return Table(
-        ("", *headings(comparison), *comparison.rivals),
-        [(label, *cells) for label, cells in figure_rows(comparison)],
-        [(label, *cells, *empty) for label, cells in rank_rows(comparison)],
-    )
-
-
-def pairs(comparison: Comparison) -> Table:
-    """Differences of every two runs."""
-    interval = f"{100 * LEVEL:.0f} % interval"
-    head = ("", "CAGR, points a year", interval, "Sharpe", interval, "In words")
-    return Table(head, contrasts(comparison))
-
-
-def correlation(comparison: Comparison) -> Table:
-    """Correlation matrix of the returns in excess of equal weight."""
-    table = comparison.correlation
-    return Table(
-        ("", *comparison.runs),
-        [(name, *(ratio(table.loc[name, other]) for other in comparison.runs)) for name in comparison.runs],
-    )
-
-
-def growth_chart(comparison: Comparison) -> Chart:
-    """Value of all accounts on a log scale, from 1."""
-    return _chart(
-        comparison,
-        "growth",
-        "Value of 1 at the first common close (log scale)",
-        "Lines of the value of each account and of what all are set against; the total returns are in the table of figures.",
-        height=3.4,
-    )
-
-
-def fall_chart(comparison: Comparison) -> Chart:
-    """Fall of all accounts below their running peaks."""
-    deepest = min(comparison.figures, key=lambda name: comparison.figures[name]["max_drawdown"])
-    depth = percent(comparison.figures[deepest]["max_drawdown"])
-    return _chart(
-        comparison,
-        "drawdown",
-        "Drawdown",
-        f"Fall below the running peak; the deepest is {depth}, of {deepest}.",
-        height=2.2,
-    )
-
-
-def _chart(comparison: Comparison, name: str, title: str, alt: str, *, height: float) -> Chart:
-    """Lines of all runs and shared rivals; names stand in the legend alone."""
-    from matplotlib.ticker import MaxNLocator
-
-    from finpod.report.svg import PALETTE, PERCENT, Chart, date_axis, log_axis, new_figure, to_svg
-
-    figure, axes = new_figure(wide=True, height=height)
-    dates, growth = session_dates(comparison.equity.index), name == "growth"
-    marker = "o" if len(dates) < 30 else None
-
-    def line(curve: pd.Series, **style: Any) -> None:
-        values = curve.to_numpy()
-        axes.plot(
-            dates,
-            np.where(values > 0, values, np.nan) if growth else drawdowns(values),
-            marker=marker,
-            markersize=2.5,
-            **style,
-        )
-
-    for rival in comparison.rivals.values():
-        key = rival.kind.replace(" ", "-")
-        line(rival.curve, color=PALETTE[key], linewidth=1.1, linestyle=RIVALS[key], zorder=3)
-    for place, run in enumerate(comparison.runs):
-        colour, _ = COLOURS[f"run-{place % len(COLOURS) + 1}"]
-        dash = DASHES[place // len(COLOURS) % len(DASHES)]
-        line(comparison.equity[run], color=colour, linewidth=1.5 if growth else 1.0, linestyle=dash, zorder=4)
-    if growth:
-        log_axis(axes)
-    else:
-        axes.set_ylim(top=0)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(PERCENT)
-    date_axis(axes, dates)
-    svg = to_svg(figure, name)
-    for key, (light, _) in COLOURS.items():
-        svg = svg.replace(light, f"var(--{key})")
-    return Chart(title, alt, svg, (*_keys(comparison), *_rival_legend(comparison)), wide=True)
+    start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
+    broken = [(key, place % COLOURS + 1) for place, key in enumerate(_keys(comparison)) if place >= COLOURS]
+    shared = {"comparison": comparison, "legend": legend, "start": start, "end": end, "broken": broken}
+    return render_page(LAYOUT, comparison, heading, title=heading, returns=len(days) - 1, **shared)
 
 
 def _keys(comparison: Comparison) -> list[str]:
@@ -205,83 +64,122 @@ def _keys(comparison: Comparison) -> list[str]:
 
 def _rival_legend(comparison: Comparison) -> dict[str, str]:
     """Key of `PALETTE` -> the name of the rival of that kind, or that each run has its own."""
-    said = {}
-    for key in RIVALS:
-        kind = key.replace("-", " ")
-        names = [name for name, rival in comparison.rivals.items() if rival.kind == kind]
-        if not names:
-            continue
-        said[key] = names[0] if len(names) == 1 else f"{kind} of each run"
-    return said
+    names: dict[str, list[str]] = {key: [] for key in RIVALS}
+    for name, rival in comparison.rivals.items():
+        names[rival.kind.replace(" ", "-")].append(name)
+    kinds = {
+        key: own[0] if len(own) == 1 else f"{key.replace('-', ' ')} of each run" for key, own in names.items() if own
+    }
+    return kinds
 
 
-def _origin(run: Any) -> list[tuple[str, str]]:
-    """Settings of a run and what its data are."""
-    groups = dict(provenance(run))
-    return [
-        *groups["Run"],
-        *((f"Data: {label[0].lower()}{label[1:]}", text) for label, text in groups["Data"][:DATA_LINES]),
+def _growth(comparison: Comparison) -> Shown:
+    """Value of all accounts from 1."""
+    alt = "Lines of the value of each account and of what all are set against; the total returns are in the table of figures."
+    return Shown(alt, session_dates(comparison.equity.index), _lines(comparison), legend=_legend(comparison))
+
+
+def _falls(comparison: Comparison) -> Shown:
+    deepest = min(comparison.figures, key=lambda name: comparison.figures[name]["max_drawdown"])
+    depth = percent(comparison.figures[deepest]["max_drawdown"])
+    lines = [line._replace(values=drawdowns(line.values)) for line in _lines(comparison)]
+    alt, dates = (
+        f"Fall below the running peak; the deepest is {depth}, of {deepest}.",
+        session_dates(comparison.equity.index),
+    )
+    return Shown(alt, dates, lines, paint=lambda axes: axes.set_ylim(top=0), legend=_legend(comparison))
+
+
+def _lines(comparison: Comparison) -> list[Line]:
+    lines = []
+    for rival in comparison.rivals.values():
+        key = rival.kind.replace(" ", "-")
+        lines.append(Line(key, rival.curve.to_numpy(), RIVALS[key]))
+    for place, run in enumerate(comparison.runs):
+        dash = DASHES[place // COLOURS % len(DASHES)]
+        lines.append(Line(f"run-{place % COLOURS + 1}", comparison.equity[run].to_numpy(), dash))
+    return lines
+
+
+def _legend(comparison: Comparison) -> list[str]:
+    return [*_keys(comparison), *_rival_legend(comparison)]
+
+
+def _summary(comparison: Comparison) -> dict[str, Any]:
+    """The extremes of the total returns, and how many pairs of runs differ by more than luck explains."""
+    totals = {name: figures["total_return"] for name, figures in comparison.figures.items()}
+    growth = [pair.cagr for pair in comparison.pairs if pair.cagr is not None]
+    apart = sum(not interval.covers_zero for interval in growth)
+    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
+    return {"totals": totals, "least": least, "most": most, "judged": len(growth), "apart": apart}
+
+
+def _warnings(comparison: Comparison) -> dict[str, Any] | None:
+    """Sentences, each with whether it is grave; the grave ones first."""
+    notes = [
+        (f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in warning_lines(comparison)
     ]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _span(comparison: Comparison) -> dict[str, Any]:
-    days = comparison.equity.index
-    returns = f"{len(days) - 1:,} return{'s' if len(days) > 2 else ''}"
-    return {"start": f"{days[0]:%Y-%m-%d}", "end": f"{days[-1]:%Y-%m-%d}", "returns": returns}
+    notes += [(sentence(unfair_sentence(unfair)), True) for unfair in comparison.unfair]
+    notes += [(sentence(note_sentence(note)), False) for note in comparison.notes]
+    return {"lines": sorted(notes, key=lambda note: not note[1])} if notes else None
 
 
 def _is_wide(comparison: Comparison) -> bool:
-    return len(comparison.runs) + len(comparison.rivals) > _WIDEST
+    return len(comparison.runs) + len(comparison.rivals) > WIDEST
 
 
 def _figures(comparison: Comparison) -> dict[str, Any]:
-    table = figures(comparison)
-    note = short_note(len(comparison.equity) - 1) if comparison.is_short else ""
-    yearly = yearly_note(comparison.periods_per_year, comparison.periods_per_year)
-    shown = {"figures": table, "many": _is_wide(comparison)}
-    return shown | {"yearly_note": yearly, "turnover_note": TURNOVER, "short_note": note}
+    return {
+        "headings": [*headings(comparison), *comparison.rivals],
+        "rows": figure_rows(comparison),
+        "ranks": [(label, [*cells, *[""] * len(comparison.rivals)]) for label, cells in rank_rows(comparison)],
+        "is_wide": _is_wide(comparison),
+        "yearly_note": yearly_note(comparison.periods_per_year, comparison.periods_per_year),
+        "turnover_note": TURNOVER,
+        "short_note": short_note(len(comparison.equity) - 1) if comparison.is_short else "",
+    }
 
 
 def _pairs(comparison: Comparison) -> dict[str, Any]:
     return {
-        "pairs": pairs(comparison),
-        "pairs_note": pairs_note(comparison),
-        "level": f"{100 * LEVEL:.0f} %",
-        "resamples": f"{RESAMPLES:,}",
-        "correlation": correlation(comparison),
-        "many": _is_wide(comparison),
+        "contrasts": contrasts(comparison),
+        "pairs_note": sentence(pairs_note(comparison)),
+        "level": LEVEL,
+        "resamples": RESAMPLES,
+        "names": list(comparison.runs),
+        "correlation": [
+            (name, list(comparison.correlation.loc[name, list(comparison.runs)])) for name in comparison.runs
+        ],
+        "is_wide": _is_wide(comparison),
     }
 
 
 def _provenance(comparison: Comparison) -> dict[str, Any]:
-    groups = [(name, _origin(run)) for name, run in comparison.runs.items()]
-    versions = dict(provenance(next(iter(comparison.runs.values()))))["This report was made with"]
-    return {"groups": [*groups, ("This page was made with", versions)]}
+    data = {name: dict(dict(provenance(run))["Data"]) for name, run in comparison.runs.items()}
+    return {
+        "runs": [(name, run_of(run), data[name]) for name, run in comparison.runs.items()],
+        "made_with": made_with(),
+    }
 
 
-CHARTS = (
-    Picture("growth", "Value of 1 at the first common close", growth_chart, wide=True),
-    Picture("drawdown", "Drawdown", fall_chart, wide=True),
-)
-HEAD = (Section("span", "Common days", _span),)
-LEAD = (
-    Section("summary", "Summary", lambda comparison: {"summary": summary(comparison)}),
-    Section("selection", "Selection", lambda comparison: {"selection": selection(comparison)}),
-    Section("warnings", "Warnings", lambda comparison: {"notes": said} if (said := notes(comparison)) else None),
-)
-SECTIONS = (
-    Section("performance", "Performance", lambda comparison: {}),
-    Section("figures", "Figures", _figures),
-    Section("pairs", "Every two runs", _pairs),
-    Section("provenance", "Provenance", _provenance),
-    Section(
-        "definitions",
-        "How the figures are defined",
-        lambda comparison: {"risk_free": percent(comparison.risk_free)},
+LAYOUT = Layout(
+    "compare",
+    (
+        Spec("growth", "Value of 1 at the first common close (log scale)", _growth, "log", wide=True, height=3.4),
+        Spec("drawdown", "Drawdown", _falls, wide=True, height=2.2),
+    ),
+    head=(Section("span", "Common days"),),
+    lead=(
+        Section("summary", "Summary", _summary),
+        Section("selection", "Selection", lambda comparison: {"sentence": selection(comparison)}),
+        Section("warnings", "Warnings", _warnings),
+    ),
+    sections=(
+        Section("performance", "Performance"),
+        Section("figures", "Figures", _figures),
+        Section("pairs", "Every two runs", _pairs),
+        Section("provenance", "Provenance", _provenance),
+        Section("definitions", "How the figures are defined"),
     ),
 )
 """The parts of the page, in their order."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
+from finpod.backtesting.sentences import event_sentence, finding_sentence, reason, unchecked
 from finpod.errors import ReportWarning, first_line
+from finpod.figures import amount, count, figure, money, percent, plural, ratio, times
+from finpod.report.svg import Chart, Spec, draw, report_style, short_amount
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
-    from finpod.report.svg import Chart
-
-T = TypeVar("T")
 _LONGEST = 200
 """Characters of an error that are shown."""
 
@@ -29,25 +30,25 @@ class Section(NamedTuple):
     """Name of the macro, and anchor of the heading."""
     title: str
     """Heading."""
-    content: Callable[[Any], Mapping[str, Any] | None]
-    """From what the page is about to the values that the macro prints; None if the page has no such section."""
+    values: Callable[[Any], Mapping[str, Any] | None] = lambda subject: {}
+    """From the subject of the page to values that the macro prints; None if the page has no such section."""
     style: str = ""
     """Class of the element."""
 
 
-class Picture(NamedTuple):
-    """A chart of a page."""
+class Layout(NamedTuple):
+    """The parts of a page."""
 
-    name: str
-    """As templates call it."""
-    title: str
-    """As it is called where it could not be drawn."""
-    draw: Callable[[Any], Chart]
-    """From what the page is about to the chart."""
-    wide: bool = False
-    """Whether it takes the whole width."""
-    needed: Callable[[Any], bool] = lambda subject: True
-    """Whether the page has such a chart."""
+    template: str
+    """The template is NAME.html.j2; the macros of its sections are in _NAME.html.j2."""
+    charts: tuple[Spec, ...]
+    """All charts of the sections."""
+    head: tuple[Section, ...]
+    """Parts beside the title."""
+    lead: tuple[Section, ...]
+    """Parts below it, without headings."""
+    sections: tuple[Section, ...]
+    """Parts with headings."""
 
 
 class Printed(NamedTuple):
@@ -59,80 +60,111 @@ class Printed(NamedTuple):
     html: Markup
 
 
-class Draft:
-    """Makes the parts of a page, and notes those that raised an error. `title` is what warnings call the page."""
+def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
+    """The page of a subject as HTML; charts are of `drawn`, if given. Templates see the `shared` values, and `charts` by name.
 
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._left_out: list[str] = []
-
-    def make(
-        self, kind: Literal["chart", "section"], title: str, make: Callable[[], T], instead: Callable[[str], T]
-    ) -> T:
-        """What `make` returns; if it raises an error, what `instead` makes of one line that says so."""
-        try:
-            return make()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {first_line(error):.{_LONGEST}}"
-            self._left_out.append(f"the {kind} {title!r} was left out ({reason})")
-            return instead(f"This {kind} was left out ({reason}).")
-
-    def charts(self, pictures: Iterable[Picture], subject: Any) -> dict[str, Chart]:
-        """The charts of the subject by name. They hold no text that a user could choose, so they are not escaped."""
-        from finpod.report.svg import report_style
-
-        made: dict[str, Chart | None] = {}
-        with report_style():
-            for picture in pictures:
-                draw, instead = partial(_drawn, picture, subject), partial(_undrawn, picture)
-                made[picture.name] = self.make("chart", picture.title, draw, instead)
-        return {name: chart._replace(svg=Markup(chart.svg)) for name, chart in made.items() if chart is not None}
-
-    def sections(self, template: str, sections: Iterable[Section], subject: Any, **shared: Any) -> list[Printed]:
-        """The sections that the subject has. Each macro gets its own values, and second a mapping of the `shared` ones."""
-        made: list[Printed | None] = []
-        for section in sections:
-            print_it, instead = partial(_printed, template, section, subject, shared), partial(_unprinted, section)
-            made.append(self.make("section", section.title, print_it, instead))
-        return [section for section in made if section is not None]
-
-    def page(self, template: str, **content: Any) -> str:
-        """The page as HTML; warns of each part that was left out."""
-        html = _templates().get_template(template).render(**content)
-        for line in self._left_out:
-            warnings.warn(" ".join(f"{self._title}: {line}".split()), ReportWarning, stacklevel=2)  # one line
-        return html
+    A chart or section that raises an error is left out, with one line in its place and a ReportWarning that begins with
+    `called`.
+    """
+    left_out: list[str] = []
+    with report_style():
+        charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
+    shared["charts"] = {name: chart for name, chart in charts.items() if chart is not None}
+    macros = _templates().get_template(f"_{layout.template}.html.j2")
+    groups: list[list[Printed]] = []
+    for sections in (layout.head, layout.lead, layout.sections):
+        printed = (_print(macros, section, subject, shared, left_out) for section in sections)
+        groups.append([section for section in printed if section is not None])
+    head, lead, sections_ = groups
+    template = _templates().get_template(f"{layout.template}.html.j2")
+    html = template.render(**shared, head={part.name: part.html for part in head}, lead=lead, sections=sections_)
+    for line in left_out:
+        warnings.warn(" ".join(f"{called}: {line}".split()), ReportWarning, stacklevel=2)
+    return html
 
 
-def _drawn(picture: Picture, subject: Any) -> Chart | None:
-    return picture.draw(subject) if picture.needed(subject) else None
+def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
+    try:
+        return draw(spec, subject)
+    except Exception as error:
+        return Chart(spec.title, _instead("chart", spec.title, error, left_out), wide=spec.wide)
 
 
-def _undrawn(picture: Picture, line: str) -> Chart | None:
-    from finpod.report.svg import Chart
+def _print(
+    macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
+) -> Printed | None:
+    name, title, values_of, style = section
+    try:
+        if (values := values_of(subject)) is None:
+            return None
+        html = getattr(macros.make_module({**shared, **values}), name)()
+    except Exception as error:
+        line = _instead("section", title, error, left_out)
+        html = Markup('<p class="empty">{}</p>\n').format(line)
+    return Printed(name, title, style, html)
 
-    return Chart(picture.title, line, "", wide=picture.wide)
+
+def _instead(kind: str, title: str, error: Exception, left_out: list[str]) -> str:
+    """The line in the place of a part that is left out, which is noted."""
+    cause = f"{type(error).__name__}: {first_line(error):.{_LONGEST}}"
+    left_out.append(f"the {kind} {title!r} was left out ({cause})")
+    return f"This {kind} was left out ({cause})."
 
 
-def _printed(template: str, section: Section, subject: Any, shared: Mapping[str, Any]) -> Printed | None:
-    if (content := section.content(subject)) is None:
-        return None
-    macro = getattr(_templates().get_template(template).module, section.name)
-    return Printed(section.name, section.title, section.style, macro(content, shared))
+def sentence(text: str) -> str:
+    """The text with a capital letter at its start."""
+    return text[:1].upper() + text[1:]
 
 
-def _unprinted(section: Section, line: str) -> Printed | None:
-    return Printed(section.name, section.title, section.style, Markup('<p class="empty">{}</p>\n').format(line))
+def words(key: str) -> str:
+    """A key as a label."""
+    return sentence(str(key).replace("_", " ").replace("cagr", "CAGR"))
+
+
+def years(value: float | None) -> str:
+    """A number of years; infinite if no number is enough, n/a if undefined."""
+    return "no number is enough" if value == math.inf else ratio(value, 1)
+
+
+def estimate(value: float, measure: str, digits: int, is_difference: bool) -> str:
+    """An end of an interval: a Sharpe ratio with two digits, others in percent; differences have a sign."""
+    text = ratio(value) if measure == "sharpe" else percent(value, digits)
+    return f"+{text}" if is_difference and value > 0 and text.strip("0.%") else text
+
+
+def duration(seconds: float) -> str:
+    """Time in two units that are easily read: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    days, hours, minutes = (int(seconds // length) for length in (86_400, 3600, 60))
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{seconds:.0f} s"
+
+
+_FIGURES = (percent, ratio, money, times, count, figure, amount, short_amount, plural)
+FILTERS: dict[str, Callable[..., str]] = {
+    **{write.__name__: write for write in (*_FIGURES, years, estimate, duration, sentence, words)},
+    "share": lambda level: f"{100 * level:g} %",
+    "bps": lambda fee: f"{fee:g} bps",
+    "event": event_sentence,
+    "finding": finding_sentence,
+    "reason": reason,
+    "unchecked": lambda audit: "; ".join(unchecked(audit)),
+}
+"""How templates write values: those of `finpod.figures`, and words."""
 
 
 @cache
 def _templates() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= FILTERS
+    return environment

@@ -1,4 +1,4 @@
-"""How the report draws: figures without pyplot, colours that follow the page, SVG that is part of it.
+"""Charts as inline SVG: the style, the axes, and one way from a specification to a drawing.
 
 Every colour of `PALETTE` becomes `var(--name)`, so that one drawing follows light, dark and print. Figures never touch
 pyplot, so no display is needed and nothing stays open.
@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from finpod.measures import Array
-
-if TYPE_CHECKING:
-    from finpod.result import BacktestResult
 
 PALETTE = {
     "strategy": "#0b57d1",
@@ -36,9 +35,18 @@ PALETTE = {
     "danger": "#b3261f",
     "test": "#0b57d2",
     "random": "#8a6fb0",
+    "run-1": "#0b57d3",
+    "run-2": "#c2185b",
+    "run-3": "#12774f",
+    "run-4": "#7b3fb5",
+    "run-5": "#0a7589",
+    "run-6": "#6b6b00",
 }
-CURVES = ("strategy", "benchmark", "equal-weight")
-"""The three curves of a result, as keys of `PALETTE`."""
+"""Colours on light paper; `_style.css.j2` has the same for light and those for dark. No two are equal."""
+BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
+"""Keys of `PALETTE` for lines that others are compared with."""
+EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
+"""Keys of `PALETTE` that legends explain, in their order."""
 WIDE_TEXT = 7
 """Size of the text in wide charts, in points; they are scaled up more than the others."""
 
@@ -75,36 +83,114 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def _in_percent(value: float, _place: float) -> str:
-    return f"{round(100 * value, 4) + 0.0:g}%"
-
-
-PERCENT = _in_percent
-"""Labels of an axis of fractions. A function: a Formatter that is shared would hold on to the last figure."""
-
-
 class Chart(NamedTuple):
-    """One picture of the report."""
+    """A drawn chart."""
 
     title: str
     """Heading above it."""
     alt: str
-    """What a reader who cannot see it should know."""
-    svg: str
-    """Inline SVG; empty if there are too few data."""
+    """Description for readers who cannot see it; shown in place of a drawing that is missing."""
+    svg: Markup = Markup()
+    """Inline SVG; empty if there is nothing to draw."""
     curves: tuple[str, ...] = ()
-    """Keys of `PALETTE` that the legend explains."""
+    """Keys of the legend."""
     wide: bool = False
     """Whether it takes the whole width."""
+    more: tuple[Chart, ...] = ()
+    """Charts that stand below it, where one drawing would not fit on a page."""
 
 
-def curves_of(result: BacktestResult) -> dict[str, Array]:
-    """The three curves, drawn last first so that the strategy lies on top."""
-    return {
-        "strategy": result.equity.to_numpy(),
-        "benchmark": result.benchmark_equity.to_numpy(),
-        "equal-weight": result.equal_weight_equity.to_numpy(),
-    }
+class Line(NamedTuple):
+    """A line, or a row of bars."""
+
+    key: str
+    """Its colour in `PALETTE`."""
+    values: Array
+    """[X], NaN where there is none."""
+    dash: Any = "solid"
+    """Line style of matplotlib."""
+
+
+class Shown(NamedTuple):
+    """The content of a chart."""
+
+    alt: str
+    """As in `Chart`."""
+    x: Array | Sequence[str] = ()
+    """[X] dates as datetime64[D], or labels that stand at equal distances."""
+    lines: Sequence[Line] = ()
+    """In the order in which they are drawn."""
+    bar: float = 0.0
+    """Width of the bars at one x, in days or labels; 0 draws lines."""
+    paint: Callable[[Axes], object] | None = None
+    """Draws what is not a line, after the axes are set."""
+    legend: Sequence[str] | None = None
+    """Keys of the legend; None explains the lines if there are several."""
+    note: str = ""
+    """End of the title."""
+
+
+class Spec(NamedTuple):
+    """The specification of a chart."""
+
+    name: str
+    """As templates call it."""
+    title: str
+    """Heading."""
+    series: Callable[[Any], Shown | Chart | str | None]
+    """From the subject of the page to the content, a finished chart, why there is nothing to draw, or None for no chart."""
+    axis: Literal["percent", "times", "plain", "log"] = "percent"
+    """How the values are written."""
+    wide: bool = False
+    """Whether it takes the whole width."""
+    height: float = 2.5
+    """Inches."""
+    zero: str = ""
+    """Colour of a line at zero."""
+
+
+def draw(spec: Spec, subject: Any) -> Chart | None:
+    """The chart of a subject, None if it has none. Call it inside `report_style`."""
+    shown = spec.series(subject)
+    if shown is None or isinstance(shown, Chart):
+        return shown
+    if isinstance(shown, str):
+        return Chart(spec.title, shown, wide=spec.wide)
+    figure, axes = new_figure(wide=spec.wide, height=spec.height)
+    _draw_lines(axes, shown, positive=spec.axis == "log")
+    if spec.zero:
+        axes.axhline(0, color=PALETTE[spec.zero], linewidth=0.9)
+    _value_axis(axes, spec.axis)
+    if isinstance(shown.x, np.ndarray):
+        date_axis(axes, shown.x, shown.bar)
+    elif shown.x:
+        _label_axis(axes, shown.x, bars=bool(shown.bar))
+    if shown.paint is not None:
+        shown.paint(axes)
+    keys = [key for key in EXPLAINED if key in {line.key for line in shown.lines}]
+    legend = shown.legend if shown.legend is not None else keys if len(keys) > 1 else ()
+    return Chart(spec.title + shown.note, shown.alt, to_svg(figure, spec.name), tuple(legend), spec.wide)
+
+
+def _draw_lines(axes: Axes, shown: Shown, *, positive: bool) -> None:
+    x = date2num(shown.x) if isinstance(shown.x, np.ndarray) else np.arange(len(shown.x))
+    width = shown.bar / max(len(shown.lines), 1)
+    for place, (key, values, dash) in enumerate(shown.lines):
+        if shown.bar:
+            left = x + (place - len(shown.lines) / 2) * width
+            bars(axes, left, values, 0.94 * width, PALETTE[key])
+            continue
+        behind = key in BACKGROUND
+        axes.plot(
+            x,
+            np.where(values > 0, values, np.nan) if positive else values,
+            color=PALETTE[key],
+            linestyle=dash,
+            linewidth=0.9 if behind else 1.3,
+            zorder=3 if behind else 4,
+            marker="o" if len(x) < 30 else None,
+            markersize=2.5,
+        )
 
 
 @contextmanager
@@ -130,16 +216,35 @@ def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes
     return figure, axes
 
 
-def date_axis(axes: Axes, dates: Array) -> None:
-    """Years, months or days along the x axis, with a little room on both sides; dates are [T] datetime64[D]."""
+def _value_axis(axes: Axes, kind: str) -> None:
+    if kind == "log":
+        log_axis(axes)
+    elif kind != "plain":  # a function, for a Formatter that is shared would hold on to the last figure
+        scale, unit = {"percent": (100, "%"), "times": (1, "x")}[kind]
+        axes.yaxis.set_major_formatter(lambda value, _place: f"{round(scale * value, 4) + 0.0:g}{unit}")
+
+
+def _label_axis(axes: Axes, labels: Sequence[str], *, bars: bool) -> None:
+    step = -(-len(labels) // 8)
+    axes.set_xticks(np.arange(len(labels))[::step], labels[::step])
+    margin = 0.7 + max(3 - len(labels), 0) / 2 if bars else 0.3  # few bars stay slim
+    axes.set_xlim(-margin, len(labels) - 1 + margin)
+
+
+def date_axis(axes: Axes, dates: Array, bar: float = 0.0) -> None:
+    """Years, months or days along the x axis, with a little room on both sides.
+
+    Dates are [T] datetime64[D], `bar` the width in days of bars that are centred on them.
+    """
     locator = AutoDateLocator(minticks=2, maxticks=7)
     axes.xaxis.set_major_locator(locator)
     days = ["%d %b"] * 4
     axes.xaxis.set_major_formatter(
         ConciseDateFormatter(locator, show_offset=False, formats=["%Y", "%b", *days], zero_formats=["", "%Y", *days])
     )
-    margin = max(np.timedelta64(1, "D"), (dates[-1] - dates[0]) // 100)
-    axes.set_xlim(dates[0] - margin, dates[-1] + margin)
+    first, last = date2num(dates[[0, -1]])
+    margin = max(1.0, (last - first) // 100, bar / 2 + 1)
+    axes.set_xlim(first - margin, last + margin)
 
 
 def log_axis(axes: Axes) -> None:
@@ -155,36 +260,19 @@ def log_axis(axes: Axes) -> None:
     )
 
 
-def bars(axes: Axes, left: Array, heights: Array, width: float, colour: str, *, alpha: float = 1.0) -> None:
+def bars(axes: Axes, left: Array, heights: Array, width: float, colour: str) -> None:
     """Bars from zero, drawn as one path; left [B] as floats of the x axis, heights [B]; NaN draws none."""
     known = np.isfinite(heights)
     x, y = np.asarray(left, dtype=float)[known], np.asarray(heights, dtype=float)[known]
     corners = np.stack([x, x, x + width, x + width], axis=1), np.stack([y * 0, y, y, y * 0], axis=1)
-    shapes = PolyCollection(list(np.stack(corners, axis=2)), facecolor=colour, alpha=alpha, linewidth=0)
+    shapes = PolyCollection(list(np.stack(corners, axis=2)), facecolor=colour, linewidth=0)
     axes.add_collection(shapes, autolim=False)
     if len(x):
         axes.update_datalim(np.column_stack([[x.min(), x.max() + width], [min(y.min(), 0), max(y.max(), 0)]]))
         axes.autoscale_view()
 
 
-def recolour(axes: Axes, mean: str) -> None:
-    """Put pyfolio's own colours, title and legend into the report's style."""
-    axes.set_title("")
-    axes.set_xlabel("")
-    if (legend := axes.get_legend()) is not None:
-        legend.remove()
-    for patch in axes.patches:
-        patch.set_facecolor(PALETTE["strategy"])
-        patch.set_edgecolor(PALETTE["ink"])
-        patch.set_linewidth(0.5)
-        patch.set_alpha(0.55)
-    for line in axes.lines:
-        line.set_color(PALETTE[mean])
-        line.set_markeredgecolor(PALETTE["muted"])
-        line.set_linewidth(0.9)
-
-
-def to_svg(figure: Figure, name: str) -> str:
+def to_svg(figure: Figure, name: str) -> Markup:
     """The figure as an SVG element for HTML: ids made unique by `name`, colours by variable, short paths."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -196,11 +284,13 @@ def to_svg(figure: Figure, name: str) -> str:
     svg = svg.replace('id="', f'id="{name}-').replace('"#', f'"#{name}-').replace("url(#", f"url(#{name}-")
     for key, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{key})")
-    return svg
+    return Markup(svg)  # it holds no text that a user could choose
 
 
 def short_amount(value: float) -> str:
-    """1,250,000 as 1.25M."""
+    """1,250,000 as 1.25M; undefined is n/a."""
+    if math.isnan(value):
+        return "n/a"
     for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:.3g}{letter}"

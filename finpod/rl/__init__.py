@@ -1,4 +1,4 @@
-"""Reinforcement learning: policies, rollouts and learners, for any task."""
+"""Learning: policies, rollouts and learners, for any task."""
 
 from typing import Any, Protocol
 
@@ -11,34 +11,34 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Updates a policy. It is made from a policy, a table or None, the number of groups of environments, a config and a
-    generator."""
+    """What changes a policy. It is made of a policy, a table or None, the groups of environments that share its rows, a
+    config and a generator."""
 
     Config: Any
-    """Frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. A field `network`
-    is passed on to the task, which builds the policy."""
+    """A frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. If it has
+    `network`, this names the network of the policy to tasks that know it."""
     bounds: Any
-    """Settings that a search may vary: name -> lowest and highest value."""
+    """How far a search may move these settings: name -> lowest and highest."""
     needs_gradient: bool
-    """Whether it needs differentiable environments. If so, it has no use for environments that share rows."""
+    """Whether it learns from environments with a gradient alone. If so, it has no use for environments that share rows."""
     updates: int
-    """Updates so far."""
+    """Number of updates so far."""
 
     def __init__(self, policy: Policy, table: Table | None, groups: int, config: Any, generator: Any) -> None: ...
 
     def collect(self, env: Any) -> Any:
-        """Return the batch for the next update."""
+        """Return what the next update learns from."""
 
     def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy; return figures as device tensors."""
+        """Update the policy; return figures that are not read yet."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+        """Return what `load_state_dict` goes on from."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Go on from a checkpoint."""
 
 
 LEARNERS: dict[str, type[Learner]] = {"ppo": PPO, "apg": APG}
