@@ -1,4 +1,4 @@
-"""Real days in a random order, drawn with replacement: a market on which no rule can earn anything but by luck."""
+"""Real days in a random order, drawn with replacement: a market on which no rule outgrows equal weight but by luck."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from finpod.synthetic import LARGEST, START, manifest_of, opens_of, require_numb
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
     """Return a market of `days` weekdays (as many as there are by default) drawn with replacement from those of `market`.
 
-    A day is drawn whole: all names and the benchmark together, with highs, lows and the dollar volume, so that correlations
-    and fat tails stay. Each name's mean return is replaced by that of all names, and every open is the close before it: real
-    days take a part of their gap back, from which whoever trades at the open would earn. So no rule is expected to earn more
-    than equal weight before costs, and what a day did tells nothing of the next. Blocks of days would not do: on
-    135 names of the NASDAQ-100, 2008 to 2021, buying the losers of five days earns an information ratio of 0.43 before costs
-    with blocks of 5 days on average, and -0.04 (error 0.04) with single days (60 markets of 2,600 days). What single days lack
-    is the change of calm and stormy times. All names are members on every day, whatever they were in `market`.
+    A day is drawn whole: all names and the benchmark together, with highs, lows and the dollar volume. Correlations and fat
+    tails stay; changes of calm and stormy times do not. All names are members on every day, whatever they were in `market`.
+
+    What a day did tells nothing of the next, and every open is the close before it, for real gaps close again in part, from
+    which a rule that trades at the open would earn. A constant c[i] is taken from the returns r[t, i] of each name,
+
+        c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
+
+    which makes equal weight the numeraire portfolio of these days (Long 1990): before costs no rule is expected to grow
+    faster. Equal means alone would not do. On 20 names of the NASDAQ-100, 2008 to 2021, a tilt to low volatility grows faster
+    then, since it loses less to variance, and over 8 years its growth is called skill in 5.5 % of 3,000 markets; with c it is
+    2.0 %. Blocks of days would not do either: buying the losers of five days earns from them.
 
     Raises InputError for a market with missing bars or of other than daily ones, and for fewer than two days.
     """
@@ -42,7 +47,8 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     require_number("days", count, 2, LARGEST, Integral)
     rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)
     returns = market.close[1:] / market.close[:-1] - 1
-    returns += returns.mean() - returns.mean(axis=0)
+    equal = returns.mean(axis=1, keepdims=True)
+    returns -= ((returns - equal) / (1 + equal)).mean(axis=0) / (1 / (1 + equal)).mean()
     close = _wealth(market.close[0], returns[rows - 1])
     index = market.benchmark_close
     benchmark_close = _wealth(index[0], (index[1:] / index[:-1] - 1)[rows - 1])
@@ -52,7 +58,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
         for name, outer in (("high", np.maximum), ("low", np.minimum))
     }
     volume = None if market.volume is None else (market.close * market.volume)[rows] / close
-    title = f"{count} days drawn with replacement from {market.title.partition(',')[0]}, equal means, seed {seed}"
+    title = f"{count} days drawn with replacement from {market.title.partition(',')[0]}, seed {seed}"
     return MarketData(
         dates=np.busday_offset([START], np.arange(count)),
         tickers=market.tickers,
