@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, first_line
+from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.periods import session_dates
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
@@ -62,7 +63,7 @@ def decisions_of(strategy: Strategy, label: str, window: Window, table: FeatureT
     return decide
 
 
-class ReadyWeights:
+class PrecomputedWeights:
     """Weights decided beforehand, of one strategy [T, N] or of S at once [S, T, N], checked as they are read.
 
     They are not copied: leave them as they are while this is in use. Raises InputError for a shape, or the labels of a
@@ -70,33 +71,27 @@ class ReadyWeights:
     """
 
     def __init__(self, weights: Any, label: str, window: Window) -> None:
-        tickers = window.market.tickers
-        if list(getattr(weights, "columns", tickers)) != list(tickers):
-            raise InputError(
-                "the columns of the ready weights are not the market's tickers in the market's order; reindex them",
-                argument="strategy",
-            )
-        index = weights.index if hasattr(weights, "columns") else None
-        if index is not None and not _of_the_market(index, window):
-            raise InputError(
-                "the index of the ready weights is not the market's dates; reindex them to market.dates",
-                argument="strategy",
-            )
+        market = window.market
+        for labels, sound, expected in (
+            ("columns", lambda names: list(names) == list(market.tickers), "tickers in the market's order"),
+            ("index", lambda index: _is_of(market, index), "dates"),
+        ):
+            if hasattr(weights, "columns") and not sound(getattr(weights, labels)):
+                raise InputError(
+                    f"the {labels} of the ready weights must be the market's {expected}; reindex them",
+                    argument="strategy",
+                )
         table = _as_table(weights)
         self.many = table.ndim == 3
         """Whether they are those of S strategies, and not of one."""
-        self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
-        """Names of the strategies."""
-        table = table[None] if table.ndim == 2 else table
-        if table.ndim != 3 or table.shape[1:] != window.market.shape:
+        table = table if self.many else table[None]
+        if table.ndim != 3 or table.shape[1:] != market.shape or not len(table):
             raise InputError(
-                f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {window.market.shape}, or [S, T, N]",
+                f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {market.shape}, or [S, T, N] for S > 0",
                 argument="strategy",
             )
-        if not len(table):
-            raise InputError(
-                f"ready weights have shape {table.shape}: there is no strategy among them", argument="strategy"
-            )
+        self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
+        """Names of the strategies."""
         self._table, self._window = table, window
 
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
@@ -112,24 +107,19 @@ class ReadyWeights:
         # Neither is true of NaN. Small negative weights may add up to more than the tolerance, which is for each.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         if not sound.all():
-            self._look_at(asked, ~sound.numpy(), first, strategies)
+            doubtful = asked[~sound.numpy()].astype(np.float64)
+            wrong = _unusable(doubtful) & ~np.isnan(doubtful).all(axis=-1)
+            if wrong.any():
+                row, s = np.argwhere(~sound.numpy())[wrong.argmax()]
+                market = self._window.market
+                clean_weights(doubtful[wrong][0], market.tickers, self.labels[strategies][s], market.dates[first + row])
             weights.masked_fill_(plain.isnan().unsqueeze(-1), torch.nan)
         return _scaled(weights, total.unsqueeze(-1))
-
-    def _look_at(self, asked: Array, where: Array, first: int, strategies: slice) -> None:
-        """Raise for the first of the weights [k, S, N] `where` [k, S] that cannot be; all NaN trades nothing."""
-        doubtful = asked[where].astype(np.float64)
-        wrong = _unusable(doubtful) & ~np.isnan(doubtful).all(axis=-1)
-        for one in np.flatnonzero(wrong)[:1]:
-            row, s = np.argwhere(where)[one]
-            market = self._window.market
-            clean_weights(doubtful[one], market.tickers, self.labels[strategies][s], market.dates[first + row])
 
     def steps(self, s: int) -> Tensor:
         """[n, N] float64 what strategy `s` decides at each of the window's steps, NaN where it trades nothing."""
         rows = self._window.decision_rows
-        seen = max(int(rows[0]), 0)
-        decided = self.rows(seen, int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
+        decided = self.rows(max(int(rows[0]), 0), int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
 
     def decisions(self, strategies: slice = slice(None)) -> Decide:
@@ -148,15 +138,14 @@ class ReadyWeights:
         return decide
 
 
-def _of_the_market(index: Any, window: Window) -> bool:
+def _is_of(market: MarketData, index: Any) -> bool:
     """Whether an index is that of the market's dates, on whatever clock: of sessions, or the bars in New York."""
-    dates = window.market.dates
     try:
-        if window.market.bars_per_session == 1:
-            return np.array_equal(session_dates(index), session_dates(dates))
+        if market.bars_per_session == 1:
+            return np.array_equal(session_dates(index), session_dates(market.dates))
         if getattr(index, "tz", None) is not None:
             index = index.tz_convert("America/New_York").tz_localize(None)
-        return np.array_equal(np.asarray(index).astype("datetime64[ns]"), dates)
+        return np.array_equal(np.asarray(index).astype("datetime64[ns]"), market.dates)
     except (TypeError, ValueError):
         return False
 

@@ -9,14 +9,15 @@ from made_markets import NAN, make_market, random_market
 import finpod
 from finpod.backtesting import batch
 from finpod.backtesting.batch import Backtests
-from finpod.backtesting.engine import anchor_equity, backtest
+from finpod.backtesting.engine import backtest
+from finpod.backtesting.run import anchor_equity
 from finpod.errors import InputError, StrategyError
 from finpod.significance import expected_best
 from finpod.strategy import EqualWeight
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, Window, simulate, simulate_totals
-from finpod.weights import ReadyWeights
+from finpod.weights import PrecomputedWeights
 
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 
@@ -111,7 +112,7 @@ def test_weights_are_not_copied_and_may_be_read_only(dtype, tmp_path):
     np.save(tmp_path / "weights.npy", many)
     mapped = np.load(tmp_path / "weights.npy", mmap_mode="r")
     window = Window(market=market, execution=build_execution(market), first=1, last=29)
-    assert np.shares_memory(ReadyWeights(many, "w", window)._table, many)
+    assert np.shares_memory(PrecomputedWeights(many, "w", window)._table, many)
     np.testing.assert_array_equal(backtest(mapped, market).equity, backtest(many, market).equity)
     backwards = np.ascontiguousarray(many[:, ::-1])[:, ::-1]
     np.testing.assert_array_equal(backtest(backwards, market).equity, backtest(many, market).equity)
@@ -258,7 +259,7 @@ def test_dust_below_zero_is_forgiven_however_often():
 
 def test_nothing_to_run():
     market = random_market(days=10)
-    with pytest.raises(InputError, match=r"shape \(0, 10, 5\): there is no strategy among them"):
+    with pytest.raises(InputError, match=r"shape \(0, 10, 5\)"):
         backtest(np.ones((0, 10, 5)), market)
     with pytest.raises(InputError, match=r"shape \(1, 2, 10, 5\); they must be \[T, N\]"):
         backtest(np.ones((1, 2, 10, 5)), market)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_markets import NAN, make_market, random_market
 
-from finpod.backtesting.engine import Terms, anchor_equity, backtest, clean_weights, simulate
+from finpod.backtesting.engine import backtest
+from finpod.backtesting.run import anchor_equity
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
 from finpod.market.data import MarketData
@@ -18,6 +19,8 @@ from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, 
 from finpod.synthetic import simulate_market
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Terms, simulate
+from finpod.weights import clean_weights
 
 FREE = Costs(fee_bps=0)
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
@@ -452,21 +455,6 @@ def test_ready_weights_are_the_strategy_that_returns_them(fill):
 
 
 @BOTH
-def test_many_ready_weights_are_as_many_runs(fill):
-    market = random_market(days=20)
-    many = np.stack([random_weights(market, seed) for seed in range(3)])
-    many[1, 4:9] = NAN  # trades nothing on days on which the others do
-    many[:, 12] = NAN
-    results = backtest(many, market, start=market.dates[2], fill=fill)
-    assert [result.strategy for result in results] == ["weights 0", "weights 1", "weights 2"]
-    for weights, result in zip(many, results, strict=True):
-        single = backtest(weights, market, start=market.dates[2], fill=fill)
-        assert single.equity.tolist() == result.equity.tolist()
-        assert single.trades.equals(result.trades)
-        assert single.events == result.events
-
-
-@BOTH
 def test_leading_dimensions_change_no_bit_of_a_path(fill):
     market = random_market(days=25)
     execution, terms = build_execution(market, fill), Terms(costs=Costs(per_share=0.01))
@@ -488,35 +476,6 @@ def test_a_decision_may_be_an_array_a_series_a_dict_or_nothing():
     assert backtest(Does(lambda view: None), market).trades.empty
 
 
-@pytest.mark.parametrize(
-    ("decision", "message"),
-    [
-        ([NAN, 0.5], "decided nan for A; weights must be finite"),
-        ([0.5, np.inf], "decided inf for B; weights must be finite"),
-        ([0.5, 0.6], r"decided weights that sum to 1.100000; the sum must not pass 1 \(finpod does not borrow\)"),
-        ([0.5], r"decided weights of shape \(1,\); give one for each of 2 names"),
-        ({"A": 0.5, "ZZZ": 0.1}, "names ZZZ, which the market does not have"),
-        ("all of it", "decided str, which is not weights"),
-        ({"A": "half"}, "decided dict, which is not weights"),
-    ],
-)
-def test_a_decision_that_cannot_be_is_one_line_with_strategy_and_day(decision, message):
-    market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
-    late = Does(lambda view: decision if view.step == 2 else None)
-    with pytest.raises(StrategyError, match=f"^strategy does on 2024-01-03 {message}") as raised:
-        backtest(late, market)
-    assert "\n" not in str(raised.value)
-
-
-def test_c20_a_short_position_is_refused_as_long_only():
-    market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
-    wanted = r"on 2024-01-01 decided -0.5 for A; weights must not be negative \(finpod is long only\)"
-    with pytest.raises(StrategyError, match=f"strategy does {wanted}"):
-        backtest(Does(lambda view: np.array([-0.5, 0.5])), market)
-    with pytest.raises(StrategyError, match=f"strategy weights {wanted}"):
-        backtest(np.tile([-0.5, 0.5], (4, 1)), market)
-
-
 def test_rounding_in_weights_is_forgiven():
     tickers, day = ("A", "B"), np.datetime64("2024-01-02")
     assert clean_weights(np.array([-1e-7, 0.5]), tickers, "s", day).tolist() == [0, 0.5]
@@ -524,17 +483,6 @@ def test_rounding_in_weights_is_forgiven():
     for beyond in ([-2e-6, 0.5], [0.5, 0.5 + 2e-6]):
         with pytest.raises(StrategyError):
             clean_weights(np.array(beyond), tickers, "s", day)
-
-
-def test_the_first_wrong_day_of_ready_weights_is_named():
-    market = make_market(np.full((6, 2), 10.0), open=np.full((6, 2), 10.0))
-    many = np.full((2, 6, 2), 0.5)
-    many[0, 4], many[1, 3] = 2.0, [0.5, NAN]
-    with pytest.raises(StrategyError, match="strategy weights 1 on 2024-01-04 decided nan for B"):
-        backtest(many, market)
-    many[:, 3:] = 0.5
-    many[0, 5] = 2.0  # the decision of the last day would be filled after the end
-    assert len(backtest(many, market)) == 2
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
@@ -557,17 +505,8 @@ def test_a25_ready_weights_for_bars_within_a_day_are_read_in_new_york():
     for zone in ("America/New_York", "UTC"):
         aware = table.set_axis(bars.tz_localize("America/New_York").tz_convert(zone))
         assert backtest(aware, market).equity.equals(plain.equity)
-    with pytest.raises(InputError, match="the index of the ready weights is not the market's dates"):
+    with pytest.raises(InputError, match="the index of the ready weights"):
         backtest(table.set_axis(bars + pd.Timedelta("1min")), market)
-
-
-def test_a_rate_of_five_hundred_percent_is_refused_before_anything_is_run():
-    class Never(Strategy):
-        def decide(self, view):
-            pytest.fail("it was asked")
-
-    with pytest.raises(InputError, match=r"risk_free is 5; give a yearly rate as a fraction"):
-        backtest(Never(), random_market(days=20), risk_free=5)
 
 
 @pytest.mark.parametrize(("rule", "rows"), [(EqualWeight(), 0), (Momentum(lookback=5, k=2), 1)])
@@ -589,78 +528,7 @@ def test_a_strategy_with_the_name_of_a_rule_does_not_take_its_place(name):
     assert len(itself.baselines) == 3
 
 
-def test_why_there_is_no_fan_is_said_once():
-    class Idle(Strategy):
-        def decide(self, view):
-            return None
-
-    warnings = backtest(Idle(), random_market(days=40), examine=True).warnings
-    assert [warning.data for warning in warnings if warning.code == "no_random_portfolios"] == [
-        {"reason": "never_traded"}
-    ]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (np.ones((3, 2)) / 2, r"ready weights have shape \(3, 2\); they must be \[T, N\] = \(4, 2\)"),
-        (np.ones(2) / 2, "ready weights have shape"),
-        (
-            pd.DataFrame(np.ones((4, 2)) / 2, columns=["B", "A"]),
-            "the columns of the ready weights are not the market's tickers",
-        ),
-        *(
-            (
-                pd.DataFrame(np.ones((4, 2)) / 2, index, ["A", "B"]),
-                "the index of the ready weights is not the market's dates",
-            )
-            for index in (pd.date_range("2024-01-03", periods=4), pd.RangeIndex(4), ["a", "b", "c", "d"])
-        ),
-        (EqualWeight, "is neither a Strategy nor an array of weights"),
-        ("momentum", "'momentum' is neither a Strategy nor an array of weights"),
-    ],
-)
-def test_what_is_no_strategy_is_refused(wrong, message):
-    with pytest.raises(InputError, match=message):
-        backtest(wrong, make_market(np.full((4, 2), 10.0)))
-
-
-def test_a_failing_strategy_is_one_line_with_strategy_and_day():
-    market = make_market([10, 10, 10, 10], open=[10, 10, 10, 10])
-
-    def fails(view):
-        raise KeyError("A\nB")
-
-    with pytest.raises(StrategyError, match=r"^strategy does failed on 2024-01-01: KeyError: 'A\\nB'$"):
-        backtest(Does(fails), market)
-    with pytest.raises(StrategyError, match=r"^strategy does failed on 2024-01-01: volumes\(3\): these data"):
-        backtest(Does(lambda view: view.volumes(3)), market)
-    with pytest.raises(
-        StrategyError, match=r"failed on 2024-01-01: NotImplementedError: Strategy has no decide\(view\)"
-    ):
-        backtest(Strategy(), market)
-
-
 # --- windows ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "message"),
-    [
-        ("2024-01-03", "2024-01-03", "2024-01-03 .. 2024-01-03 has one session and no return"),
-        ("2024-01-04", "2024-01-02", "the window ends on 2024-01-02, before it starts on 2024-01-04"),
-        ("2030-01-01", None, "2030-01-01 lies outside the data, which run from 2024-01-01 to 2024-01-08"),
-        ("soon", None, "'soon' is not a date"),
-    ],
-)
-def test_windows_that_cannot_be(start, end, message):
-    with pytest.raises(InputError, match=message):
-        backtest(EqualWeight(), make_market([10] * 6), start=start, end=end)
-
-
-def test_b27_both_ends_are_included():
-    result = backtest(EqualWeight(), make_market([10] * 10), start="2024-01-06", end="2024-01-10")
-    assert [f"{day:%d}" for day in result.equity.index] == ["08", "09", "10"]
 
 
 @pytest.mark.parametrize(("until", "refused"), [("2024-01-03", True), ("2024-01-08", True), ("2024-01-02", False)])
@@ -678,12 +546,6 @@ def test_a_window_within_training_is_refused_or_marked(until, refused):
     assert result.in_sample == refused
     assert (result.warnings[0].code == "in_sample") == refused
     assert any(warning.code == "many_trials" and warning.data["trials"] == 12 for warning in result.warnings)
-
-
-@pytest.mark.parametrize("wrong", [{"cash": 0}, {"cash": NAN}, {"delisting_return": -1.5}, {"fill": "noon"}])
-def test_terms_that_cannot_be(wrong):
-    with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
-        backtest(EqualWeight(), make_market([10] * 5), **wrong)
 
 
 def test_the_environment_and_the_public_backtest_agree_to_the_last_bit():
@@ -705,52 +567,107 @@ def test_the_environment_and_the_public_backtest_agree_to_the_last_bit():
         np.testing.assert_array_equal(results[s].equity.to_numpy()[:119], np.array(equity)[:119, s])
 
 
-def test_ready_weights_in_a_frame_must_have_the_dates_of_the_market():
-    market = random_market()
-    frame = pd.DataFrame(0.2, index=pd.DatetimeIndex(market.dates), columns=list(market.tickers))
-    np.testing.assert_array_equal(backtest(frame, market).equity, backtest(frame.to_numpy(), market).equity)
-    for wrong in (frame[::-1], frame.shift(365, freq="D"), frame.reset_index(drop=True)):
-        with pytest.raises(InputError, match="index of the ready weights is not the market's dates"):
-            backtest(wrong, market)
+# --- what is refused, in one line ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("until", ["20181231", "2018", 2018, "soon"])
-def test_a_training_end_that_is_no_day_is_refused(until):
-    class Vague(EqualWeight):
-        trained_until = until
-
-    with pytest.raises(StrategyError, match=r"strategy Vague: its trained_until .* is not a date"):
-        backtest(Vague(), random_market())
+TWICE = Does(lambda view: pd.Series([0.1, 0.2], index=[view.tickers[0]] * 2))
 
 
-def test_a_strategy_cannot_leave_the_program():
-    class Leaves(Strategy):
-        def decide(self, view):
-            raise SystemExit(0)
+def raises(error):
+    def rule(view):
+        raise error
 
-    with pytest.raises(StrategyError, match=r"strategy Leaves failed on .*: SystemExit"):
-        backtest(Leaves(), random_market())
+    return Does(rule)
 
 
-def test_a_ticker_given_twice_is_named():
-    class Twice(Strategy):
-        def decide(self, view):
-            return pd.Series([0.1, 0.2], index=[view.tickers[0]] * 2)
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        *(
+            (Does(lambda view, d=decision: d), f"strategy does on 2024-01-01 {message}")
+            for decision, message in (
+                ([NAN, 0.5], "decided nan for A"),
+                ([0.5, np.inf], "decided inf for B"),
+                ([0.5, 0.6], "decided weights that sum to 1.100000"),
+                ([0.5], r"decided weights of shape \(1,\)"),
+                ({"A": 0.5, "ZZZ": 0.1}, "names ZZZ"),
+                ("all of it", "decided str"),
+                ({"A": "half"}, "decided dict"),
+            )
+        ),
+        (TWICE, "gives A twice"),
+        (raises(KeyError("A\nB")), r"strategy does failed on 2024-01-01: KeyError: 'A\\nB'$"),
+        (raises(SystemExit(0)), "strategy does failed on 2024-01-01: SystemExit"),
+        (Does(lambda view: view.volumes(3)), r"strategy does failed on 2024-01-01: volumes\(3\)"),
+        (Strategy(), "failed on 2024-01-01: NotImplementedError"),
+        *((Does(None, trained_until=day), f"its trained_until .*{day}") for day in ("20181231", "2018", 2018, "soon")),
+        (Does(None, every=0), "every 0 sessions"),
+    ],
+)
+def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
+    market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
+    with pytest.raises(StrategyError, match=message) as raised:
+        backtest(strategy, market)
+    assert "\n" not in str(raised.value)
 
-    with pytest.raises(StrategyError, match=r"gives .* twice; give each ticker one weight"):
-        backtest(Twice(), random_market())
+
+def test_c20_a_short_position_is_refused_as_long_only():
+    market = make_market(np.full((4, 2), 10.0), open=np.full((4, 2), 10.0))
+    for strategy in (Does(lambda view: np.array([-0.5, 0.5])), np.tile([-0.5, 0.5], (4, 1))):
+        with pytest.raises(StrategyError, match=r"on 2024-01-01 decided -0.5 for A.*long only"):
+            backtest(strategy, market)
 
 
-def test_wrong_kinds_of_arguments_are_named():
-    with pytest.raises(InputError, match="costs is 10; give finpod"):
-        backtest(EqualWeight(), random_market(), costs=10)
-    with pytest.raises(InputError, match="market is a str; give what load_market"):
-        backtest(EqualWeight(), "sample")
-    with pytest.raises(InputError, match="delisting_return is 'x'"):
-        backtest(EqualWeight(), random_market(), delisting_return="x")
-    with pytest.raises(InputError, match="name is 5; give a text"):
-        backtest(EqualWeight(), random_market(), name=5)
-    with pytest.raises(InputError, match="cash is '1e6'"):
-        backtest(EqualWeight(), random_market(), cash="1e6")
-    with pytest.raises(InputError, match="fee_bps is '10'"):
-        Costs(fee_bps="10")
+HALVES = np.ones((4, 2)) / 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "value"),
+    [
+        (HALVES[:3], r"\(3, 2\)"),
+        (HALVES[0], r"\(2,\)"),
+        (pd.DataFrame(HALVES, columns=["B", "A"]), "columns"),
+        *(
+            (pd.DataFrame(HALVES, index, ["A", "B"]), "index")
+            for index in (pd.date_range("2024-01-03", periods=4), pd.RangeIndex(4), ["a", "b", "c", "d"])
+        ),
+        (EqualWeight, "EqualWeight"),
+        ("momentum", "'momentum'"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(wrong, value):
+    with pytest.raises(InputError, match=value) as raised:
+        backtest(wrong, make_market(np.full((4, 2), 10.0)))
+    assert raised.value.argument == "strategy"
+
+
+@pytest.mark.parametrize(
+    ("options", "argument", "value"),
+    [
+        ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
+        ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
+        ({"start": "2030-01-01"}, "date", "2030-01-01"),
+        ({"start": "soon"}, "start", "soon"),
+        ({"cash": 0}, "cash", "0"),
+        ({"cash": NAN}, "cash", "nan"),
+        ({"cash": "1e6"}, "cash", "1e6"),
+        ({"delisting_return": -1.5}, "delisting_return", "-1.5"),
+        ({"delisting_return": "x"}, "delisting_return", "x"),
+        ({"fill": "noon"}, "fill", "noon"),
+        ({"risk_free": 5}, "risk_free", "5"),
+        ({"costs": 10}, "costs", "10"),
+        ({"name": 5}, "name", "5"),
+        ({"opened": 0}, "opened", "0"),
+        ({"market": "sample"}, "market", "str"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named_before_anything_is_run(options, argument, value):
+    never = Does(lambda view: pytest.fail("it was asked"))
+    with pytest.raises(InputError, match=value) as raised:
+        backtest(never, **{"market": make_market([10] * 6), **options})
+    assert raised.value.argument == argument
+
+
+def test_b27_both_ends_are_included():
+    result = backtest(EqualWeight(), make_market([10] * 10), start="2024-01-06", end="2024-01-10")
+    assert [f"{day:%d}" for day in result.equity.index] == ["08", "09", "10"]

@@ -8,12 +8,13 @@ from finpod.market.ledger import Costs
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
 from made_markets import random_market
 
-from finpod.backtesting.engine import Terms, anchor_equity
+from finpod.backtesting.run import anchor_equity
 from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect
 from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod, train_slice, without_env
+from finpod.trading.simulate import Terms
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from finpod.significance import expected_best
 from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simulate_totals
-from finpod.weights import ReadyWeights
+from finpod.weights import PrecomputedWeights
 
 TOGETHER = 2**17
 """Accounts times names that are settled at once, which a processor's cache holds."""
@@ -91,9 +91,9 @@ class Backtests(Sequence[BacktestResult]):
         if isinstance(s, slice):
             if not places[s]:
                 raise InputError(f"{s} takes none of {len(self)} backtests")
-            tables = {name: getattr(self, name).iloc[:, s] for name in ("equity", "turnover", "costs_paid")}
-            counts = {name: getattr(self, name).iloc[s] for name in ("unfilled", "delisted")}
-            return replace(self, **tables, **counts, run=lambda place: self.run(places[s][place]))
+            names = ("equity", "turnover", "costs_paid", "unfilled", "delisted")
+            tables: dict[str, Any] = {name: getattr(self, name).T.iloc[s].T for name in names}
+            return replace(self, **tables, run=lambda place: self.run(places[s][place]))
         try:
             return self.run(places[operator.index(s)])
         except TypeError:
@@ -133,7 +133,7 @@ class Backtests(Sequence[BacktestResult]):
         ]
 
 
-def path_of(ready: ReadyWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
+def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
     """The path of strategy `s`: session by session, or `fast`, many sessions at once, which agrees to 1e-9 (`relax`)."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
@@ -143,7 +143,7 @@ def path_of(ready: ReadyWeights, s: int, window: Window, terms: Terms, *, fast: 
 
 
 def run_together(
-    ready: ReadyWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
+    ready: PrecomputedWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
 ) -> Backtests:
     """Run all strategies side by side; `run` gives the result of one."""
     count, size = len(ready.labels), max(TOGETHER // window.execution.mark.shape[1], 1)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import pandas as pd
-import torch
 
 from finpod.backtesting.batch import Backtests, path_of, run_together
-from finpod.backtesting.outcome import outcome
+from finpod.backtesting.run import Run
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
 from finpod.files import Progress
@@ -19,14 +17,10 @@ from finpod.market.data import DateLike, MarketData, as_date
 from finpod.measures import Array, check_rates
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
-from finpod.trading.anchors import EQUAL
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
-from finpod.trading.relaxation import relax
-from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
-from finpod.weights import ReadyWeights, clean_weights, decisions_of
-
-__all__ = ["Path", "Terms", "anchor_equity", "backtest", "clean_weights", "simulate"]
+from finpod.trading.simulate import Path, Terms, Window
+from finpod.weights import PrecomputedWeights
 
 
 class Options(TypedDict, total=False):
@@ -110,66 +104,67 @@ def backtest(
             f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
             argument="market",
         )
-    check_rates(risk_free)
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; give a text", argument="name")
-    require_opened(opened)
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast=True is for ready weights; a strategy decides one day after the other", argument="fast")
+    check_rates(risk_free)
+    require_opened(opened)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
     account = {"cash": cash, "whole_shares": whole_shares, "delisting_return": delisting_return}
     terms = _terms(who, costs, account, {"max_weight": max_weight, "max_turnover": max_turnover})
     label = name or (who.name if who is strategy else "weights")
     window = _window(who, market, start, end, fill)
     in_sample = _in_sample(who, label, window.dates[0], allow_in_sample)
-    variants: dict[str, Path] = {}
-    agents: dict[str, Path] = {}
-
-    @cache
-    def held(anchor: str, every: int) -> pd.Series:
-        first, last = window.dates[[0, -1]]
-        return anchor_equity(market, first, last, terms.uncapped, fill, anchor=anchor, every=every, fast=fast)
-
-    def dressed(path: Path, title: str) -> BacktestResult:
-        return outcome(
-            path,
-            window,
-            terms,
-            label=title,
-            strategy=who,
-            reference=market,
-            equal_weight=held(EQUAL, 1),
-            anchor=held(who.anchor, who.every),
-            opened=opened,
-            risk_free=risk_free,
-            in_sample=in_sample,
-            variants=variants,
-            agents=agents,
-        )
-
+    run = Run(
+        strategy=who,
+        market=market,
+        window=window,
+        terms=terms,
+        opened=opened,
+        risk_free=risk_free,
+        in_sample=in_sample,
+        fast=fast,
+    )
+    if not isinstance(strategy, Strategy):
+        return _of_weights(PrecomputedWeights(strategy, label, window), run, examine, progress)
     before = as_it_is(strategy)
-    if isinstance(strategy, Strategy):
-        table = FeatureTable(window.market)
-        path = _run(strategy, label, window, terms, table)
-        variants, agents = (
-            {one.name: _run(one, one.name, window, terms, table) for one in parts}
-            for parts in (strategy.variants, strategy.alone)
-        )
-    else:
-        ready = ReadyWeights(strategy, label, window)
-        if ready.many:
-            who.trials = len(ready.labels)
-
-            def alone(s: int) -> BacktestResult:
-                path = path_of(ready, s, window, terms, fast=fast)
-                return with_audit(dressed(path, ready.labels[s]), strategy, window, path)
-
-            return run_together(ready, window, terms, alone, risk_free)
-        path = path_of(ready, 0, window, terms, fast=fast)
-    result = dressed(path, label)
-    if not who.trades_benchmark and (examine or (examine is None and who.trained_until is not None)):
-        result = with_evidence(result, who, path, window, terms, progress=progress or (lambda doing, share: None))
+    table = FeatureTable(window.market)
+    path = run.decided_by(strategy, label, table)
+    parts = {
+        kind: {one.name: run.decided_by(one, one.name, table) for one in strategies}
+        for kind, strategies in (("variants", strategy.variants), ("agents", strategy.alone))
+    }
+    result = _examined(run.result(path, label, parts), path, run, examine, progress)
     return with_audit(result, strategy, window, path, before)
+
+
+def _of_weights(
+    ready: PrecomputedWeights, run: Run, examine: bool | None, progress: Progress | None
+) -> BacktestResult | Backtests:
+    """The result of precomputed weights, or the results of many."""
+
+    def alone(s: int) -> BacktestResult:
+        path = path_of(ready, s, run.window, run.terms, fast=run.fast)
+        result = run.result(path, ready.labels[s])
+        result = result if ready.many else _examined(result, path, run, examine, progress)
+        return with_audit(result, None, run.window, path)
+
+    if not ready.many:
+        return alone(0)
+    run.strategy.trials = len(ready.labels)
+    return run_together(ready, run.window, run.terms, alone, run.risk_free)
+
+
+def _examined(
+    result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
+) -> BacktestResult:
+    """The result with its evidence if it is asked for, or if the strategy was trained; not for the benchmark itself."""
+    wanted = run.strategy.trained_until is not None if examine is None else examine
+    if not wanted or run.strategy.trades_benchmark:
+        return result
+    report = progress or (lambda doing, share: None)
+    return with_evidence(result, run.strategy, path, run.window, run.terms, progress=report)
 
 
 def _terms(who: Strategy, costs: Costs | None, account: Mapping[str, Any], caps: Mapping[str, float | None]) -> Terms:
@@ -178,38 +173,6 @@ def _terms(who: Strategy, costs: Costs | None, account: Mapping[str, Any], caps:
         raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
     kept: dict[str, Any] = {name: getattr(who, name) if cap is None else cap for name, cap in caps.items()}
     return Terms(costs=costs or Costs(), **account, **kept)
-
-
-def _run(strategy: Strategy, label: str, window: Window, terms: Terms, table: FeatureTable) -> Path:
-    return simulate(window.execution, window.first, window.last, decisions_of(strategy, label, window, table), terms)
-
-
-def anchor_equity(
-    market: MarketData,
-    start: DateLike,
-    end: DateLike,
-    terms: Terms,
-    fill: str | None = None,
-    *,
-    anchor: str = EQUAL,
-    every: int = 1,
-    fast: bool = False,
-) -> pd.Series:
-    """Equity [n + 1] of an anchor from `start` to `end`, by default the point-in-time equal weight of every session.
-
-    It is restored as `anchor_decisions` has it. `fill` is 'open', 'close', or None for open where the data have opens.
-    """
-    first, last = market.window(start, end)
-    execution = build_execution(market, fill)
-    weights, due = anchor_decisions(market, execution, first, last, anchor=anchor, every=every)
-    if fast:
-        rows = np.arange(first, last) - execution.lag
-        steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
-        path = relax(execution, first, last, steps, terms)
-    else:
-        path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
-    dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
-    return pd.Series(path.equity.numpy(), index=dates, name="anchor")
 
 
 def require_opened(opened: int) -> None:

@@ -61,7 +61,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     from finpod.trading.execution import build_execution
     from finpod.trading.ledger import Costs
     from finpod.trading.simulate import Terms, Window
-    from finpod.weights import ReadyWeights
+    from finpod.weights import PrecomputedWeights
 
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)
@@ -69,7 +69,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     one, terms, bars = many[0].astype(np.float64), Terms(costs=costs), DAYS * names
 
     def path(fast: bool) -> object:
-        return path_of(ReadyWeights(one, "weights", window), 0, window, terms, fast=fast)
+        return path_of(PrecomputedWeights(one, "weights", window), 0, window, terms, fast=fast)
 
     own = {
         "": bars / shortest(lambda: path(fast=True), seconds),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -16,8 +14,6 @@ from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.playing import played
 from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
-from finpod.measures import Array, metrics
-from finpod.overfitting import overfitting
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
 from finpod.rules import baselines_for
@@ -124,28 +120,3 @@ def _label(rule: str, result: BacktestResult) -> str:
 
 def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> Path:
     return simulate(window.execution, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
-
-
-def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """What was tried before the strategy was chosen: 'trials', and over those whose validation returns it keeps, the
-    'sharpe_sd' of their yearly Sharpe ratios, the 'ranked_sd' of the ratios that they were ranked by (of the returns over the
-    baseline, if there is one), and by these the probability of 'overfitting'; each the mean over the choices."""
-    over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
-    pairs = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
-    if not pairs:
-        return {"trials": strategy.trials}
-    raw, active = [table for table, _ in pairs], [table - base[:, None] for table, base in pairs]
-    chance = [overfitting(table, periods_per_year=periods_per_year).probability for table in active]
-    return {
-        "trials": strategy.trials,
-        "sharpe_sd": _spread_of_ratios(raw, periods_per_year),
-        "ranked_sd": _spread_of_ratios(active, periods_per_year),
-        "overfitting": float(np.mean(chance)),
-    }
-
-
-def _spread_of_ratios(tables: Sequence[Array], periods_per_year: float) -> float:
-    """The mean over tables [n, trials] of the deviation of their Sharpe ratios; NaN where fewer than two are defined."""
-    ratios = [np.asarray(metrics(returns=table, periods_per_year=periods_per_year).sharpe) for table in tables]
-    spread = [float(np.nanstd(ratio, ddof=1)) for ratio in ratios if np.isfinite(ratio).sum() > 1]
-    return float(np.mean(spread)) if spread else float("nan")

@@ -8,7 +8,7 @@ as one does: in 2.5 % of cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.measures import Array, metrics, simple_returns
+from finpod.overfitting import overfitting
 from finpod.result import BacktestResult
 from finpod.significance import (
     Interval,
@@ -29,6 +30,7 @@ from finpod.significance import (
     minimum_length,
     probabilistic_sharpe,
 )
+from finpod.strategy import Strategy
 
 LEVEL = 0.95
 """Probability that an interval covers the truth."""
@@ -260,3 +262,31 @@ def _number(values: Mapping[str, Any], key: str) -> float:
     """A number, or NaN where there is none."""
     value = values.get(key)
     return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
+    """The trials before the strategy was chosen: their number 'trials', and figures of those whose validation returns it keeps.
+
+    'sharpe_sd' is the deviation of their yearly Sharpe ratios, 'ranked_sd' that of the ratios they were ranked by (of the
+    returns over the baseline, if there is one), and 'overfitting' the probability of overfitting by these; each the mean over
+    the choices that were made. They are left out where nothing was kept.
+    """
+    over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
+    kept = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
+    if not kept:
+        return {"trials": strategy.trials}
+
+    def spread(tables: Sequence[Array]) -> float:
+        ratios = [np.asarray(metrics(returns=table, periods_per_year=periods_per_year).sharpe) for table in tables]
+        known = [float(np.nanstd(ratio, ddof=1)) for ratio in ratios if np.isfinite(ratio).sum() > 1]
+        return float(np.mean(known)) if known else math.nan
+
+    active = [table - base[:, None] for table, base in kept]
+    return {
+        "trials": strategy.trials,
+        "sharpe_sd": spread([table for table, _ in kept]),
+        "ranked_sd": spread(active),
+        "overfitting": float(
+            np.mean([overfitting(table, periods_per_year=periods_per_year).probability for table in active])
+        ),
+    }

@@ -1,0 +1,227 @@
+"""From the path of an account to a `BacktestResult`: its curves, the trade log, and the events and caps to report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from finpod.evidence.skill import search_of
+from finpod.evidence.warnings import warnings_of
+from finpod.market.data import DateLike, MarketData
+from finpod.records import Event, ResultWarning
+from finpod.result import BacktestResult
+from finpod.strategy import FeatureTable, Strategy
+from finpod.trading.anchors import EQUAL
+from finpod.trading.execution import build_execution
+from finpod.trading.relaxation import relax
+from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
+from finpod.weights import decisions_of
+
+DUST = 1e-9
+"""What a capped weight may be off by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What the results of one backtest share."""
+
+    strategy: Strategy
+    """What is run; a plain `Strategy` for ready weights."""
+    market: MarketData
+    """With the benchmark; the market of the window may be cut from it."""
+    window: Window
+    """What is traded, and when."""
+    terms: Terms
+    """Costs, cash and caps."""
+    opened: int
+    """Results of this window that were looked at."""
+    risk_free: float
+    """Yearly rate."""
+    in_sample: bool
+    """Whether the window overlaps the days the strategy was trained or chosen on."""
+    fast: bool
+    """Whether many sessions are settled at once."""
+
+    def decided_by(self, strategy: Strategy, label: str, table: FeatureTable) -> Path:
+        """The path of an account that a strategy decides for."""
+        decide, window = decisions_of(strategy, label, self.window, table), self.window
+        return simulate(window.execution, window.first, window.last, decide, self.terms)
+
+    @cached_property
+    def equal_weight(self) -> pd.Series:
+        """[n + 1] equity of the point-in-time equal weight of every session."""
+        return self._anchor(EQUAL, 1)
+
+    @cached_property
+    def anchor(self) -> pd.Series:
+        """[n + 1] equity of the strategy's anchor, restored as often as it decides."""
+        own = self.strategy.anchor, self.strategy.every
+        return self.equal_weight if own == (EQUAL, 1) else self._anchor(*own)
+
+    def _anchor(self, anchor: str, every: int) -> pd.Series:
+        (first, last), fill = self.window.dates[[0, -1]], self.window.execution.fill
+        return anchor_equity(
+            self.market, first, last, self.terms.uncapped, fill, anchor=anchor, every=every, fast=self.fast
+        )
+
+    def result(self, path: Path, label: str, beside: Mapping[str, Mapping[str, Path]] | None = None) -> BacktestResult:
+        """The result of one account; `beside` it are the paths of its 'variants' and 'agents' by name."""
+        window, terms, who, market = self.window, self.terms, self.strategy, self.market
+        dates = pd.DatetimeIndex(window.dates, name="date")
+        parts: dict[str, Any] = {
+            kind: {name: pd.Series(one.equity.numpy(), index=dates) for name, one in others.items()}
+            for kind, others in (beside or {}).items()
+        }
+        fills = pd.DatetimeIndex(window.market.dates[window.fill_rows], name="date")
+        equity, trades, missed = path.equity.numpy(), trade_log(path, window, terms), [*unfilled(path, window, terms)]
+        worth = path.shares.numpy() * window.execution.mark[window.first : window.last + 1].numpy()
+        weights = np.divide(worth, equity[:, None], out=np.zeros_like(worth), where=equity[:, None] > 0)
+        result = BacktestResult(
+            strategy=label,
+            equity=pd.Series(equity, index=dates, name="equity"),
+            benchmark=market.benchmark,
+            benchmark_equity=_benchmark_equity(market, dates, terms.cash),
+            equal_weight_equity=self.equal_weight.reindex(dates),
+            anchor_equity=self.anchor.reindex(dates),
+            anchor=who.anchor,
+            anchor_every=who.every,
+            weights=pd.DataFrame(weights, index=dates, columns=list(window.market.tickers)),
+            trades=trades,
+            turnover=pd.Series(path.turnover.numpy(), index=fills, name="turnover"),
+            costs=terms.costs,
+            fill=window.execution.fill,
+            whole_shares=terms.whole_shares,
+            risk_free=self.risk_free,
+            periods_per_year=window.market.periods_per_year,
+            sessions_per_year=window.market.sessions_per_year,
+            opened=self.opened,
+            in_sample=self.in_sample,
+            events=tuple(sorted((*skipped(window), *departures(trades), *missed), key=lambda event: event.day)),
+            data_hash=market.content_hash,
+            manifest=market.manifest,
+            **_origin(who, window.market.periods_per_year),
+            **parts,
+        )
+        # A missing price is nobody's fault: an event, and no reason to doubt the result.
+        doubtful = [ResultWarning("unfilled", asdict(event)) for event in missed if event.code != "no_price"]
+        return replace(result, warnings=(*warnings_of(result), *capped(path, terms), *doubtful))
+
+
+def _origin(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
+    """The fields of a result that say how its strategy was made."""
+    return {
+        "trained_until": strategy.trained_until,
+        "trials": strategy.trials,
+        "windows": dict(strategy.windows),
+        "agent": dict(strategy.provenance),
+        "variant_kind": strategy.variant_kind,
+        "search": search_of(strategy, periods_per_year),
+    }
+
+
+def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) -> pd.Series:
+    """[n + 1] the benchmark bought at its first close in the window, without cost; NaN where it has no bar."""
+    closes = pd.Series(market.benchmark_close, index=pd.DatetimeIndex(market.dates), name="benchmark").reindex(dates)
+    bars = closes.dropna()
+    return closes if bars.empty else closes / bars.iloc[0] * cash
+
+
+def anchor_equity(
+    market: MarketData,
+    start: DateLike,
+    end: DateLike,
+    terms: Terms,
+    fill: str | None = None,
+    *,
+    anchor: str = EQUAL,
+    every: int = 1,
+    fast: bool = False,
+) -> pd.Series:
+    """Equity [n + 1] of an anchor from `start` to `end`, by default the point-in-time equal weight of every session.
+
+    It is restored as `anchor_decisions` has it. `fill` is 'open', 'close', or None for open where the data have opens.
+    """
+    first, last = market.window(start, end)
+    execution = build_execution(market, fill)
+    weights, due = anchor_decisions(market, execution, first, last, anchor=anchor, every=every)
+    if fast:
+        rows = np.arange(first, last) - execution.lag
+        steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
+        path = relax(execution, first, last, steps, terms)
+    else:
+        path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+    dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
+    return pd.Series(path.equity.numpy(), index=dates, name="anchor")
+
+
+def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
+    """One row for every fill and every position that a delisting turned to cash; see `BacktestResult.trades`.
+
+    Rows go by session, then in column order, a fill before a delisting. The running sum of the shares is what is held;
+    V_0 less the running sums of notional and cost is the cash.
+    """
+    execution, traded, gone = window.execution, path.traded.numpy(), path.delisted.numpy()
+    steps, names = np.nonzero(traded)
+    rows = window.fill_rows[steps]
+    price, cost = execution.price.numpy()[rows, names], path.cost.numpy()[steps, names]
+    fills = pd.DataFrame(
+        {"row": rows, "column": names, "shares": traded[steps, names], "price": price, "cost": cost, "kind": "fill"}
+    )
+    steps, names = np.nonzero(gone)
+    rows = window.first + steps + 1
+    price = execution.mark.numpy()[rows - 1, names] * (1 + terms.delisting_return)
+    left = pd.DataFrame(
+        {"row": rows, "column": names, "shares": -gone[steps, names], "price": price, "cost": 0.0, "kind": "delisted"}
+    )
+    log = pd.concat([fills, left], ignore_index=True).sort_values(["row", "column"], kind="stable", ignore_index=True)
+    row, column = log["row"].to_numpy(dtype=int), log["column"].to_numpy(dtype=int)
+    log = log.assign(
+        date=window.market.dates[row],
+        ticker=np.array(window.market.tickers, dtype=object)[column],
+        notional=log["shares"] * log["price"],
+    )
+    return log[["date", "ticker", "shares", "price", "notional", "cost", "kind"]]
+
+
+def capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
+    """The caps that can bind, if there are some, and how many decisions had too few assets to invest the account."""
+    weight, turnover = terms.max_weight or 1.0, terms.max_turnover or 2.0
+    short = (path.targets.amax(-1) >= weight - DUST) & ((path.targets > 0).sum(-1) * weight < 1 - DUST)
+    caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}
+    if weight < 1 or turnover < 2:
+        yield ResultWarning("capped", {**caps, "in_cash": int(short.sum())})
+
+
+def skipped(window: Window) -> Iterator[Event]:
+    """The first decision, if there is no row before the window for it to see."""
+    if window.decision_rows[0] < 0:
+        yield Event(f"{window.dates[0]!s:.10}", "skipped")
+
+
+def departures(trades: pd.DataFrame) -> Iterator[Event]:
+    """One event for each position that a delisting turned to cash."""
+    for trade in trades[trades["kind"] == "delisted"].itertuples():
+        yield Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
+
+
+def unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
+    """One event for each reason why an asset that was to be bought was not: the first case, and their number."""
+    wanted = path.unfilled.numpy()
+    member = window.execution.member.numpy()[window.decision_rows]
+    tradable = window.execution.tradable.numpy()[window.fill_rows]
+    reasons = {
+        "not_member": wanted & ~member,
+        "no_price": wanted & member & ~tradable,
+        "no_whole_share" if terms.whole_shares else "no_cash": wanted & member & tradable,
+    }
+    for code, cases in reasons.items():
+        if cases.any():
+            step, column = np.argwhere(cases)[0]
+            day, ticker = window.market.dates[window.fill_rows[step]], window.market.tickers[column]
+            yield Event(f"{day!s:.10}", code, ticker, count=int(cases.sum()))
