@@ -6,10 +6,10 @@ import shlex
 import pytest
 
 from finpod.cli import main
-from finpod.deploy import submit as jobs
+from finpod.deploy import jobs
 from finpod.deploy.cluster import Claim, Cluster, Workers
 from finpod.deploy.dockerfile import dockerfile
-from finpod.deploy.manifests import ray_cluster, ray_job, to_yaml
+from finpod.deploy.kuberay import ray_cluster, ray_job, to_yaml
 from finpod.errors import InputError
 
 DAYS = "--train 2009-01-02:2018-12-31 --validation 2019-01-02:2019-12-31"

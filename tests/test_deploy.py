@@ -13,10 +13,10 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 
 from finpod.deploy import dockerfile as images
-from finpod.deploy import submit as jobs
+from finpod.deploy import jobs
 from finpod.deploy.cluster import Claim, Cluster, Workers, installed
 from finpod.deploy.entrypoint import entrypoint, require_placed, train_options
-from finpod.deploy.manifests import ray_cluster, ray_job, to_yaml
+from finpod.deploy.kuberay import ray_cluster, ray_job, to_yaml
 from finpod.errors import FinpodError, InputError
 
 ROOT = Path(__file__).parents[1]

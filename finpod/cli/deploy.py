@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from finpod.cli import console, options
-from finpod.deploy.submit import ADDRESS
+from finpod.deploy.jobs import ADDRESS
 from finpod.errors import InputError
 from finpod.files import require_free_file, write_text
 
@@ -66,7 +66,7 @@ def kuberay(
 ) -> None:
     """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster; kubectl apply -f takes it."""
     from finpod.deploy.cluster import Claim, Cluster, Workers
-    from finpod.deploy.manifests import ray_cluster, ray_job, to_yaml
+    from finpod.deploy.kuberay import ray_cluster, ray_job, to_yaml
     from finpod.files import to_json
 
     _require_free(out, overwrite)
@@ -133,7 +133,7 @@ def submit(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the output.")] = False,
 ) -> None:
     """Run COMMAND as a job of a running Ray cluster and follow it; its exit code is the command's."""
-    from finpod.deploy.submit import submit as submitted
+    from finpod.deploy.jobs import submit as submitted
 
     job = submitted(
         command or [],

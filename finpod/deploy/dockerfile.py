@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from finpod.deploy.cluster import installed
-from finpod.deploy.manifests import USER
+from finpod.deploy.kuberay import USER
 from finpod.errors import InputError
 
 INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
