@@ -22,7 +22,7 @@ def pick_device(name: str = "auto") -> torch.device:
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index == "" or index.isdigit()):
         raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda", argument="device")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+    if kind == "cuda" and int(index or 0) >= usable_gpus():
         raise InputError(
             f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu",
             argument="device",
@@ -38,3 +38,10 @@ def usable_cores() -> int:
     from joblib import cpu_count
 
     return int(cpu_count())
+
+
+def usable_gpus() -> int:
+    """GPUs that torch finds."""
+    import torch
+
+    return int(torch.cuda.device_count())

@@ -124,7 +124,7 @@ def train(
     here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
-    learning = _learning(task, here, of_market, settings, learner)
+    learning = learning_task(task, here, of_market, settings, learner)
     used = "cuda" if pods.gpus else here
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
@@ -178,8 +178,10 @@ def _choices(names: Iterable[str]) -> str:
     return f"choose from {', '.join(names)}"
 
 
-def _learning(task: Any, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any], learner: str) -> Task:
-    """The task of the arguments of `train`. Raises InputError for one without the gradient that the learner needs."""
+def learning_task(
+    task: Any, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any], learner: str
+) -> Task:
+    """Return the task of the arguments of `train`. Raises InputError for one without the gradient that the learner needs."""
     needs = LEARNERS[learner].needs_gradient
     if not isinstance(task, str):
         learning = _task(task, of_market, settings)

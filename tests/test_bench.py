@@ -1,29 +1,37 @@
-"""`finpod bench`: what it counts and what it says; never how fast this machine is."""
+"""`finpod bench`: what is counted, beside whom, and what is said; never how fast this machine is."""
 
+import json
+import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from made_commands import run
 
 from finpod import InputError
-from finpod.bench import backtests
-from finpod.bench import machine as bench
+from finpod.bench import backtests, locomotion, machine
+from finpod.bench.machine import Work
+from finpod.envs.locomotion.specs import SPECS, spec_of
+from finpod.synthetic import simulate_market
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(bench, "PANEL_NAMES", 4)
-    monkeypatch.setattr(bench, "PANEL_DAYS", 300)
-    for name, value in (("DAYS", 40), ("STRATEGIES", 3), ("RESAMPLES", 20)):
-        monkeypatch.setattr(backtests, name, value)
+    """Small sizes, one core, and no peers."""
+    sizes = {machine: {"PANEL_NAMES": 4, "PANEL_DAYS": 300},
+             backtests: {"DAYS": 40, "STRATEGIES": 3, "RESAMPLES": 20}}  # fmt: skip
+    for module, values in sizes.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
     for peer in ("vectorbt", "quantstats", "pyfolio"):
         monkeypatch.setitem(sys.modules, peer, None)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
+    monkeypatch.setattr(locomotion, "usable_cores", lambda: 1)
+    monkeypatch.setattr(locomotion, "find_spec", lambda name: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -35,85 +43,118 @@ def uncompiled(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda part, **_: part)
 
 
-def test_d17_steps_of_all_accounts_are_counted():
-    assert bench.rate(4096 * 100, 0.5) == 819_200
-
-
-def test_d17_warm_up_is_left_out_and_the_device_has_finished_at_both_ends(monkeypatch):
-    now, events = [100.0], []
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only `tick` moves, by so many seconds."""
+    now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(bench, "_synchronise", lambda device: events.append("wait") or now.__setitem__(0, now[0] + 3))
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+# --- the clock
+
+
+def test_d17_steps_of_all_accounts_are_counted():
+    assert machine.rate(4096 * 100, 0.5) == 819_200
+
+
+def test_d17_warm_up_is_left_out_and_the_device_has_finished_at_both_ends(clock, monkeypatch):
+    events = []
+    monkeypatch.setattr(machine, "_synchronise", lambda device: events.append("wait") or clock(3))
 
     def call():
         events.append("call")
-        now[0] += 50.0 if len(events) <= bench.WARM_UP else 0.25
+        clock(50.0 if len(events) <= machine.WARM_UP else 0.25)
 
-    timing = bench.measure(call, 1.0, torch.device("cpu"))
-    assert events == ["call"] * bench.WARM_UP + ["wait"] + ["call"] * 4 + ["wait"]
+    timing = machine.measure(call, 1.0, torch.device("cpu"))
+    assert events == ["call"] * machine.WARM_UP + ["wait"] + ["call"] * 4 + ["wait"]
     assert timing == (4, 1.0 + 3.0), "what the device still had to do counts"
-    assert bench.measure(call, 1e-9, torch.device("cpu")).calls == 1
 
 
-@pytest.mark.filterwarnings(
-    "ignore::finpod.errors.ReportWarning"
-)  # the report leaves out what needs the absent pyfolio
+@pytest.mark.parametrize(
+    ("times", "seconds", "least", "calls"), [([0.25, 4, 2, 3, 5], 9.0, 2, 4), ([9, 8, 7, 1], 0.001, 7, 3)]
+)
+def test_the_shortest_time_counts_and_the_first_call_does_not(clock, times, seconds, least, calls):
+    """It goes on until the seconds have passed, and for two calls at least."""
+    left = iter(times)
+    assert backtests.shortest(lambda: clock(next(left)), seconds) == least
+    assert len(list(left)) == len(times) - calls
+
+
+def test_contenders_take_turns_and_the_best_of_a_name_counts(clock):
+    order = []
+
+    def contender(name, count, seconds):
+        @contextmanager
+        def opened():
+            yield Work(lambda: order.append(count) or clock(seconds), 1)
+            order.append(f"close {count}")
+
+        return locomotion.Contender(name, count, opened)
+
+    rivals = [contender("ours", 9, 1.0), contender("x", 2, 0.5), contender("x", 4, 2.0)]
+    assert locomotion.side_by_side(rivals, 3.0, torch.device("cpu")) == {
+        "ours steps/s": 9.0,
+        "ours batch": "9 environments x 3 steps in 3.000 s",
+        "x steps/s": 4.0,
+        "x batch": "2 environments x 6 steps in 3.000 s; best of 2 and 4",
+    }
+    assert order == ([9] * 3 + [2] * 4 + [4] * 3) * locomotion.TURNS + ["close 4", "close 2", "close 9"]
+
+
+def test_a_peer_that_fails_says_why_and_ours_may_not(capsys):
+    def breaks(*_):
+        print("about to break")
+        raise AttributeError("numpy has no attribute 'bool'\nand a long story")
+
+    @contextmanager
+    def sound():
+        yield Work(lambda: None, 1)
+
+    ours, peer = locomotion.Contender("env", 1, sound), locomotion.Contender("x", 1, breaks)
+    lines = locomotion.side_by_side([ours, peer], 0.001, torch.device("cpu"))
+    assert lines["env steps/s"] > 0
+    assert lines["x steps/s"] == "n/a: numpy has no attribute 'bool'"
+    with pytest.raises(AttributeError, match="bool"):
+        locomotion.side_by_side([peer, ours], 0.001, torch.device("cpu"))
+    capsys.readouterr()
+    assert backtests.beside("math", breaks) == "n/a: numpy has no attribute 'bool'"
+    assert backtests.beside("no_such_package", breaks) == "n/a: No module named 'no_such_package'"
+    assert backtests.beside("math", lambda peer: peer.floor(2.5)) == 2
+    assert capsys.readouterr().out == ""
+
+
+# --- stocks
+
+
+@pytest.mark.filterwarnings("ignore::finpod.errors.ReportWarning")  # the report leaves out what needs pyfolio
 def test_every_line_is_there(uncompiled):
-    lines = bench.run(envs=8, names=3, seconds=0.01)
+    lines = machine.run(envs=8, names=3, seconds=0.01)
     for name in ("env", "env compiled", "env with policy", "train PPO"):
-        assert lines[f"{name} steps/s"] > 0
-        assert lines[f"{name} batch"].startswith("8 accounts x ")
-    assert lines["panel seconds"] > 0
-    assert lines["backtest bars/s"] > 0
-    assert lines["bootstrap seconds"] > 0
-    assert lines["report seconds"] > 0
+        words = lines[f"{name} batch"].replace(",", "").split()
+        envs, steps, seconds = int(words[0]), int(words[3]), float(words[6])
+        assert envs == 8
+        assert lines[f"{name} steps/s"] == pytest.approx(envs * steps / seconds, rel=0.2)
+    for name in ("panel seconds", "backtest bars/s", "bootstrap seconds", "report seconds"):
+        assert lines[name] > 0
     assert lines["task"] == "3 simulated stocks, action tilt, hold 5, horizon 20, 8 start groups"
-    assert lines["device"] == "cpu"
-    assert "cores" in lines["hardware"]
-    assert lines["threads"] == "1"
+    assert (lines["device"], lines["threads"]) == ("cpu", "1")
     assert f"torch {torch.__version__}" in lines["versions"]
-    announced = [*bench.ENVIRONMENT, *bench.PANEL, *backtests.BACKTEST, *backtests.BOOTSTRAP]
-    assert list(lines)[:-5] == [*announced, *backtests.REPORT]
+    announced = [*machine.ENVIRONMENT, *machine.PANEL, *backtests.BACKTEST, *backtests.BOOTSTRAP, *backtests.REPORT]
+    assert list(lines)[:-5] == announced
 
 
 @pytest.mark.parametrize(
     ("what", "wanted"),
     [
-        ("panel", bench.PANEL),
-        ("train", ("train PPO steps/s", "train PPO batch")),
+        ("panel", machine.PANEL),
         ("env compiled", ("env compiled steps/s", "env compiled batch")),
         ("bootstrap", backtests.BOOTSTRAP),
         ("hardware", ("hardware",)),
     ],
 )
-def test_only_what_is_asked_for_is_measured(what, wanted, uncompiled, monkeypatch):
-    measured = []
-    for module, name in (
-        (bench, "timed"),
-        (bench, "_panel_lines"),
-        (backtests, "backtest_lines"),
-        (backtests, "bootstrap_lines"),
-        (backtests, "report_lines"),
-    ):
-        whole = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, whole=whole: measured.append(whole.__name__) or whole(*a))
-    assert tuple(bench.run(envs=4, names=3, seconds=0.01, what=what)) == tuple(wanted)
-    assert len(measured) == (what != "hardware")
-
-
-def test_a_word_that_is_in_no_line():
-    lines, tasks = r"env steps/s, .*versions", "tournament, hopper, .*humanoid"
-    with pytest.raises(InputError, match=f"no line has 'tempo' in its name; there are {lines}; with .*: {tasks}$"):
-        bench.run(what="tempo")
-
-
-def test_steps_and_time_make_the_rate(uncompiled):
-    for name in ("env", "train PPO"):
-        lines = bench.run(envs=4, names=2, seconds=0.01, what=name)
-        words = lines[f"{name} batch"].replace(",", "").split()
-        envs, steps, seconds = int(words[0]), int(words[3]), float(words[6])
-        assert envs == 4
-        assert lines[f"{name} steps/s"] == pytest.approx(envs * steps / seconds, rel=0.2)
-        assert name == "env" or steps % 16 == 0
+def test_only_what_is_asked_for_is_measured(what, wanted, uncompiled):
+    assert tuple(machine.run(envs=4, names=3, seconds=0.01, what=what)) == tuple(wanted)
 
 
 def test_a_machine_that_cannot_compile_says_so(monkeypatch):
@@ -121,24 +162,208 @@ def test_a_machine_that_cannot_compile_says_so(monkeypatch):
         raise RuntimeError("no C++ compiler found\nand much more")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    lines = bench.run(envs=2, names=2, seconds=0.001, what="steps/s")
+    lines = machine.run(envs=2, names=2, seconds=0.001, what="steps/s")
     assert lines["env compiled steps/s"] == "n/a: no C++ compiler found"
     assert lines["train PPO steps/s"] > 0
-
-
-@pytest.mark.parametrize("sizes", [{"envs": 0}, {"names": 1}, {"seconds": 0}, {"seconds": float("nan")}])
-def test_sizes_that_cannot_be_measured(sizes):
-    with pytest.raises(InputError, match="a measurement needs"):
-        bench.run(**sizes)
 
 
 def test_d14_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(InputError, match="choose auto or cpu"):
-        bench.run(device="cuda")
+        machine.run(device="cuda")
 
 
 def test_importing_it_costs_nothing():
-    subprocess.run(
-        [sys.executable, "-c", "import sys, finpod.bench.machine; sys.exit('torch' in sys.modules)"], check=True
-    )
+    code = "import sys, finpod.bench.machine; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- backtests and reports
+
+
+def test_bars_are_names_times_returns_times_strategies(monkeypatch):
+    monkeypatch.setattr(backtests, "shortest", lambda call, seconds: (call() and None) or 0.5)
+    lines = backtests.backtest_lines(4, 1.0)
+    assert tuple(lines) == backtests.BACKTEST
+    assert lines["backtest bars/s"] == lines["backtest whole result bars/s"] == 4 * 40 / 0.5
+    assert lines["backtest strategies at once bars/s"] == 3 * 4 * 40 / 0.5
+    assert lines["backtest vectorbt bars/s"] == "n/a: import of vectorbt halted; None in sys.modules"
+
+
+def test_vectorbt_gets_the_same_weights_prices_and_fees(monkeypatch):
+    asked = []
+
+    class Portfolio:
+        orders = SimpleNamespace(records_readable="")
+
+        @classmethod
+        def from_orders(cls, close, **given):
+            asked.append((close, given))
+            return cls()
+
+        def value(self):
+            time.sleep(0.004)
+
+        def asset_value(self, group_by):
+            assert not group_by
+
+    monkeypatch.setitem(sys.modules, "vectorbt", SimpleNamespace(Portfolio=Portfolio))
+    lines = backtests.backtest_lines(4, 0.01)
+    close, given = asked[0]
+    market = simulate_market(names=4, days=41)
+    np.testing.assert_array_equal(close, market.close)
+    np.testing.assert_array_equal(given["size"], backtests.made_weights(3, market)[0])
+    assert (given["fees"], given["size_type"], given["cash_sharing"]) == (0.001, "targetpercent", True)
+    peer = lines["backtest vectorbt bars/s"]
+    assert lines["backtest / vectorbt"] == lines["backtest bars/s"] / peer
+    assert lines["backtest vectorbt whole result bars/s"] < 4 * 40 / 0.004
+
+
+def test_reports_are_written_of_the_same_series(monkeypatch):
+    own, sheets = [], {}
+    monkeypatch.setattr("finpod.result.BacktestResult.report", lambda self, path: own.append(self))
+
+    def html(returns, benchmark, output):
+        sheets["quantstats"] = returns, benchmark
+
+    def full(returns, positions, transactions, benchmark_rets):
+        sheets["pyfolio"] = returns, benchmark_rets
+
+    monkeypatch.setitem(sys.modules, "quantstats", SimpleNamespace(reports=SimpleNamespace(html=html)))
+    monkeypatch.setitem(sys.modules, "pyfolio", SimpleNamespace(create_full_tear_sheet=full))
+    assert tuple(backtests.report_lines(4, 0.005)) == backtests.REPORT
+    assert set(sheets) == {"quantstats", "pyfolio"}
+    for returns, benchmark in sheets.values():
+        np.testing.assert_allclose(returns, own[0].returns)
+        np.testing.assert_allclose(benchmark, own[0].benchmark_equity.pct_change().dropna())
+
+
+# --- locomotion
+
+MEASURED = ("physics", "env", "env with policy", "train PPO", "gymnasium sync", "gymnasium async")
+mujoco = pytest.mark.skipif(not locomotion.find_spec("mujoco"), reason="needs MuJoCo")
+
+
+@pytest.fixture
+def no_peers(monkeypatch):
+    @contextmanager
+    def missing(spec, count, parallel=False):
+        raise RuntimeError("no gymnasium here\nand much more")
+        yield
+
+    monkeypatch.setattr(locomotion, "gymnasium_work", missing)
+
+
+@mujoco
+def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tmp_path, monkeypatch, capfd):
+    """HalfCheetah: of its model MuJoCo prints a warning and writes a log."""
+    monkeypatch.chdir(tmp_path)
+    ended = run("bench halfcheetah --envs 2 --seconds 0.01 --device cpu --json")
+    lines = json.loads(ended.out)
+    assert (ended.code, ended.err, capfd.readouterr().err, list(tmp_path.iterdir())) == (0, "", "", [])
+    assert {f"{n} {end}" for n in MEASURED for end in ("steps/s", "batch")} <= set(lines)
+    best = max(lines["gymnasium sync steps/s"], lines["gymnasium async steps/s"])
+    assert lines["env / gymnasium"] == pytest.approx(lines["env steps/s"] / best)
+    assert lines["train PPO batch"].startswith("2 worlds x 32 steps in ")
+    assert lines["gymnasium async batch"].endswith("; best of 1 and 2")
+    assert lines["task"] == "HalfCheetah-v5, standard variant: 17 inputs, 6 actions"
+    assert lines["threads"].endswith(" of the physics, 1 of torch")
+
+
+@mujoco
+@pytest.mark.parametrize(
+    ("name", "variant"), [*((name, "standard") for name in SPECS), ("ant", "full"), ("ant", "fast")]
+)
+def test_all_tasks_and_variants_are_measured(name, variant, no_peers):
+    before = torch.get_num_threads()
+    lines = locomotion.run(name, envs=2, seconds=0.001, variant=variant)
+    assert all(lines[f"{line} steps/s"] > 0 for line in MEASURED[:4])
+    assert lines["task"] == spec_of(name, variant).title
+    reason = "Gymnasium has no fast variant" if variant == "fast" else "no gymnasium here"
+    assert lines["env / gymnasium"] == f"n/a: {reason}"
+    assert torch.get_num_threads() == before
+
+
+@mujoco
+def test_a_peer_has_the_same_task_and_all_its_environments_are_closed(monkeypatch):
+    from gymnasium.vector import AsyncVectorEnv
+
+    closed, whole = [], AsyncVectorEnv.close
+    monkeypatch.setattr(AsyncVectorEnv, "close", lambda env, **how: whole(env, **how) or closed.append(env))
+
+    def step(parallel):
+        with locomotion.gymnasium_work(spec_of("ant"), 2, parallel) as work:
+            return work.call()[:2]
+
+    for one, other in zip(step(False), step(True), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(KeyboardInterrupt), locomotion.gymnasium_work(spec_of("hopper"), 1, parallel=True):
+        raise KeyboardInterrupt
+    assert len(closed) == 2
+    assert not any(process.is_alive() for env in closed for process in env.processes)
+
+
+@mujoco
+def test_envpool_is_measured_where_it_is_installed(monkeypatch, no_peers):
+    made = {}
+
+    def make_gymnasium(task, **options):
+        made.update(options, task=task)
+        step = lambda action: made.update(shape=action.shape)  # noqa: E731
+        return SimpleNamespace(reset=lambda: None, step=step, close=made.clear)
+
+    monkeypatch.setattr(locomotion, "find_spec", lambda name: name == "envpool")
+    monkeypatch.setitem(sys.modules, "envpool", SimpleNamespace(make_gymnasium=make_gymnasium))
+    with locomotion.envpool_work(spec_of("ant"), 3) as work:
+        work.call()
+        expected = {"shape": (3, 8), "task": "Ant-v5", "num_envs": 3, "use_contact_force": False}
+        assert expected.items() <= made.items()
+    assert not made
+    assert locomotion.run("hopper", envs=3, seconds=0.001)["envpool steps/s"] > 0
+
+
+def test_stderr_is_restored_after_an_error(capfd):
+    with suppress(KeyboardInterrupt), locomotion.silent():
+        os.write(2, b"dropped")
+        raise KeyboardInterrupt
+    os.write(2, b"kept")
+    assert capfd.readouterr().err == "kept"
+
+
+@mujoco
+def test_without_mujoco_a_line_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(InputError, match=r"pip install 'finpod\[locomotion\]'"):
+        locomotion.run("ant", envs=2, seconds=0.001)
+
+
+# --- the command
+
+
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        ("hopper --names 3", ["--names", "hopper"]),
+        ("hopper --variant full", ["hopper has no variant 'full'", "standard, fast"]),
+        ("hopper --envs 0", ["envs 0"]),
+        ("hopper --seconds 0", ["seconds 0.0"]),
+        ("env --variant fast", ["--variant"]),
+        ("env --envs 0", ["envs 0"]),
+        ("env --names 1", ["names 1"]),
+        ("env --seconds nan", ["seconds nan"]),
+        ("hoper", ["'hoper'", "env steps/s", "hopper, halfcheetah"]),
+    ],
+)
+def test_errors_are_one_line(options, values):
+    error = run("bench", options, "--device cpu").error
+    assert all(value in error for value in values)
+
+
+def test_the_command_prints_its_lines(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(machine, "run", lambda **sizes: asked.update(sizes) or {"env steps/s": 819200.0})
+    assert json.loads(run("bench env --device cpu --envs 8 --names 3 --seconds 0.1 --json").out) == {
+        "env steps/s": 819200.0
+    }
+    assert asked == {"device": "cpu", "what": "env", "envs": 8, "names": 3, "seconds": 0.1}
+    assert run("bench").out == "env steps/s  819,200\n"

@@ -14,7 +14,7 @@ import pytest
 
 import finpod
 from finpod import demo
-from finpod.cli import explain, main, options
+from finpod.cli import _command, console, main, options
 from finpod.errors import DataError, InputError
 from finpod.files import new_folder
 from finpod.market.snapshots import save_snapshot
@@ -605,7 +605,7 @@ TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 20
         (f"{TRAIN} --agents 0 --out strategies/x", "--agents is 0"),
         (f"{TRAIN} --seeds 0 --out strategies/x", "--seeds is 0"),
         (f"{TRAIN} --seed -1 --out strategies/x", "--seed is -1"),
-        (f"{TRAIN} --hold 0 --out strategies/x", "--hold is 0"),
+        (f"{TRAIN} --rebalance-every 0 --out strategies/x", "--rebalance-every is 0"),
         (f"{TRAIN} --fee-bps -1 --out strategies/x", "--fee-bps is -1"),
         (f"{TRAIN.replace('2010-02-01', 'May')} --out strategies/x", "'May' is not a date"),
         ("backtest equal-weight --market sim --overwrite --name photos", "backtests/photos holds 'notes.txt'"),
@@ -785,7 +785,7 @@ def test_messages_name_options_as_typed(work, run):
 )
 def test_errors_name_options(text, argument, line, shown):
     for kind in (InputError, DataError):
-        assert explain(kind(text, argument=argument), line.split()) == (shown, 2)
+        assert console.explain(kind(text, argument=argument), _command(line.split())) == (shown, 2)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from finpod.tournament.training import Pods
 
 WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
 LINE = f"train stocks {WINDOWS} --out strategies/tiny"
-SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --hold 2"
+SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --rebalance-every 2"
 CHECKPOINTS = "--checkpoint-steps 8192"
 
 
@@ -137,8 +137,8 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
 
     monkeypatch.setattr(finpod, "train", train)
     more = (
-        "--mode async --choice recent --alike 0.5 --fresh 0.4 --checkpoint-steps 99 --stop-trials 40 --stop-steps 5000"
-        " --stop-minutes 1.5 --stop-score 0.7 --patience 6 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
+        "--mode async --choice recent --max-correlation 0.5 --restart-rate 0.4 --checkpoint-steps 99 --stop-trials 40"
+        " --stop-steps 5000 --stop-minutes 1.5 --stop-score 0.7 --patience 6 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
         " --seeds 2 --storage s3://bucket/run"
     )
     assert told(run(LINE, SIZE, more)) == "error: enough"
@@ -169,11 +169,11 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
         ("--pod-cpus 2", "--pod-cpus needs --ray"),
         ("--pod-gpus 0.25", "--pod-gpus needs --ray"),
         ("--timeout 3600", "--timeout needs --ray"),
-        ("--resume some --fork other", "--resume goes on with a run and --fork with a copy of one; give one of them"),
+        ("--resume some --fork other", "--resume continues a run and --fork a copy of one"),
         ("--mode turns", "'turns'"),
         ("--choice worst", "'worst'"),
-        ("--alike 2", "--alike is 2.0"),
-        ("--fresh -1", "--fresh is -1.0"),
+        ("--max-correlation 2", "--max-correlation is 2.0"),
+        ("--restart-rate -1", "--restart-rate is -1.0"),
         ("--checkpoint-steps 0", "is 0; it must be a whole number from 1 on"),
         ("--keep 65", "--keep is 65"),
         ("--agents 0", "--agents is 0"),
@@ -301,7 +301,9 @@ def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends
     assert run(LINE, SIZE, CHECKPOINTS).code == 130
     assert "is an unfinished run; go on with it with --resume" in told(run(LINE, SIZE))
     assert "--agents was 3 and is 5" in told(run("train --resume strategies/tiny --agents 5"))
-    assert "--hold was 2 and is 3" in told(run("train --resume strategies/tiny.unfinished --hold 3"))
+    assert "--rebalance-every was 2 and is 3" in told(
+        run("train --resume strategies/tiny.unfinished --rebalance-every 3")
+    )
     assert "--features was ['return_5'] and is ['volatility_21']" in told(
         run("train --resume strategies/tiny --features volatility_21")
     )
@@ -444,7 +446,7 @@ def test_g18_functions_are_no_part_of_a_log(work, run, simulated):
             out="strategies/own", features=["return_5", age], steps=16384, watch=stop, device="cpu",
         )  # fmt: skip
     refused = told(run("train --resume strategies/own --market sim"))
-    assert "own.unfinished uses the feature function age, which a log cannot hold; go on from Python" in refused
+    assert "own.unfinished uses the feature function age, which a log cannot hold; continue from Python" in refused
 
 
 @pytest.mark.parametrize("side_file", [True, False], ids=["with its side file", "without"])
@@ -560,13 +562,9 @@ def test_files_that_have_gone_are_told_with_their_option(work, run, leave):
     leave(1)
     assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
     (work / "bars").unlink()
-    assert f"the market {work}/bars that the run was begun with does not exist; give it with --market" in told(
-        run("train --resume strategies/tiny")
-    )
+    assert f"there is no market {work}/bars" in told(run("train --resume strategies/tiny"))
     earlier_version(work / "strategies" / "tiny.unfinished", members="/gone/members")
-    assert "the members /gone/members that the run was begun with do not exist; give them with --members" in told(
-        run("train --resume strategies/tiny --market sim")
-    )
+    assert "/gone/members" in told(run("train --resume strategies/tiny --market sim"))
 
 
 def test_a_fork_that_was_interrupted_is_gone_on_with(work, run, leave):
@@ -690,7 +688,7 @@ def test_a_gpu_that_is_found_is_said(work, run, monkeypatch):
 
 
 def test_rules_to_stop_say_what_they_hold_for(run):
-    words = " ".join(run("train --help").out.split())
+    words = " ".join(run("train --help-advanced").out.split())
     assert all(
         f"{rule}, of each seed" in words
         for rule in ("many trials", "of all agents", "many minutes", "validation score", "a better score")

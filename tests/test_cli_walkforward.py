@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 import finpod
-from finpod import walkforward
 from finpod.cli import main
 from finpod.errors import InputError
 from finpod.market.snapshots import save_snapshot
+from finpod.walkforward import retraining
 
 LINE = "walkforward stocks --market sim --train 120 --validation 40 --test 60 --out strategies/wf"
 SPAN = "--start 2010-09-15"
@@ -91,8 +91,8 @@ def test_options_reach_the_training(work, run, monkeypatch):
         asked.update(settings, task=task)
         raise InputError("that is all")
 
-    monkeypatch.setattr(walkforward, "walk_forward", walk_forward)
-    more = "--expanding --purge 7 --embargo 3 --seeds 2 --seed 5 --hold 4 --action softmax --fill close"
+    monkeypatch.setattr(retraining, "walk_forward", walk_forward)
+    more = "--expanding --purge 7 --embargo 3 --seeds 2 --seed 5 --rebalance-every 4 --action softmax --fill close"
     more += " --fee-bps 3 --impact 0.1 --ray --anchor dollar-volume --max-weight 0.3 --max-turnover 0.4"
     refused(run(LINE, SPAN, SIZE, more, "--end 2010-12-31 --features default --device cpu"), "that is all")
     assert asked.pop("market").shape == (280, 4)
@@ -116,7 +116,7 @@ def test_options_reach_the_training(work, run, monkeypatch):
         ("--start 2010-09-15 --end 2010-06-01", ["2010-06-01", "before it starts"]),
         ("--start soon", ["'soon'", "YYYY-MM-DD"]),
         ("--start 2010-09-15 --train 4x", ["--train is '4x'", "4y for years"]),
-        ("--start 2010-09-15 --test 2 --hold 5", ["--test is 2 sessions, shorter than hold = 5"]),
+        ("--start 2010-09-15 --test 2 --rebalance-every 5", ["--test is 2 sessions, shorter than hold = 5"]),
         ("--start 2010-09-15 --validation 8 --embargo 5", ["the validation window before 2010-09-15 has 2 sessions"]),
         ("--start 2010-09-15 --purge 1", ["--purge is 1 sessions; it must be 5 or more"]),
         ("--start 2010-09-15 --embargo -1", ["--embargo is -1 sessions"]),
@@ -169,7 +169,7 @@ def test_an_interrupted_run_is_gone_on_with(work, run, monkeypatch):
     assert [path.name for path in Path("strategies").iterdir()] == ["wf.unfinished"]
     assert not Path("backtests").exists()
     refused(run(LINE, SPAN, SIZE, "--no-report"), "strategies/wf.unfinished", "--resume", "--overwrite")
-    refused(run(LINE, SPAN, SIZE, "--no-report --resume --hold 4"), "hold = 5, not 4")
+    refused(run(LINE, SPAN, SIZE, "--no-report --resume --rebalance-every 4"), "hold = 5, not 4")
     monkeypatch.setattr(retraining, "train_ensemble", interrupted)
     assert run(LINE, SPAN, SIZE, "--no-report --resume").code == 0
     assert calls == ["segment-2010-09-15", "segment-2010-12-08", "segment-2010-12-08"]

@@ -191,9 +191,11 @@ def commands(command, path=()):
 
 def test_the_help_of_every_command(golden, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "100")
+    lines = [(*path, "--help") for path in commands(get_command(app))]
+    lines += [(name, "--help-advanced") for name in ("train", "walkforward")]
     parts = []
-    for path in commands(get_command(app)):
-        ended = CliRunner().invoke(app, [*path, "--help"], prog_name="finpod", terminal_width=100)
+    for line in lines:
+        ended = CliRunner().invoke(app, line, prog_name="finpod", terminal_width=100)
         assert ended.exit_code == 0, ended.output
         parts.append(ended.output.strip())
     text = "\n\n".join(parts) + "\n"

@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod import load_market
 from finpod.cli import main
-from finpod.cli.recorded import _require_there
 from finpod.errors import DataError, InputError
 from finpod.market.renames import RENAMED, families
 from finpod.market.snapshots import save_snapshot
@@ -389,9 +388,6 @@ def test_a_run_goes_on_with_the_renames_it_was_begun_with(tmp_path, monkeypatch)
     other = load_market("bars.csv", renames={"OLD": "NEW"}, **options)
     assert other.origin["renames"] == {"OLD": "NEW"}
     assert load_market(**other.origin).content_hash == one.content_hash
-    _require_there({"renames": {"OLD": "NEW"}})
-    with pytest.raises(InputError, match=r"the renames /gone/renames\.csv that the run was begun with do not exist"):
-        _require_there({"renames": "/gone/renames.csv"})
 
 
 def test_the_command_line_takes_a_file_of_renames(tmp_path, capsys, monkeypatch):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app, main
-from finpod.cli.recorded import recorded_options
+from finpod.cli.settings import recorded_options
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
 from finpod.loading import load_task
 from finpod.report.training import render_training_report
@@ -210,7 +210,7 @@ def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path,
             raise KeyboardInterrupt
         return run_slice(setup, piece)
 
-    size = "--steps 4096 --agents 2 --rounds 1 --keep 1 --device cpu --seed 5 --alike 0.9"
+    size = "--steps 4096 --agents 2 --rounds 1 --keep 1 --device cpu --seed 5 --max-correlation 0.9"
     monkeypatch.setattr(training, "run_slice", interrupted)
     monkeypatch.chdir(toy.parent)
     begun = CliRunner().invoke(app, f"train toy.py:Toy --out {tmp_path}/strategies/toy {size}".split())
@@ -239,7 +239,7 @@ def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--market sample", "--train 2010-01-04:2010-06-30", "--validation 2011-01-03:2011-06-30",
-                                    "--fee-bps 5", "--features return_5", "--hold 3", "--members m.csv"])  # fmt: skip
+                                    "--fee-bps 5", "--features return_5", "--rebalance-every 3", "--members m.csv"])  # fmt: skip
 def test_options_of_a_market_are_errors(cli, toy, option, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*f"train {toy}:Toy --out strategies/toy {option}".split()])

@@ -1,19 +1,17 @@
 """How well agents do on real days: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
 
-Agents of each learner are trained, the best of `CHECKPOINTS` checkpoints is chosen on validation, and it is judged on later
-days: once on one window with five seeds, and walking forward year by year with three. Each agent is a row, a file of its own.
-Rows that are there are not trained again, so that the command can be stopped, repeated, and run for several learners at once.
+Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days: on one
+window with five seeds, and in a walk-forward year by year with three. Each agent is a row, see `finpod.bench.rows`.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,22 +21,15 @@ import torch
 from torch import Tensor
 
 from finpod.active import ACTIVE
-from finpod.bench.command import Parser
-from finpod.bench.machine import processor
-from finpod.devices import usable_cores
+from finpod.bench.rows import Parser, checkpoints, keep_rows
 from finpod.envs.actions import target_weights
 from finpod.errors import InputError
 from finpod.evidence.skill import verdict_of
-from finpod.files import to_json, versions, write_text
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.measures import Array, metrics, simple_returns
-from finpod.rl import LEARNERS
 from finpod.rl.policy import Policy
 from finpod.tasks import StockTask, make_stock_task, trading_of
-from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import Pod
-from finpod.tournament.setup import TournamentSetup
 from finpod.trading.anchors import ANCHORS
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, simulate_totals
@@ -57,8 +48,6 @@ TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatili
 """Features whose tilts stand for what is known without learning: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
 """Names of the returns that alpha is taken over."""
-
-
 ANCHORED = tuple(ANCHORS)
 """What agents tilt around."""
 
@@ -107,26 +96,17 @@ class Days:
 
 
 def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
-    """Train one agent, choose its checkpoint on validation, and return its row."""
+    """Train one agent, select its checkpoint on validation, and return its row."""
     learner, settings, envs, steps = KINDS[kind]
     task = days.task
-    config = LEARNERS[learner].Config(**{**task.defaults(learner), **settings})
     own_days = {"start_groups": None} if learner == "apg" else {}
     shared = replace(task, trading=trading_of(anchor=task.trading.anchor, num_envs=envs, **own_days))
     vars(shared).update({name: vars(task)[name] for name in ("execution", "panel", "_baselines") if name in vars(task)})
-    setup = TournamentSetup(task=shared, num_envs=envs, config=config, learner=learner)
-    own = Settings(agent_id=kind, seed=seed, config=config, learner=learner, task=dict(task.space().start))
-    pod, spent = Pod(setup, own), 0.0
-    tried: list[tuple[float, int, Policy]] = []
-    for point in range(1, CHECKPOINTS + 1):
-        start = time.process_time()
-        for _ in pod.train(steps * point // CHECKPOINTS, steps):
-            pass
-        spent += time.process_time() - start
-        score = task.score(pod.policy).metrics[task.measure]
-        tried.append((score, pod.steps, copy.deepcopy(pod.policy)))
+    tried = []
+    for point in checkpoints(shared, learner, seed, CHECKPOINTS, steps, name=kind, **settings):
+        tried.append((point.metrics[task.measure], point.steps, copy.deepcopy(point.policy)))
     _, chosen, policy = max(tried, key=lambda one: one[0])
-    return {"steps": pod.steps, "chosen": chosen, "cpu_seconds": spent, **days.figures(policy)}
+    return {"steps": point.steps, "chosen": chosen, "cpu_seconds": point.cpu_seconds, **days.figures(policy)}
 
 
 def rules(task: StockTask) -> dict[str, Any]:
@@ -168,26 +148,33 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 
 
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> None:
-    """Make the rows that are not there yet. Raises InputError for an unknown name."""
+    """Compute the rows that have no file yet. Raises InputError for an unknown learner."""
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"unknown learner {kind!r}; choose from {', '.join(KINDS)}", argument="learner")
-    torch.set_num_threads(1)
-    folder.mkdir(parents=True, exist_ok=True)
     for period in periods:
-        days = cache(lambda anchor, period=period: Days(market, period, anchor))
-        if not (file := folder / f"{period.name}-rules.json").exists():
-            found = rules(days(ANCHORED[0]).test)
-            anchors = {f"{anchor}, weekly": days(anchor).test.baseline() for anchor in ANCHORED}
-            write_text(file, to_json(_short(anchors | found)))
+        days = cache(partial(Days, market, period))
+        makers: dict[str, Callable[[], dict[str, Any]]] = {f"{period.name}-rules": partial(_rules_row, days)}
         for kind, anchor, seed in product(kinds, ANCHORED, period.seeds):
-            if (file := folder / f"{period.name}-{kind}-{anchor}-{seed}.json").exists():
-                continue
-            row = learn(days(anchor), kind, seed)
-            named = {"learner": kind, "anchor": anchor, "seed": seed, "period": period.name}
-            made = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": versions("finpod", "torch")}
-            write_text(file, to_json(_short(named | row | made)))
-            print(f"{file.stem}: {row['cpu_seconds']:.0f} s, validation {row['validation']['excess']:+.2%}", flush=True)
+            key = {"learner": kind, "anchor": anchor, "seed": seed, "period": period.name}
+            makers[_name(period, kind, anchor, seed)] = partial(_agent_row, days, **key)
+        keep_rows(folder, makers)
+
+
+def _name(period: Period, kind: str, anchor: str, seed: int) -> str:
+    return f"{period.name}-{kind}-{anchor}-{seed}"
+
+
+def _rules_row(days: Callable[[str], Days]) -> dict[str, Any]:
+    anchors = {f"{anchor}, weekly": days(anchor).test.baseline() for anchor in ANCHORED}
+    return _short(anchors | rules(days(ANCHORED[0]).test))
+
+
+def _agent_row(days: Callable[[str], Days], **key: Any) -> dict[str, Any]:
+    row = learn(days(key["anchor"]), key["learner"], key["seed"])
+    name = "-".join(str(key[part]) for part in ("period", "learner", "anchor", "seed"))
+    print(f"{name}: {row['cpu_seconds']:.0f} s, validation {row['validation']['excess']:+.2%}", flush=True)
+    return _short(key | row)
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -198,8 +185,8 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(folder: Path, periods: Sequence[Period]) -> str:
-    """Return the rows of the periods, one after the other, as a Markdown table: a line a learner and anchor, then the rules."""
-    known = [json.loads((folder / f"{period.name}-rules.json").read_text()) for period in periods]
+    """Return the rows of the periods as a Markdown table: a line a learner and anchor, then the rules."""
+    known = _rows(folder, [f"{period.name}-rules" for period in periods])
     factors = np.column_stack([_joined(known, name) for name in KNOWN])
     lines = [
         "| learner | anchor | test: excess over the anchor | information ratio | Sharpe | alpha (t) | turnover | names | training: "
@@ -207,7 +194,7 @@ def table(folder: Path, periods: Sequence[Period]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, anchor in product(KINDS, ANCHORED):
-        rows = [list(_rows(folder, periods, kind, anchor, seed)) for seed in periods[0].seeds]
+        rows = [_rows(folder, [_name(period, kind, anchor, seed) for period in periods]) for seed in periods[0].seeds]
         if whole := [own for own in rows if len(own) == len(periods)]:
             lines.append(_line(kind, anchor, whole, factors))
     for name in (*(f"{anchor}, weekly" for anchor in ANCHORED), "benchmark"):
@@ -215,10 +202,10 @@ def table(folder: Path, periods: Sequence[Period]) -> str:
     return "\n".join(lines)
 
 
-def _rows(folder: Path, periods: Sequence[Period], kind: str, anchor: str, seed: int) -> Iterator[dict[str, Any]]:
-    for period in periods:
-        if (file := folder / f"{period.name}-{kind}-{anchor}-{seed}.json").exists():
-            yield json.loads(file.read_text())
+def _rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of these names that there are."""
+    files = [folder / f"{name}.json" for name in names]
+    return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
 def _joined(rows: Sequence[dict[str, Any]], name: str) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from finpod.bench.command import Parser
+from finpod.bench.rows import Parser
 from finpod.measures import Array
 from finpod.synthetic import (
     CALIBRATED,

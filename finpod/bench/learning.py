@@ -8,13 +8,12 @@ command can be stopped and repeated.
 
 from __future__ import annotations
 
-import json
 import tempfile
-import time
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,23 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from finpod.bench.command import Parser, whole
 from finpod.bench.locomotion import silent
-from finpod.bench.machine import processor
-from finpod.devices import usable_cores
+from finpod.bench.rows import Parser, checkpoints, keep_rows, whole
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.mujoco import threads_of
 from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError
-from finpod.files import to_json, versions, write_text
 from finpod.locomotion import EPISODES, LocomotionTask
 from finpod.rl.evaluate import mean_action
 from finpod.rl.policy import Policy
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
-from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import Pod
-from finpod.tournament.setup import TournamentSetup
 
 FOLDER = Path("backtests") / "locomotion"
 """Where rows are kept, relative to the current folder."""
@@ -47,9 +40,6 @@ POINTS = 10
 """Evaluations of a curve."""
 GOALS = {"halfcheetah": 6000, "walker2d": 4000, "hopper": 3000, "ant": 4100, "humanoid": 1400}
 """Median scores to reach, above the PPO figures published for as many steps."""
-
-
-HEAD = "| task | steps | mean return of each seed (sd over 20 episodes) | median | goal | seconds |"
 
 
 def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[float], list[int]]:
@@ -73,47 +63,30 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
     return returns.tolist(), lengths.tolist()
 
 
-def learn(name: str, seed: int, say: Callable[[str], None] = print) -> dict[str, Any]:
+def learn(name: str, seed: int) -> dict[str, Any]:
     """Train one agent from end to end and return its row."""
     task = LocomotionTask(name=name)
-    config = PPOConfig(**task.defaults("ppo"))
-    setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config)
-    pod = Pod(setup, Settings(agent_id=f"{seed}-0", seed=seed, config=config, task=dict(task.space().start)))
-    curve: list[tuple[int, float]] = []
-    spent = 0.0
-    for point in range(POINTS):
-        start = time.perf_counter()
-        for _ in pod.train(round(task.steps * (point + 1) / POINTS), task.steps):
-            pass
-        spent += time.perf_counter() - start
-        score = task.score(pod.policy).metrics["mean_return"]
-        curve.append((pod.steps, score))
-        say(f"{name}, seed {seed}: {pod.steps:,} steps in {spent:.0f} s, mean return {score:.0f}")
-    returns, lengths = gymnasium_returns(task.definition, pod.policy)
+    curve = []
+    for point in checkpoints(task, "ppo", seed, POINTS, task.steps, name=f"{seed}-0"):
+        curve.append((point.steps, score := point.metrics["mean_return"]))
+        print(
+            f"{name}, seed {seed}: {point.steps:,} steps in {point.seconds:.0f} s, mean return {score:.0f}", flush=True
+        )
+    returns, lengths = gymnasium_returns(task.definition, point.policy)
     return {
-        "task": task.spec(), "seed": seed, "steps": pod.steps, "seconds": spent, "curve": curve, "returns": returns,
-        "lengths": lengths, "config": vars(config), "settings": dict(task.space().start), "envs": task.num_envs,
+        "task": task.spec(), "seed": seed, "steps": point.steps, "seconds": point.seconds, "curve": curve,
+        "returns": returns, "lengths": lengths, "config": vars(PPOConfig(**task.defaults("ppo"))),
+        "settings": dict(task.space().start), "envs": task.num_envs,
         "threads": {"physics": threads_of(None), "torch": torch.get_num_threads()},
-        "hardware": f"{processor()}, {usable_cores()} cores",
-        "versions": versions("finpod", "gymnasium", "mujoco", "numpy", "torch"),
     }  # fmt: skip
 
 
 def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """Train what is not there yet; return all rows, task by task. Raises InputError for an unknown task."""
+    """Train what has no row yet; return all rows, task by task. Raises InputError for an unknown task."""
     for name in names:
         if name not in NAMES:
             raise InputError(f"unknown task {name!r}; choose from {', '.join(NAMES)}", argument="task")
-    torch.set_num_threads(1)
-    rows = []
-    for name in names:
-        for seed in seeds:
-            file = folder / f"{name}-{seed}.json"
-            if not file.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                write_text(file, to_json(learn(name, seed)))
-            rows.append(json.loads(file.read_text()))
-    return rows
+    return keep_rows(folder, {f"{name}-{seed}": partial(learn, name, seed) for name in names for seed in seeds})
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finpod.bench.machine import Timing, Work, lines_of, measure, processor, timed
+from finpod.bench.machine import Timing, Work, acting, lines_of, measure, processor, timed, training
 from finpod.devices import usable_cores
 from finpod.errors import InputError, first_line
 from finpod.measures import Array
@@ -86,8 +86,8 @@ def run(
         lines = measured("physics", physics(environment()))
         lines |= side_by_side([own, *others], seconds, place)
         lines["env / gymnasium"] = _ratio(lines) if others else "n/a: Gymnasium has no fast variant"
-        lines |= measured("env with policy", acting(environment(), task_of_name))
-        lines |= measured("train PPO", training(environment(), task_of_name))
+        lines |= measured("env with policy", acting(env := environment(), _learner(env, task_of_name)))
+        lines |= measured("train PPO", training(env := environment(), _learner(env, task_of_name)))
         return lines | _circumstances(spec, place)
 
 
@@ -105,18 +105,6 @@ def stepping(env: LocomotionEnv) -> Work:
 
     actions = cycle(torch.from_numpy(random_actions(env.spec, env.num_envs)).to(env.device))
     return Work(lambda: env.step(next(actions)), 1)
-
-
-def acting(env: LocomotionEnv, task: LocomotionTask) -> Work:
-    """An untrained policy acting, as in a rollout."""
-    learner, steps = _learner(env, task)
-    return Work(lambda: learner.collect(env), steps)
-
-
-def training(env: LocomotionEnv, task: LocomotionTask) -> Work:
-    """Rollouts and the updates on them."""
-    learner, steps = _learner(env, task)
-    return Work(lambda: learner.update(learner.collect(env)), steps)
 
 
 def random_actions(spec: Spec, envs: int) -> Array:
@@ -238,16 +226,15 @@ def _ratio(lines: dict[str, Any]) -> float | str:
     return lines["env steps/s"] / max(measured) if measured else rates[0]
 
 
-def _learner(env: LocomotionEnv, task: LocomotionTask) -> tuple[Any, int]:
-    """A PPO learner on the settings of the task, and the steps of its rollouts."""
+def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
+    """A PPO learner on the settings of the task."""
     import torch
 
     from finpod.rl.ppo import PPO, PPOConfig
 
     config = PPOConfig(**task.defaults("ppo"))
     policy = task.policy(task.space().start, torch.Generator().manual_seed(0)).to(env.device)
-    generator = torch.Generator(device=env.device).manual_seed(0)
-    return PPO(policy, None, env.num_envs, config, generator), config.num_steps
+    return PPO(policy, None, env.num_envs, config, torch.Generator(device=env.device).manual_seed(0))
 
 
 def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:

@@ -84,8 +84,7 @@ def run(
     known = [name for lines, _ in groups for name in lines] + list(circumstances)
     if not any(matches(what, name) for name in known):
         raise InputError(
-            f"no line has {what!r} in its name; there are {', '.join(known)}; with lines of their own: tournament, "
-            + ", ".join(NAMES)
+            f"no line has {what!r} in its name; there are {', '.join(known)}; with lines of their own: {', '.join(NAMES)}"
         )
     lines: dict[str, Any] = {}
     for these, measured in groups:
@@ -144,20 +143,18 @@ def stepping(env: MarketEnv) -> Work:
     return Work(lambda: env.step(action), 1)
 
 
-def acting(env: MarketEnv, panel: Panel) -> Work:
-    """An untrained policy acting, as in a rollout."""
-    learner, steps = _learner(env, panel)
-    return Work(lambda: learner.collect(env), steps)
+def acting(env: Any, learner: Any) -> Work:
+    """A policy acting, as in a rollout."""
+    return Work(lambda: learner.collect(env), learner.config.num_steps)
 
 
-def training(env: MarketEnv, panel: Panel) -> Work:
+def training(env: Any, learner: Any) -> Work:
     """Rollouts and the updates on them."""
-    learner, steps = _learner(env, panel)
-    return Work(lambda: learner.update(learner.collect(env)), steps)
+    return Work(lambda: learner.update(learner.collect(env)), learner.config.num_steps)
 
 
-def _learner(env: MarketEnv, panel: Panel) -> tuple[Any, int]:
-    """A PPO learner on its default settings, and the steps of its rollouts."""
+def _learner(env: MarketEnv, panel: Panel) -> Any:
+    """A PPO learner on its default settings."""
     import torch
 
     from finpod.rl.policy import MarketPolicy, PolicySpec
@@ -166,9 +163,7 @@ def _learner(env: MarketEnv, panel: Panel) -> tuple[Any, int]:
 
     table = Table(panel.features, panel.member & panel.tradable)
     policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(env.device)
-    config = PPOConfig()
-    generator = torch.Generator(device=env.device).manual_seed(0)
-    return PPO(policy, table, env.groups, config, generator), config.num_steps
+    return PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=env.device).manual_seed(0))
 
 
 def _environment_lines(
@@ -189,8 +184,8 @@ def _environment_lines(
     makers: dict[str, Callable[[], Work]] = {
         "env": lambda: stepping(environment()),
         "env compiled": lambda: stepping(environment(compile=True)),
-        "env with policy": lambda: acting(environment(), panel),
-        "train PPO": lambda: training(environment(), panel),
+        "env with policy": lambda: acting(env := environment(), _learner(env, panel)),
+        "train PPO": lambda: training(env := environment(), _learner(env, panel)),
     }
     lines: dict[str, Any] = {}
     for name, make in makers.items():

@@ -8,27 +8,22 @@ command can be stopped and repeated.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from multiprocessing import get_context
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from finpod.bench.command import Parser, whole
-from finpod.bench.machine import processor
+from finpod.bench.rows import Parser, checkpoints, keep_rows, whole
 from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.evidence.skill import Code, verdict_of
-from finpod.files import to_json, versions, write_text
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.measures import Array, simple_returns
@@ -36,9 +31,6 @@ from finpod.resampling import resampled
 from finpod.rl import LEARNERS
 from finpod.synthetic import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
 from finpod.tasks import StockTask, make_stock_task, trading_of
-from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import Pod
-from finpod.tournament.setup import TournamentSetup
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
@@ -79,8 +71,8 @@ class Cell(NamedTuple):
     """Of the market."""
 
     @property
-    def file(self) -> str:
-        return f"{self.world}-{self.rule}-{self.seed}.json"
+    def name(self) -> str:
+        return f"{self.world}-{self.rule}-{self.seed}"
 
 
 @cache
@@ -121,24 +113,13 @@ def task_of(market: MarketData, free: bool) -> StockTask:
 
 def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
     """Return the test returns [n] of the best of all checkpoints on validation, and its score there."""
-    config = LEARNERS[learner].Config(**task.defaults(learner))
-    setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, learner=learner)
-    total = UPDATES[learner] * setup.update
+    steps = UPDATES[learner] * task.num_envs * LEARNERS[learner].Config(**task.defaults(learner)).num_steps
     best, returns = -math.inf, np.empty(0)
     for agent in range(AGENTS):
-        settings = {
-            "seed": AGENTS * seed + agent,
-            "task": dict(task.space().start),
-            "config": config,
-            "learner": learner,
-        }
-        pod = Pod(setup, Settings(agent_id=f"{agent}-0", **settings))
-        for point in range(1, CHECKPOINTS + 1):
-            for _ in pod.train(total * point // CHECKPOINTS, total):
-                pass
-            score = task.score(pod.policy).metrics[task.measure]
+        for point in checkpoints(task, learner, AGENTS * seed + agent, CHECKPOINTS, steps, name=f"{agent}-0"):
+            score = point.metrics[task.measure]
             if score > best or not len(returns):
-                best, returns = score, simple_returns(task.play(pod.policy, ROWS["test"]).equity.numpy())
+                best, returns = score, simple_returns(task.play(point.policy, ROWS["test"]).equity.numpy())
     return returns, best
 
 
@@ -173,7 +154,6 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
     return {
         **cell._asdict(), "market": market.title, "code": code.value, "interval": interval[:3], "ratio": ratio_of(active),
         "tracking_error": float(active.std(ddof=1)) * YEAR**0.5, "validation": score, "seconds": time.process_time() - began,
-        "hardware": f"{processor()}, {usable_cores()} cores", "versions": versions("finpod", "numpy", "torch"),
     }  # fmt: skip
 
 
@@ -191,23 +171,9 @@ def cells(rules: Sequence[str], real: str | None, most: int | None = None) -> li
     return sorted(wanted, key=lambda cell: cell.seed)
 
 
-def make(cell: Cell, real: str | None, folder: Path) -> None:
-    """Make a row and keep it."""
-    torch.set_num_threads(1)
-    write_text(folder / cell.file, to_json(play(cell, real)))
-
-
 def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> list[dict[str, Any]]:
-    """Make the rows that are not there yet, in so many processes; return all of them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [(cell, real, folder) for cell in wanted if not (folder / cell.file).exists()]
-    if jobs == 1 or len(missing) < 2:
-        for piece in missing:
-            make(*piece)
-    else:
-        with get_context("spawn").Pool(min(jobs, len(missing))) as pool:
-            pool.starmap(make, missing, chunksize=1)
-    return [json.loads((folder / cell.file).read_text()) for cell in wanted]
+    """Compute the rows that have no file yet, in so many processes; return all of them."""
+    return keep_rows(folder, {cell.name: partial(play, cell, real) for cell in wanted}, jobs)
 
 
 def wilson(hits: int, count: int, level: float) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import shlex
 import sys
@@ -17,23 +16,12 @@ import typer
 from typer.main import get_command
 
 from finpod import __version__
-from finpod.cli import compare, console, data, deploy, judge, leaderboard, learn, render, train, walkforward
-from finpod.errors import FinpodError, ReportWarning
+from finpod.cli import backtest, bench, console, data, deploy, leaderboard, render, train, walkforward
+from finpod.errors import ReportWarning
 
 INTERRUPTED = 130
 UNREAD = 141
 """As a shell has it of a process that SIGPIPE ended."""
-
-ALIASES = {
-    "features": "features_from",
-    "pods.count": "pods",
-    "pods.cpus": "pod_cpus",
-    "pods.gpus": "pod_gpus",
-    "stop.seconds": "stop_minutes",
-}
-"""Arguments of the library whose options have another name."""
-ARGUMENT = re.compile(r"(?<![\w.'/-])([a-z][\w.]*\w)(?:=(True\b|False\b|'\w+'|[\w.'-]*))?(?![\w=])")
-"""An argument in a text of the library: `fee_bps`, `overwrite=True`, `fill='close'`, `out=`."""
 
 app = typer.Typer(
     name="finpod",
@@ -44,17 +32,17 @@ app = typer.Typer(
 app.add_typer(data.app, name="data", help="Fetch, import and inspect market data.")
 app.add_typer(deploy.app, name="deploy", help="Images, cluster manifests and jobs for Ray.")
 for command in (
+    bench.demo,
     train.train,
-    judge.backtest,
-    judge.report,
-    judge.audit,
-    compare.compare,
-    compare.export,
+    walkforward.walkforward,
+    backtest.backtest,
+    backtest.audit,
+    backtest.report,
+    backtest.compare,
+    backtest.export,
     leaderboard.leaderboard,
     render.render,
-    learn.bench,
-    learn.demo,
-    walkforward.walkforward,
+    bench.bench,
 ):
     app.command()(command)
 
@@ -107,9 +95,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
             return UNREAD
         if debug:
             traceback.print_exc()
-        message, code = explain(error, words)
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
-        return code
+        return console.show_error(error, _command(words), words)
     if code == INTERRUPTED:
         print("error: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
@@ -140,63 +126,9 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-def explain(error: BaseException, words: list[str]) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
-    if isinstance(error, FinpodError):
-        return _with_options(error, words), 2
-    if isinstance(error, SystemExit):
-        return f"the strategy or a feature ended the program (SystemExit: {error.code}); take exit() out of it", 2
-    if isinstance(error, OSError):
-        return f"{error.filename or 'the system'}: {error.strerror or error}; --debug shows where", 2
-    if not hasattr(error, "format_message"):
-        return f"unexpected {type(error).__name__}: {error}; --debug shows where", 1
-    # A usage error of typer, whose class and wording differ between its versions.
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
-    value = _typed(getattr(error, "param", None), words)
-    given = f", not {value!r}" if value is not None and repr(value) not in message else ""
-    context = getattr(error, "ctx", None)
-    return f"{message}{given} (see {context.command_path if context else 'finpod'} --help)", 2
-
-
-def _typed(parameter: object, words: list[str]) -> str | None:
-    """What was typed for an option; None if it is not among the words."""
-    for option in getattr(parameter, "opts", ()):
-        for word, following in zip(words, [*words[1:], None], strict=True):
-            if word == option:
-                return following
-            if word.startswith(f"{option}="):
-                return word.partition("=")[2]
-    return None
-
-
-def _with_options(error: FinpodError, words: list[str]) -> str:
-    """The text of an error with the options of the command in the place of the library's arguments.
-
-    `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. Where the text does not name
-    the argument that the error is about, its option comes first.
-    """
+def _command(words: Sequence[str]) -> Any:
+    """The command that a command line is for, as far as it names one."""
     command: Any = get_command(app)
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)
-    parameters = {one.name: one for one in command.params if one.opts[0].startswith("--")}
-
-    def option_of(argument: str, value: str = "") -> str | None:
-        """The option of an argument or of a field of a setting: that of `stop.trials` is --stop-trials."""
-        names = ALIASES.get(argument), argument.replace(".", "_"), argument.rpartition(".")[2]
-        parameter = next((parameters[name] for name in names if name in parameters), None)
-        spellings = [] if parameter is None else parameter.secondary_opts if value == "False" else parameter.opts
-        return spellings[0] if spellings else None
-
-    def as_option(match: re.Match[str]) -> str:
-        argument, value = match[1], match[2]
-        is_about = match.start() == 0 and argument == error.argument
-        is_named = is_about or value is not None or "_" in argument or "." in argument
-        option = option_of(argument, value or "") if is_named else None
-        if option is None:
-            return match[0]
-        return option if value in (None, "", "True", "False") else f"{option} {value.strip(chr(39))}"
-
-    text = ARGUMENT.sub(as_option, str(error))
-    option = option_of(error.argument or "")
-    shown = option is None or any(name in text for name in (option, str(error.argument).replace("_", " ")))
-    return text if shown else f"{option}: {text}"
+    return command

@@ -9,12 +9,31 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from finpod.errors import EngineError, ReportWarning
+from finpod.errors import EngineError, FinpodError, ReportWarning, did_you_mean
 from finpod.figures import in_columns
 from finpod.files import Progress, to_json
 
 if TYPE_CHECKING:
     from finpod.runs import Written
+
+
+RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
+"""Options that had another name."""
+FIELDS = {
+    "features_from": "features",
+    "stop_minutes": "stop.seconds",
+    "rebalance_every": "hold",
+    "max_correlation": "alike",
+    "restart_rate": "fresh",
+    "envs": "num_envs",
+    "pods": "pods.count",
+    "pod_cpus": "pods.cpus",
+    "pod_gpus": "pods.gpus",
+    "ray_version": "ray",
+}
+"""Options whose field or argument has another name."""
+SECTIONS = ("plan", "pods", "stop", "task")
+"""Settings whose fields messages name with a dot."""
 
 
 def show_json(value: Any) -> None:
@@ -42,6 +61,84 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
 def remark(text: str) -> None:
     """Print one line on stderr."""
     print(text, file=sys.stderr)
+
+
+def show_error(error: BaseException, command: Any, words: Sequence[str] = ()) -> int:
+    """Print an error of a command as one line on stderr, and return the exit code; `words` are those of the command line."""
+    text, code = explain(error, command, words)
+    remark(f"error: {' '.join(text.split())}")
+    return code
+
+
+def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tuple[str, int]:
+    """The text of an error of a command, with the command's options in it, and the exit code."""
+    if isinstance(error, FinpodError):
+        return _with_options(error, command), 2
+    if isinstance(error, SystemExit):
+        return f"the strategy or a feature ended the program (SystemExit: {error.code}); take exit() out of it", 2
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the system'}: {error.strerror or error}; --debug shows where", 2
+    if not hasattr(error, "format_message"):
+        return f"unexpected {type(error).__name__}: {error}; --debug shows where", 1
+    # A usage error of typer, whose class and wording differ between its versions.
+    context = getattr(error, "ctx", None)
+    see = f"see {context.command_path if context else 'finpod'} --help"
+    typed = getattr(error, "option_name", None)
+    if typed and not getattr(error, "param", None):
+        known = {spelling: spelling for one in command.params for spelling in one.opts if spelling.startswith("--")}
+        if (new := RENAMED.get(typed)) in known:
+            return f"{typed} is now {new}", 2
+        return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    value = _typed(getattr(error, "param", None), words)
+    given = f", not {value!r}" if value is not None and repr(value) not in message else ""
+    return f"{message}{given} ({see})", 2
+
+
+def _typed(parameter: object, words: Sequence[str]) -> str | None:
+    """What was typed for an option; None if it is not among the words."""
+    for option in getattr(parameter, "opts", ()):
+        for word, following in zip(words, [*words[1:], None], strict=True):
+            if word.partition("=")[0] == option:
+                return word.partition("=")[2] or following
+    return None
+
+
+def _with_options(error: FinpodError, command: Any) -> str:
+    """The text of an error with the options of the command in the place of the library's arguments.
+
+    `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. Where the text does not name
+    the argument that the error is about, its option comes first.
+    """
+    own = {one.name: one for one in command.params if one.opts[0].startswith("--")}
+    options = {field: own[option] for option, field in FIELDS.items() if option in own} | own
+    argument = error.argument or ""
+    tried = (argument, argument.replace(".", "_"), argument.rpartition(".")[2])
+    about = next((options[name] for name in tried if name in options), None)
+    words = str(error).split()
+    if about is not None:
+        options[argument] = about
+        if words[0] == argument:
+            words[0] = about.opts[0]
+    text = " ".join(_as_option(word, options) for word in words)
+    if about is None or about.opts[0] in text or argument.replace("_", " ") in text:
+        return text
+    return f"{about.opts[0]}: {text}"
+
+
+def _as_option(word: str, options: Mapping[str, Any]) -> str:
+    """A word of a message, as an option if it is an argument with a value, or one whose name is no word of English."""
+    core = word.rstrip(",.;:)")
+    name, equals, value = core.partition("=")
+    section, _, rest = name.partition(".")
+    option = options.get(name) or options.get(rest.rpartition(".")[2] if section in SECTIONS else "")
+    if option is None or not (equals or "_" in name or "." in name):
+        return word
+    spellings = option.secondary_opts if value == "False" else option.opts
+    if not spellings:
+        return word
+    shown = "" if value in ("", "True", "False") else f" {value.strip(chr(39))}"
+    return f"{spellings[0]}{shown}{word.removeprefix(core)}"
 
 
 def say_device(asked: str) -> None:

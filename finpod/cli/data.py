@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,19 +21,33 @@ app = typer.Typer(rich_markup_mode=None)
 Name = Annotated[
     str | None, typer.Option("--name", help="Name of the snapshot under data/; the source's own name if left out.")
 ]
+AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on without names that have no prices.")]
 Source = Annotated[
     str, typer.Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
-Ticker = Annotated[
-    str | None, typer.Option(help="The name whose bars a file without tickers holds; else its own name.")
-]
-DayFirst = Annotated[
-    bool | None, typer.Option("--day-first/--month-first", help="How to read 03/04/2024 where no date of a file tells.")
-]
-Decimal = Annotated[str | None, typer.Option(help="The decimal mark, '.' or ',', where no number of a file tells.")]
+READING = options.MARKET.only(
+    "members", "ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"
+)
+"""Options that say how files are read, but for those of `Reading`."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read."""
+
+    ticker: str | None = None
+    """Ticker of the bars of a file that has no tickers; the name of the file if left out."""
+    day_first: bool | None = None
+    """How to read 03/04/2024 where no date of a file tells."""
+    decimal: str | None = None
+    """The decimal mark, '.' or ',', where no number of a file tells."""
+
+
+FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
 
 
 @app.command()
+@options.with_options(options.MARKET.only("benchmark", "calendar"))
 def fetch(
     tickers: Annotated[
         str | None, typer.Argument(help="What --universe takes, without the option.", show_default=False)
@@ -46,10 +61,8 @@ def fetch(
     ] = None,
     start: Annotated[str, typer.Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
     end: Annotated[str | None, typer.Option(help="Last day; today if left out.")] = None,
-    benchmark: options.Benchmark = "auto",
-    calendar: options.Calendar = "auto",
     name: Name = None,
-    allow_missing: options.AllowMissing = False,
+    allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; doubles while it goes on.")] = 5.0,
     deadline: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 1800.0,
@@ -57,6 +70,7 @@ def fetch(
         str | None, typer.Option(metavar="URL", help="Ask this server, which speaks as Yahoo does, and no other.")
     ] = None,
     as_json: options.AsJson = False,
+    **given: Any,
 ) -> None:
     """Fetch daily bars from Yahoo Finance and keep them as a snapshot in data/.
 
@@ -78,8 +92,8 @@ def fetch(
             file or index or options.words(asked),
             start,
             end,
-            benchmark=options.none_or(benchmark),
-            calendar=calendar,
+            benchmark=options.none_or(given["benchmark"]),
+            calendar=given["calendar"],
             allow_missing=allow_missing,
             partial=partial,
             base_url=base_url,
@@ -96,71 +110,38 @@ def fetch(
 
 
 @app.command("import")
+@options.with_options(READING, FILES)
 def import_file(
     source: Annotated[str, typer.Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
-    members: options.Members = None,
-    renames: options.Renames = None,
-    extra: options.Extra = None,
-    benchmark: options.Benchmark = "auto",
-    ticker: Ticker = None,
-    ticker_column: options.TickerColumn = None,
-    calendar: options.Calendar = "auto",
-    periods_per_year: options.PeriodsPerYear = None,
-    day_first: DayFirst = None,
-    decimal: Decimal = None,
     name: Name = None,
-    allow_missing: options.AllowMissing = False,
+    allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
+    **given: Any,
 ) -> None:
     """Clean a file of bars, say what was repaired, and keep it as a snapshot in data/.
 
     Takes long tables (a row a bar), wide ones (a column of closes for each ticker), tables with a header of fields and
     tickers, and files of one name each, as most vendors and pandas write them.
     """
-    import finpod
-
     target = _target(name or Path(source).stem, overwrite)
     with console.progress(f"reading {source}"):
-        market = finpod.load_market(
-            source,
-            members=members,
-            benchmark=options.none_or(benchmark),
-            allow_missing=allow_missing,
-            ticker=ticker,
-            ticker_column=ticker_column,
-            calendar=options.none_or(calendar),
-            periods_per_year=periods_per_year,
-            day_first=day_first,
-            decimal=decimal,
-            renames=renames,
-            extra=extra,
-        )
+        market = options.load(given, source, allow_missing=allow_missing, **FILES.values(given))
     _keep(market, target, overwrite, as_json)
 
 
 @app.command()
+@options.with_options(READING, FILES)
 def check(
     market: Source = "sample",
-    members: options.Members = None,
-    renames: options.Renames = None,
-    extra: options.Extra = None,
-    benchmark: options.Benchmark = "auto",
-    ticker: Ticker = None,
-    ticker_column: options.TickerColumn = None,
-    calendar: options.Calendar = "auto",
-    periods_per_year: options.PeriodsPerYear = None,
-    day_first: DayFirst = None,
-    decimal: Decimal = None,
     everything: Annotated[bool, typer.Option("--all", help="List every place that was recorded.")] = False,
     as_json: options.AsJson = False,
+    **given: Any,
 ) -> None:
     """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
     from finpod.market.long_bars import PLACES, repair_lines, suspicion_lines
 
-    reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
-    further = {"renames": renames, "extra": extra, "periods_per_year": periods_per_year}
-    loaded = _load(market, members, benchmark, calendar, **reading, **further)
+    loaded = options.load(given, options.market_path(market), **FILES.values(given))
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -174,18 +155,15 @@ def check(
 
 
 @app.command()
+@options.with_options(options.MARKET.only("members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(
     market: Source = "sample",
-    members: options.Members = None,
-    renames: options.Renames = None,
-    benchmark: options.Benchmark = "auto",
-    calendar: options.Calendar = "auto",
-    periods_per_year: options.PeriodsPerYear = None,
     tickers: Annotated[str | None, typer.Option(help="Only these names, separated by commas.")] = None,
     as_json: options.AsJson = False,
+    **given: Any,
 ) -> None:
     """Print what a market holds: sessions, columns, and each name's bars and days as a member."""
-    loaded = _load(market, members, benchmark, calendar, renames=renames, periods_per_year=periods_per_year)
+    loaded = options.load(given, options.market_path(market))
     if tickers is not None:
         loaded = loaded.select(options.words(tickers))
     rows = _rows(loaded)
@@ -195,13 +173,6 @@ def show(
     console.show_facts(_summary(loaded))
     print()
     console.show_table(rows)
-
-
-def _load(market: str, members: str | None, benchmark: str, calendar: str, **reading: Any) -> MarketData:
-    import finpod
-
-    path, own, exchange = options.market_path(market), options.none_or(benchmark), options.none_or(calendar)
-    return finpod.load_market(path, members=members, benchmark=own, calendar=exchange, **reading)
 
 
 def _target(name: str, overwrite: bool) -> Path:

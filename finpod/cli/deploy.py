@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +15,15 @@ from finpod.files import require_free_file, write_text
 
 app = typer.Typer(rich_markup_mode=None)
 
+CLUSTER = options.Settings(
+    "deploy.kuberay",
+    "Cluster",
+    "image ray_version=ray head_cpus head_memory idle secret pull_secret namespace redis redis_secret",
+    image={"help": "Image with finpod and ray[default]; see finpod deploy dockerfile."},
+)
+"""Options that are fields of a cluster."""
+WORKERS = options.Settings("deploy.kuberay", "Workers", "cpus memory gpus", gpus={"default": 1})
+
 Command = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- COMMAND...", help="What to run, such as finpod train stocks ... --ray."),
@@ -24,77 +33,53 @@ Env = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A var
 
 
 @app.command()
+@options.with_options(CLUSTER, WORKERS)
 def kuberay(
-    image: Annotated[str, typer.Option(help="With finpod and ray[default]; see finpod deploy dockerfile.")],
     command: Command = None,
-    name: Annotated[str, typer.Option(help="Of the job or the cluster.")] = "finpod",
+    name: Annotated[str, typer.Option(help="Name of the job or the cluster.")] = "finpod",
     kind: Annotated[Literal["job", "cluster"], typer.Option(help="For one command, or until it is deleted.")] = "job",
     cpu_workers: Annotated[
         str | None, typer.Option(metavar="LEAST:MOST", help="CPU workers; 0:4 if there are no GPU workers either.")
     ] = None,
     gpu_workers: Annotated[str | None, typer.Option(metavar="LEAST:MOST", help="GPU workers.")] = None,
-    cpus: Annotated[int, typer.Option(help="Cores of a worker.")] = 4,
-    memory: Annotated[str, typer.Option(help="Memory of a worker.")] = "8Gi",
-    gpus: Annotated[int, typer.Option(help="GPUs of a GPU worker.")] = 1,
-    head_cpus: Annotated[int, typer.Option(help="Cores of the head, which trains nothing.")] = 2,
-    head_memory: Annotated[str, typer.Option(help="Memory of the head.")] = "8Gi",
-    idle: Annotated[int, typer.Option(help="Seconds after which an idle worker goes.")] = 300,
-    ray_version: Annotated[str, typer.Option(help="Ray in the image; that of this machine if left out.")] = "",
     claim: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME:/MOUNT", help="A volume of the head, for data and results; repeat."),
     ] = None,
-    secret: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A Secret whose keys the head has as variables; repeat.")
-    ] = None,
-    pull_secret: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A Secret to pull the image with; repeat.")
-    ] = None,
     env: Env = None,
-    namespace: Annotated[str | None, typer.Option(help="Of Kubernetes.")] = None,
-    redis: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Keeps the state of the head.")] = None,
-    redis_secret: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A Secret with the key password, for that Redis.")
-    ] = None,
     working_dir: Annotated[str | None, typer.Option(metavar="URL", help="A .zip that the job runs in.")] = None,
     keep: Annotated[int, typer.Option(help="Seconds that the pods stay after the end of the job.")] = 600,
     deadline: Annotated[int | None, typer.Option(help="Seconds after which the job is given up.")] = None,
-    retries: Annotated[int, typer.Option(help="How often the job is begun again on a new cluster.")] = 0,
+    retries: Annotated[int, typer.Option(help="How often the job starts again; give the command --resume.")] = 0,
     out: Out = None,
     overwrite: options.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, which kubectl reads too, instead of YAML.")] = False,
+    **given: Any,
 ) -> None:
     """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster; kubectl apply -f takes it."""
-    from finpod.deploy.cluster import Claim, Cluster, Workers
-    from finpod.deploy.kuberay import ray_cluster, ray_job, to_yaml
+    from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job, to_yaml
     from finpod.files import to_json
 
     _require_free(out, overwrite)
-    if cpu_workers is None and gpu_workers is None:
-        cpu_workers = "0:4"
-    groups = [("cpu", cpu_workers, 0), ("gpu", gpu_workers, gpus)]
+    size: dict[str, Any] = WORKERS.values(given)
+    groups = {"cpu": cpu_workers or (None if gpu_workers else "0:4"), "gpu": gpu_workers}
+    chosen: dict[str, Any] = {}
+    for field, value in CLUSTER.values(given).items():
+        if value is not None:
+            chosen[field] = tuple(value) if isinstance(value, list) else value
     cluster = Cluster(
-        image=image,
+        **chosen,
         workers=tuple(
-            Workers(name=group, **_span(text, f"--{group}-workers"), cpus=cpus, memory=memory, gpus=count)
-            for group, text, count in groups
+            Workers(name=group, **size | ({} if group == "gpu" else {"gpus": 0}), **_span(text, f"--{group}-workers"))
+            for group, text in groups.items()
             if text is not None
         ),
-        ray=ray_version,
-        head_cpus=head_cpus,
-        head_memory=head_memory,
-        idle=idle,
-        namespace=namespace,
         env=_pairs(env),
-        secrets=tuple(secret or ()),
-        pull_secrets=tuple(pull_secret or ()),
-        claims=tuple(Claim(name=text.partition(":")[0], mount=text.partition(":")[2]) for text in claim or ()),
-        redis=redis,
-        redis_secret=redis_secret,
+        claims=tuple(Claim(claim=text.partition(":")[0], mount=text.partition(":")[2]) for text in claim or ()),
     )
     if kind == "cluster":
         if command:
-            raise InputError("a cluster runs no command of its own; make it, then finpod deploy submit -- COMMAND")
+            raise InputError("a cluster runs no command of its own; create it, then finpod deploy submit -- COMMAND")
         manifest = ray_cluster(name, cluster)
     else:
         manifest = ray_job(
@@ -116,7 +101,7 @@ def dockerfile(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Print a Dockerfile that builds an image for laptop and cluster from the checkout."""
-    from finpod.deploy.dockerfile import dockerfile as text
+    from finpod.deploy.jobs import dockerfile as text
 
     _require_free(out, overwrite)
     _give(text(cuda=cuda, python=python_version, torch=torch_version, ray=ray_version, copies=copy or ()), out)
@@ -148,7 +133,7 @@ def submit(
     raise typer.Exit(job.exit_code)
 
 
-def _span(text: str, option: str) -> dict[str, int]:
+def _span(text: str, option: str) -> dict[str, Any]:
     """LEAST:MOST as the fields of a group."""
     given = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if given is None:

@@ -1,115 +1,224 @@
-"""Options that several commands share, and how their text becomes values."""
+"""Options of the command line: made from the fields of settings, shared by several commands, and turned into values."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 import typer
 
 from finpod.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from finpod.market.data import MarketData
     from finpod.measures import Array
 
+Command = TypeVar("Command", bound=Callable[..., None])
+
 DATA = Path("data")
 """Where snapshots are kept, relative to the current folder."""
+PACKAGE = Path(__file__).parents[1]
+LAST = ("no_report", "overwrite", "as_json")
+"""Parameters that stand at the end of a help page."""
+SPELLINGS = {"day_first": "--day-first/--month-first"}
+METAVARS = {"ticker_column": "NAME", "renames": "FILE", "extra": "FILE", "resume": "NAME", "fork": "NAME"}
 
-Market = Annotated[str, typer.Option(help="A parquet or CSV file, a snapshot in data/ by its name, or 'sample'.")]
-Members = Annotated[
-    str | None,
-    typer.Option(
-        help="Members: a CSV, or an index (nasdaq100, sp500, dow30, csi300, csi500); every name for all time if left out."
-    ),
-]
-Benchmark = Annotated[
-    str,
-    typer.Option(
-        help="Ticker of the benchmark: the fund of the index (QQQ without an index), or a snapshot's own, if 'auto'; "
-        "'none' to go without."
-    ),
-]
-Calendar = Annotated[
-    str,
-    typer.Option(
-        help="Exchange whose sessions count, as exchange_calendars names it: that of the index, XNYS without one, if 'auto'; "
-        "'none' for every date."
-    ),
-]
-TickerColumn = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Column that holds the tickers, where its own name does not tell.")
-]
-PeriodsPerYear = Annotated[
-    float | None, typer.Option(help="Bars a year, for yearly figures; measured from the dates if left out.")
-]
-Extra = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--extra", metavar="FILE", help="A table of your own columns, parquet or CSV; may be given several times."
-    ),
-]
-Renames = Annotated[
-    str | None,
-    typer.Option(
-        "--renames", metavar="FILE", help="Changed symbols: a CSV with the columns old, new and perhaps date."
-    ),
-]
-Fee = Annotated[float, typer.Option(help="Commission a side, in basis points of the traded notional.")]
-Slippage = Annotated[float, typer.Option(help="Slippage a side, in basis points of the traded notional.")]
-Impact = Annotated[
-    float, typer.Option(help="Market impact: this many daily volatilities times the root of the share of volume.")
-]
-Anchor = Annotated[
-    str,
-    typer.Option(
-        help="What a tilt is taken around and agents have to beat: equal-weight, dollar-volume or extra:COLUMN."
-    ),
-]
-MaxWeight = Annotated[
-    float | None, typer.Option(help="Largest weight of a name; no cap, or an agent's own, if left out.")
-]
-MaxTurnover = Annotated[
-    float | None, typer.Option(help="Most that one decision trades, both sides, of the account; likewise.")
-]
-FillPrice = Annotated[
-    Literal["open", "close"] | None, typer.Option("--fill", help="Price of the fills; open where the data have opens.")
-]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
 ]
-AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on without names that have no prices.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def load(
-    market: str,
-    members: str | None,
-    benchmark: str,
-    calendar: str,
-    periods_per_year: float | None,
-    extra: Sequence[str] | None,
-    renames: str | None = None,
-    ticker_column: str | None = None,
-    **further: Any,
-) -> MarketData:
-    """The market that the options `--market`, `--members` and so on name; `further` arguments are `load_market`'s."""
+class Field(NamedTuple):
+    """A field of a dataclass, as its source has it."""
+
+    kind: Any
+    """Its type, or the source of it."""
+    default: Any
+    """Its default; `...` without one."""
+    help: str
+    """Its docstring."""
+
+
+@cache
+def fields_of(module: str, name: str) -> dict[str, Field]:
+    """The fields of a dataclass, read from its source: importing the module would load torch for a `--help`.
+
+    The help of a field is its metadata `help`, or else the docstring below it.
+    """
+    body = next(node.body for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name)
+    found = {}
+    for node, doc in pairwise(body):
+        if not isinstance(node, ast.AnnAssign):
+            continue
+        given = {one.arg: one.value for one in node.value.keywords} if isinstance(node.value, ast.Call) else {}
+        default = given.get("default") if given else node.value
+        text = " ".join((_entry(given.get("metadata"), "help") or _docstring(doc)).split())
+        found[ast.unparse(node.target)] = Field(ast.unparse(node.annotation), _constant(default, module), text)
+    return found
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+
+
+def _entry(node: ast.expr | None, name: str) -> str:
+    """The text of an entry of a dictionary; none without one."""
+    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+    return next((_docstring(text) for key, text in pairs if isinstance(key, ast.Constant) and key.value == name), "")
+
+
+def _docstring(node: ast.AST) -> str:
+    value = node.value if isinstance(node, ast.Expr) else node
+    return str(value.value) if isinstance(value, ast.Constant) else ""
+
+
+def _constant(node: ast.expr | None, module: str) -> Any:
+    """A default: a literal, or a constant of the module or of one that it imports from; `...` for anything else."""
+    if isinstance(node, ast.Name):
+        for statement in _tree(module).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == node.id:
+                return _constant(statement.value, module)
+            if isinstance(statement, ast.ImportFrom) and node.id in {alias.name for alias in statement.names}:
+                return _constant(node, str(statement.module).removeprefix("finpod."))
+    try:
+        return ... if node is None else ast.literal_eval(node)
+    except ValueError:
+        return ...
+
+
+class Settings:
+    """Fields of a dataclass as options, each written as its name, or OPTION=FIELD if the option has another one.
+
+    `changed` are entries of `Field` that differ on the command line, by option.
+    """
+
+    def __init__(self, module: str, name: str, options: str, **changed: Mapping[str, Any]) -> None:
+        self.module, self.name, self.changed = module, name, changed
+        pairs = (word.partition("=") for word in options.split())
+        self.names = {option: field or option for option, _, field in pairs}
+        """Option -> field."""
+
+    def only(self, *options: str) -> Settings:
+        """Some of the options."""
+        pairs = " ".join(f"{option}={self.names[option]}" for option in options)
+        return Settings(self.module, self.name, pairs, **self.changed)
+
+    def fields(self) -> dict[str, Field]:
+        """Each option as the command line has it."""
+        known = fields_of(self.module, self.name)
+        return {option: known[name]._replace(**self.changed.get(option, {})) for option, name in self.names.items()}
+
+    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields, from the parameters of a command."""
+        return {name: given[option] for option, name in self.names.items() if option in given}
+
+    def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of a command, from fields."""
+        return {option: values[name] for option, name in self.names.items() if name in values}
+
+
+def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callable[[Command], Command]:
+    """Put options in the place of a command's `**given`. Only `--help-advanced` lists the `advanced` ones."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        made = [_parameter(name, field) for group in groups for name, field in group.fields().items()]
+        made += [_parameter(name, field, hidden=True) for group in advanced for name, field in group.fields().items()]
+        made += [_parameter("help_advanced", Field(bool, False, "Show all options and exit."))] if advanced else []
+        last = [one for one in own if one.name in LAST]
+        ordered = [one for one in own if one.name not in LAST] + made + last
+        every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in ordered]
+        command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in every} | {"return": None}
+        return command
+
+    return decorate
+
+
+def _parameter(name: str, field: Field, *, hidden: bool = False) -> inspect.Parameter:
+    """An option as typer reads it from a function."""
+    kind = eval(field.kind, {"Literal": Literal, "Path": Path}) if isinstance(field.kind, str) else field.kind
+    kind = list[str] | None if kind == tuple[str, ...] else kind
+    spelling, more = SPELLINGS.get(name, f"--{name.replace('_', '-')}"), dict[str, Any]()
+    if name == "help_advanced":
+        more = {"is_eager": True, "expose_value": False, "callback": _help_advanced}
+    option = typer.Option(spelling, help=field.help, metavar=METAVARS.get(name), hidden=hidden, **more)
+    default = None if field.default == () else field.default
+    default = inspect.Parameter.empty if default is ... else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def _help_advanced(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+@dataclass(frozen=True)
+class Market:
+    """What the market is."""
+
+    market: str = "sample"
+    """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
+    members: str | None = None
+    """Members: a CSV, or an index (nasdaq100, sp500, dow30, csi300, csi500); every name for all time if left out."""
+    ticker_column: str | None = None
+    """Column that holds the tickers, where its own name does not tell."""
+    renames: str | None = None
+    """Changed symbols: a CSV with the columns old, new and perhaps date."""
+    extra: list[str] | None = None
+    """A table of your own columns, parquet or CSV; may be given several times."""
+    benchmark: str = "auto"
+    """Ticker of the benchmark; 'auto': the fund of the index (QQQ without an index), or a snapshot's own; 'none': without."""
+    calendar: str = "auto"
+    """Exchange whose sessions count, as exchange_calendars names it; 'auto': that of the index, else XNYS; 'none': every date."""
+    periods_per_year: float | None = None
+    """Bars a year, for yearly figures; measured from the dates if left out."""
+
+
+MARKET = Settings("cli.options", "Market", " ".join(Market.__annotations__))
+COSTS = Settings("trading.ledger", "Costs", "fee_bps slippage_bps impact")
+TERMS = Settings(
+    "trading.simulate",
+    "Terms",
+    "cash whole_shares max_weight max_turnover",
+    cash={"help": "Cash before the first order."},
+    max_weight={"help": "Largest weight of a name; no cap, or an agent's own, if left out."},
+    max_turnover={"help": "Most that one decision trades, both sides, of the account; likewise."},
+)
+FILL = Settings("cli.options", "Fill", "fill")
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Where orders are filled."""
+
+    fill: Literal["open", "close"] | None = None
+    """Price of the fills; open where the data have opens."""
+
+
+def load(given: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:
+    """The market at a path, else at `--market`, as the options of `MARKET` have it; `further` arguments are `load_market`'s."""
     import finpod
 
-    return finpod.load_market(
-        market_path(market),
-        members=members,
-        benchmark=none_or(benchmark),
-        calendar=none_or(calendar),
-        periods_per_year=periods_per_year,
-        extra=extra,
-        renames=renames,
-        ticker_column=ticker_column,
-        **further,
-    )
+    asked = MARKET.values(given) | further
+    market = market_path(asked.pop("market", ""))
+    for name in ("benchmark", "calendar"):
+        asked[name] = none_or(asked[name])
+    return finpod.load_market(path or market, **asked)
 
 
 def none_or(word: str) -> str | None:
@@ -125,11 +234,11 @@ def market_path(market: str) -> str:
     return market if path.is_dir() and not (DATA / market).exists() else str(DATA / market)
 
 
-def window(text: str, option: str) -> tuple[str, str]:
-    """`FIRST:LAST` as two dates. Raises InputError naming the option for anything else."""
+def window(text: str, name: str) -> tuple[str, str]:
+    """`FIRST:LAST` as two dates. Raises InputError for anything else."""
     first, colon, last = text.partition(":")
     if not (first and colon and last) or ":" in last:
-        raise InputError(f"{option} is {text!r}; write it as FIRST:LAST, such as 2009-01-02:2018-12-31")
+        raise InputError(f"{name} is {text!r}; write it as FIRST:LAST, such as 2009-01-02:2018-12-31", argument=name)
     return first, last
 
 
@@ -147,22 +256,10 @@ def check_dates(start: str | None, end: str | None) -> None:
         raise InputError(f"the window ends on {end}, before it starts on {start}; swap them", argument="end")
 
 
-def check_account(cash: float, start: str | None, end: str | None, risk_free: float = 0.0, **caps: Any) -> None:
-    """Raise InputError for cash, dates, a rate or caps with which no account can run."""
-    from finpod.measures import check_rates
-    from finpod.trading.simulate import Terms
-
-    check_dates(start, end)
-    check_rates(risk_free)
-    Terms(cash=cash, **caps)
-
-
-def check_market(
-    market: str, members: str | None, renames: str | None = None, extra: Sequence[str] | None = None
-) -> None:
-    """Raise InputError for files that do not exist, before any of them is read."""
-    path = Path(market_path(market))
-    if market != "sample" and not path.exists():
+def check_market(given: Mapping[str, Any]) -> None:
+    """Raise InputError for a file of the options of `MARKET` that does not exist, before any of them is read."""
+    path, members = Path(market_path(given["market"])), given["members"]
+    if given["market"] != "sample" and not path.exists():
         raise InputError(
             f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'", argument="market"
         )
@@ -174,13 +271,12 @@ def check_market(
                 f"there is no list of members {members}; give a CSV, or an index such as nasdaq100", argument="members"
             )
         index_named(members)
-    if renames is not None and not Path(renames).is_file():
-        raise InputError(
-            f"there is no file of renames {renames}; give a CSV with the columns old, new", argument="renames"
-        )
-    for table in extra or ():
-        if not Path(table).is_file():
-            raise InputError(f"there is no extra table {table}; give a parquet or CSV file", argument="extra")
+    tables = [("renames", name) for name in (given["renames"],) if name] + [
+        ("extra", name) for name in given["extra"] or ()
+    ]
+    for what, name in tables:
+        if not Path(name).is_file():
+            raise InputError(f"there is no table {name}; give a file that exists", argument=what)
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:

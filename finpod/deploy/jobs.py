@@ -1,27 +1,106 @@
-"""`submit`: a command as a job of a Ray cluster that is running, its output here, its exit code the command's own."""
+"""The image of a cluster, and `submit`: a command as a job of a running Ray cluster, followed to its end."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from finpod.deploy.cluster import require_variable
-from finpod.deploy.entrypoint import entrypoint
 from finpod.errors import FinpodError, InputError, first_line
 
+USER = 1000
+"""User id of the image; volume claims are made writable for this group."""
+SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential)s?(_|$)", re.IGNORECASE)
+"""Names of variables whose values do not belong in a file."""
+LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
+"""A URL with a user and a password in it."""
+INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
+"""Where torch comes from, by `cuda`: CPU builds have their own index, those on PyPI are for CUDA and bring its libraries."""
 ADDRESS = "http://127.0.0.1:8265"
-"""Of the dashboard, on this machine or forwarded to it."""
+"""Address of Ray's dashboard, on this machine or forwarded to it."""
 INSTEAD = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Variables that Ray heeds before any address it is given."""
+"""Variables that Ray obeys before any address it is given."""
 LOUD = ("ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
 """Loggers of Ray's client that tell what a user need not know."""
 POLL = 0.5
 """Seconds between two looks at a job whose output has ended."""
+
+
+def require_variable(name: str, value: str) -> None:
+    """Raise InputError for an invalid name of a variable, and for a variable that sounds like a secret."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise InputError(f"{name!r} cannot be the name of a variable; give NAME=VALUE", argument="env")
+    if SECRET.search(name):
+        raise InputError(f"{name} would stand in plain text; put it into a Secret and name that", argument="env")
+    if "$(" in value:
+        raise InputError(f"Kubernetes would expand $(...) in {name}={value}; write the value out", argument="env")
+
+
+def installed(package: str) -> str:
+    """Return the version of a package on this machine, without its build; InputError if it is not installed."""
+    try:
+        return version(package).partition("+")[0]
+    except PackageNotFoundError as error:
+        raise InputError(f"{package} is not installed here; say which version the image has") from error
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return the words of a command as one line for a shell.
+
+    Raises InputError for no words, and for a URL with a password, which would stand in plain text.
+    """
+    if not command:
+        raise InputError("there is no command; give it after --, such as -- finpod train stocks ... --ray")
+    for word in command:
+        if LOGIN.search(word):
+            shown = LOGIN.sub("://...@", word)
+            raise InputError(f"{shown} holds a password, which would stand in plain text; put it into a Secret")
+    return shlex.join(command)
+
+
+def dockerfile(
+    *,
+    cuda: bool = False,
+    python: str | None = None,
+    torch: str | None = None,
+    ray: str | None = None,
+    copies: Sequence[str] = (),
+) -> str:
+    """Return the text of a Dockerfile; its context is the checkout.
+
+    Versions that are None are those of this machine. `copies` are files and folders of the checkout, such as data/nasdaq100,
+    that lie in the image under the same names. Raises InputError for an invalid version, a package that is not installed
+    here, and a path outside the current folder or to nothing.
+    """
+    from jinja2 import Template
+
+    versions = {
+        "python": python or f"{sys.version_info.major}.{sys.version_info.minor}",
+        "torch": torch or installed("torch"),
+        "ray": ray or installed("ray"),
+    }
+    for name, text in versions.items():
+        if not re.fullmatch(r"\d+(\.\d+){1,2}(\w+)?", text):
+            raise InputError(
+                f"{name} {text!r} is not a version; give it as in 3.12 or 2.13.0", argument=f"{name}_version"
+            )
+    for path in copies:
+        plain = PurePosixPath(path)
+        if not re.fullmatch(r"[\w./-]+", path) or plain.is_absolute() or ".." in plain.parts or str(plain) == ".":
+            raise InputError(f"{path!r} cannot be copied; give a path in the checkout", argument="copy")
+        if not Path(path).exists():
+            raise InputError(f"{path!r} does not exist here; run this in the checkout that has it", argument="copy")
+    text = (Path(__file__).parent / "Dockerfile.j2").read_text()
+    settings = {"kind": "CUDA" if cuda else "CPU", "index": INDEX[cuda], "user": USER}
+    template = Template(text, keep_trailing_newline=True)
+    return template.render(**versions, **settings, copies=[PurePosixPath(path) for path in copies])
 
 
 class Job(NamedTuple):
@@ -32,7 +111,7 @@ class Job(NamedTuple):
     status: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     exit_code: int
-    """Of the command; 0 as long as it has not failed, 1 where it failed without one."""
+    """Exit code of the command: 0 while it has not failed, 128 plus its number for a signal, 1 for a failure without one."""
 
 
 def submit(
@@ -45,39 +124,46 @@ def submit(
     show: Callable[[str], object] = lambda text: None,
     say: Callable[[str], object] = lambda text: None,
 ) -> Job:
-    """Run a command on the head of the cluster at `address`; `show` gets its output as it comes, `say` what happens.
+    """Run a command on the head of the cluster at `address`; `show` receives its output, `say` remarks.
 
-    `working_dir` is a folder that is sent along, without what its .gitignore names, or the URL of a .zip; the command runs
-    in it. Without `wait` it returns when the cluster has the job. The token that the cluster asks for is Ray's affair
-    (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN). Raises InputError for a command or a folder that cannot be, and for a cluster
-    that cannot be reached; FinpodError where the connection is lost, for the job goes on without it.
+    The command runs in `working_dir`: a folder that is sent along, without what its .gitignore names, or the URL of a .zip.
+    Without `wait` it returns when the cluster has the job. Ray reads the token of the cluster from RAY_AUTH_MODE=token and
+    RAY_AUTH_TOKEN. Raises InputError for a command or a folder that cannot be used and a cluster that cannot be reached;
+    FinpodError if the connection is lost, since the job goes on.
     """
-    line = entrypoint(command)
-    environment = _runtime_env(working_dir, env or {})
+    line = command_line(command)
+    for name, value in (env or {}).items():
+        require_variable(name, value)
+    if working_dir is not None and "://" not in working_dir and not Path(working_dir).is_dir():
+        raise InputError(f"{working_dir} is not a folder; give the one that the command is to run in")
+    environment = {"env_vars": dict(env or {}), "working_dir": working_dir}
     client = _client(address)
     try:
-        job = client.submit_job(entrypoint=line, runtime_env=environment)
+        job = client.submit_job(
+            entrypoint=line, runtime_env={name: value for name, value in environment.items() if value}
+        )
     except (RuntimeError, ValueError, OSError) as error:
         raise InputError(f"{address} did not take the job: {first_line(error)}") from error
     say(f"job {job} at {address}")
     if not wait:
         return Job(job, "PENDING", 0)
+    later = f"see ray job logs --follow --address {address} {job}"
     try:
         return _follow(client, job, show)
     except KeyboardInterrupt:
-        say(f"{job} goes on; {_later(job, address)}")
+        say(f"{job} goes on; {later}")
         raise
     except Exception as error:  # aiohttp, requests and Ray raise many kinds
-        raise FinpodError(f"lost {address}: {first_line(error)}; {job} may go on, {_later(job, address)}") from error
+        raise FinpodError(f"lost {address}: {first_line(error)}; {job} may go on, {later}") from error
 
 
 def _client(address: str) -> Any:
-    """Ray's client. Raises InputError where Ray has none, and for a cluster that does not answer."""
+    """Ray's client. Raises InputError if Ray has none, and for a cluster that does not answer."""
     if not re.match(r"https?://\S+$", address):
-        raise InputError(f"{address!r} is no address of a dashboard; give it as {ADDRESS}")
+        raise InputError(f"address {address!r} is not a dashboard's; give it as {ADDRESS}", argument="address")
     for name in INSTEAD:
         if os.environ.get(name, address) != address:
-            raise InputError(f"{name} is {os.environ[name]}, which Ray would take instead of {address}; unset it")
+            raise InputError(f"{name} is {os.environ[name]}, which Ray would use instead of {address}; unset it")
     try:
         from ray.job_submission import JobSubmissionClient
 
@@ -89,28 +175,16 @@ def _client(address: str) -> Any:
             f"{address} does not answer; forward it with kubectl port-forward service/NAME-head-svc 8265, or give --address"
         ) from error
     except Exception as error:  # no ray[default], a wrong token, another version: Ray raises many kinds
-        refusal = first_line(error)
-        token = re.search(r"authenticat", refusal, re.IGNORECASE)
-        cause = "it asks for its token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" if token else refusal
-        raise InputError(f"cannot submit to {address}: {cause}") from error
+        raise InputError(
+            f"cannot submit to {address}: {first_line(error)}; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        ) from error
     for name in LOUD:
         logging.getLogger(name).setLevel(logging.WARNING)
     return client
 
 
-def _runtime_env(working_dir: str | None, env: Mapping[str, str]) -> dict[str, Any]:
-    for name, value in env.items():
-        require_variable(name, value)
-    found: dict[str, Any] = {"env_vars": dict(env)} if env else {}
-    if working_dir is not None:
-        if "://" not in working_dir and not Path(working_dir).is_dir():
-            raise InputError(f"{working_dir} is not a folder; give the one that the command is to run in")
-        found["working_dir"] = working_dir
-    return found
-
-
 def _follow(client: Any, job: str, show: Callable[[str], object]) -> Job:
-    """Show the output until it ends, then wait for how it ended."""
+    """Show the output until it ends, then wait for the status."""
     import asyncio
 
     async def tail() -> None:
@@ -122,13 +196,4 @@ def _follow(client: Any, job: str, show: Callable[[str], object]) -> Job:
         time.sleep(POLL)
     word = str(status.value)
     code = client.get_job_info(job).driver_exit_code if word == "FAILED" else int(word == "STOPPED")
-    return Job(job, word, _exit_code(code))
-
-
-def _exit_code(code: int | None) -> int:
-    """As a shell has it: 128 and more for a signal, 1 for a failure that left no code."""
-    return 1 if code is None else 128 - code if code < 0 else code
-
-
-def _later(job: str, address: str) -> str:
-    return f"see ray job logs --follow --address {address} {job}"
+    return Job(job, word, 1 if code is None else 128 - code if code < 0 else code)

@@ -1,37 +1,151 @@
-"""KubeRay's `ray.io/v1` RayCluster and RayJob as plain dictionaries, and as text that `kubectl apply -f` reads.
+"""KubeRay manifests: `ray.io/v1` RayCluster and RayJob as plain dictionaries, and as YAML that `kubectl apply -f` reads.
 
-The head trains nothing (num-cpus 0), so that losing a worker costs the slices it was at and no more; claims and secrets
-are the head's alone, for the driver alone reads data and keeps state. Whoever speaks to Ray needs a token, which the
+The head runs no training (num-cpus 0), so losing a worker costs only the slices it was training. Only the head mounts the
+volume claims and secrets, because only the driver reads data and keeps state. Ray asks its clients for a token, which the
 operator makes and hands to the pods.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
-from finpod.deploy.cluster import MOST, Claim, Cluster, Workers, require_label
-from finpod.deploy.entrypoint import entrypoint, require_kept, require_placed, require_plain, require_repeatable
+from finpod.deploy.jobs import USER, command_line, installed, require_variable
 from finpod.errors import InputError
 
 API = "ray.io/v1"
 LONGEST_JOB, LONGEST_CLUSTER = 47, 53
-"""Letters of a name, for the operator adds some of its own up to the 63 of Kubernetes."""
+"""Letters of a name: the operator adds its own, up to the 63 of Kubernetes."""
 LABELS = {"app.kubernetes.io/part-of": "finpod"}
-USER = 1000
-"""Whom the image runs as; the claims are made writable for that group."""
 ENV = {"RAY_USAGE_STATS_ENABLED": "0"}
 PORTS = {"gcs-server": 6379, "dashboard": 8265}
-REMOTE = re.compile(r"(https|s3|gs|azure|abfss)://\S+\.zip")
-"""Working folders that Ray fetches by itself."""
+MOST = 2**31 - 1
+"""Kubernetes counts in int32."""
+AUTH_SINCE = (2, 52)
+"""First version of Ray with tokens, which the manifests ask for."""
+
+LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 small letters, digits and dashes"}
+"""A DNS label (RFC 1123), which Kubernetes asks of most names."""
+MEMORY = {"form": r"(?!0+(\.0*)?[MGT])\d+(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
+IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
+PORT = r"0*(?!0)(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+ADDRESS = {"form": rf"[\w.-]+:{PORT}", "hint": "HOST:PORT with a port from 1 to 65535, such as redis:6379"}
+MOUNT = {
+    "form": r"(?!/(tmp|dev|proc|sys|etc|usr|bin|lib|var)(/|$))(/(?!\.{1,2}(/|$))[^/\s:]+)+",
+    "hint": "an absolute path outside the system's folders, such as runs:/runs",
+}
+
+
+def _checked(record: Any) -> None:
+    """Raise InputError for a field that contradicts its metadata: `form` and `hint` of texts, `least` of numbers."""
+    for entry in fields(record):
+        value, rule = getattr(record, entry.name), entry.metadata
+        if "least" in rule:
+            _require_number(entry.name, value, rule["least"])
+        texts = value if isinstance(value, tuple) else () if value is None else (value,)
+        for text in texts if "form" in rule else ():
+            if not re.fullmatch(rule["form"], text):
+                raise InputError(f"{entry.name} {text[:80]!r} cannot be used; give {rule['hint']}", argument=entry.name)
+            if texts.count(text) > 1:
+                raise InputError(f"{entry.name} {text} is given twice; give it once", argument=entry.name)
+
+
+def _require_number(name: str, value: int | None, least: int) -> None:
+    if value is not None and not least <= value <= MOST:
+        raise InputError(f"{name} is {value}; give a number from {least} to {MOST}", argument=name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """A group of equal worker pods, which Ray's autoscaler grows and shrinks."""
+
+    name: str = field(metadata=LABEL)
+    """'cpu' or 'gpu'; any DNS label."""
+    least: int = field(default=0, metadata={"least": 0})
+    """Fewest pods."""
+    most: int = field(default=4, metadata={"least": 1})
+    """Most pods."""
+    cpus: int = field(default=4, metadata={"least": 1})
+    """Cores of a pod."""
+    memory: str = field(default="8Gi", metadata=MEMORY)
+    """Memory of a pod, in Mi, Gi or Ti."""
+    gpus: int = field(default=0, metadata={"least": 0})
+    """GPUs of a pod, as nvidia.com/gpu."""
+
+    def __post_init__(self) -> None:
+        _checked(self)
+        if self.least > self.most:
+            raise InputError(f"{self.name} workers are {self.least}:{self.most}; give LEAST:MOST, such as 0:8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A persistent volume claim, mounted in the head pod."""
+
+    claim: str = field(metadata=LABEL)
+    """Name of a claim that exists."""
+    mount: str = field(metadata=MOUNT)
+    """Absolute path in the pod."""
+
+    def __post_init__(self) -> None:
+        _checked(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """One head, which runs the driver and no training, and groups of workers."""
+
+    image: str = field(metadata=IMAGE)
+    """Holds finpod and ray[default]; the same for head and workers."""
+    workers: tuple[Workers, ...]
+    """At least one group, each with its own name."""
+    ray: str = ""
+    """Version of Ray in the image; that of this machine if empty."""
+    head_cpus: int = field(default=2, metadata={"least": 1})
+    """Cores of the head."""
+    head_memory: str = field(default="8Gi", metadata=MEMORY)
+    """Memory of the head: the market, its features and the leaderboard."""
+    idle: int = field(default=300, metadata={"least": 1})
+    """Seconds without work after which the autoscaler removes a worker."""
+    namespace: str | None = field(default=None, metadata=LABEL)
+    """Namespace of Kubernetes; that of kubectl's context if None."""
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Variables of every pod; no secrets."""
+    secret: tuple[str, ...] = field(default=(), metadata=LABEL)
+    """Secrets whose keys become variables of the head, which reads and writes storage."""
+    pull_secret: tuple[str, ...] = field(default=(), metadata=LABEL)
+    """Secrets with which the image is pulled."""
+    claims: tuple[Claim, ...] = ()
+    """Volumes of the head."""
+    redis: str | None = field(default=None, metadata=ADDRESS)
+    """HOST:PORT of a Redis that keeps the state of the head; without one a new head starts empty."""
+    redis_secret: str | None = field(default=None, metadata=LABEL)
+    """Secret with the key `password`, for that Redis."""
+
+    def __post_init__(self) -> None:
+        _checked(self)
+        if not self.workers:
+            raise InputError("there are no workers, and the head runs no training; ask for CPU or GPU workers")
+        object.__setattr__(self, "ray", self.ray or installed("ray"))
+        release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
+        if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
+            raise InputError(f"Ray {self.ray} knows no tokens; give a version from 2.52.0 on", argument="ray_version")
+        for name, value in self.env.items():
+            require_variable(name, value)
+        lists = {"workers": [group.name for group in self.workers], "claim": [one.claim for one in self.claims]}
+        for what, names in (lists | {"mount": [one.mount for one in self.claims]}).items():
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise InputError(f"{what} {twice} is given twice; give it once", argument=what)
+        if self.redis_secret and not self.redis:
+            raise InputError(f"redis_secret {self.redis_secret!r} needs redis; give HOST:PORT", argument="redis_secret")
 
 
 def ray_cluster(name: str, cluster: Cluster) -> dict[str, Any]:
-    """A RayCluster that stays until it is deleted; jobs come by `finpod deploy submit`.
-
-    Raises InputError for a name that Kubernetes does not take.
-    """
+    """Return a RayCluster, which stays until it is deleted; InputError for a name that Kubernetes does not take."""
     return _resource("RayCluster", name, LONGEST_CLUSTER, cluster, _cluster_spec(cluster))
 
 
@@ -45,40 +159,50 @@ def ray_job(
     retries: int = 0,
     working_dir: str | None = None,
 ) -> dict[str, Any]:
-    """A RayJob: a cluster that comes for one command and goes with it.
+    """Return a RayJob: a cluster that starts for one command and ends with it.
 
-    `keep` are the seconds that the pods stay after the end, for a look at their logs; `deadline` those after which the job
-    is given up, `retries` how often it is begun again on a new cluster. `working_dir` is the URL of a .zip that Ray
-    unpacks for the command to run in. Raises InputError for a name that Kubernetes does not take, numbers that cannot be,
-    and a command that could not do its work there (see `finpod.deploy.entrypoint`).
+    The pods stay `keep` seconds after the end, so that their logs can be read. After `deadline` seconds the job is given up;
+    `retries` is how often it starts again on a new cluster. `working_dir` is the URL of a .zip that Ray unpacks for the
+    command to run in. Raises InputError for a name that Kubernetes does not take, numbers out of range, and a command whose
+    `--out` would be lost with the pod.
     """
     for what, count, least in (("keep", keep, 0), ("retries", retries, 0), ("deadline", deadline, 1)):
-        if count is not None and not least <= count <= MOST:
-            raise InputError(f"{what} is {count}; give a number from {least} to {MOST}", argument=what)
-    if working_dir is not None and not REMOTE.fullmatch(working_dir):
-        raise InputError(f"{working_dir} cannot be fetched by the cluster; give the https, s3 or gs URL of a .zip")
-    line = entrypoint(command)
-    require_plain(command)
-    require_placed(command, cluster.workers)
-    require_kept(command, [claim.mount for claim in cluster.claims])
-    if retries:
-        require_repeatable(command)
+        _require_number(what, count, least)
+    if working_dir is not None and not re.fullmatch(r"(https|s3|gs|azure|abfss)://\S+\.zip", working_dir):
+        raise InputError(
+            f"{working_dir} cannot be fetched by the cluster; give the https, s3 or gs URL of a .zip",
+            argument="working_dir",
+        )
+    line = command_line(command)
+    if expanded := next((word for word in command if "$(" in word or "$$" in word), None):
+        raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the word out")
+    _require_kept(command, cluster.claims)
     spec: dict[str, Any] = {
         "entrypoint": line,
         "submissionMode": "K8sJobMode",
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": keep,
         "backoffLimit": retries,
+        **({} if deadline is None else {"activeDeadlineSeconds": deadline}),
+        **({} if working_dir is None else {"runtimeEnvYAML": f"working_dir: {working_dir}\n"}),
+        "rayClusterSpec": _cluster_spec(cluster),
     }
-    if deadline is not None:
-        spec["activeDeadlineSeconds"] = deadline
-    if working_dir is not None:
-        spec["runtimeEnvYAML"] = f"working_dir: {working_dir}\n"
-    return _resource("RayJob", name, LONGEST_JOB, cluster, spec | {"rayClusterSpec": _cluster_spec(cluster)})
+    return _resource("RayJob", name, LONGEST_JOB, cluster, spec)
+
+
+def _require_kept(command: Sequence[str], claims: Sequence[Claim]) -> None:
+    """Raise InputError for an `--out` that lies inside no claim. The mount itself cannot be replaced, so it is no --out."""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        out = posixpath.normpath(value if equals else following)
+        if option == "--out" and not any(out.startswith(f"{one.mount}/") for one in claims):
+            raise InputError(
+                f"--out {out} is lost when the pod exits; mount a claim, such as NAME:/runs, and write there (--out /runs/...)"
+            )
 
 
 def to_yaml(manifest: Mapping[str, Any]) -> str:
-    """A manifest as YAML, the same text for the same manifest.
+    """Return a manifest as YAML.
 
     Every text that is not plainly a word is quoted: readers differ in what they take for a number or a truth value
     (`1e3`, `0o7`, `y`), and Kubernetes refuses a number where a text belongs. Raises InputError without PyYAML.
@@ -89,8 +213,6 @@ def to_yaml(manifest: Mapping[str, Any]) -> str:
         raise InputError("PyYAML is not installed here; pip install pyyaml, or ask for --json") from error
 
     class Quoting(yaml.SafeDumper):
-        """Quotes what is not plainly a word."""
-
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
@@ -104,13 +226,16 @@ def to_yaml(manifest: Mapping[str, Any]) -> str:
 
 
 def _resource(kind: str, name: str, longest: int, cluster: Cluster, spec: dict[str, Any]) -> dict[str, Any]:
-    require_label(name, f"the {kind}", longest)
-    if not name[0].isalpha():
-        raise InputError(f"the {kind} {name!r} cannot be called so; let the name begin with a letter")
-    metadata: dict[str, Any] = {"name": name, "labels": dict(LABELS)}
-    if cluster.namespace is not None:
-        metadata["namespace"] = cluster.namespace
-    return {"apiVersion": API, "kind": kind, "metadata": metadata, "spec": spec}
+    if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > longest:
+        hint = f"at most {longest} small letters, digits and dashes, a letter first"
+        raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
+    namespace = {} if cluster.namespace is None else {"namespace": cluster.namespace}
+    return {
+        "apiVersion": API,
+        "kind": kind,
+        "metadata": {"name": name, "labels": dict(LABELS)} | namespace,
+        "spec": spec,
+    }
 
 
 def _cluster_spec(cluster: Cluster) -> dict[str, Any]:
@@ -122,7 +247,7 @@ def _cluster_spec(cluster: Cluster) -> dict[str, Any]:
             "version": "v2",
             "upscalingMode": "Default",
             "idleTimeoutSeconds": cluster.idle,
-            "securityContext": _contained(),
+            "securityContext": _unprivileged(),
         }
     if cluster.redis is not None:
         spec["gcsFaultToleranceOptions"] = {"redisAddress": cluster.redis}
@@ -138,64 +263,54 @@ def _cluster_spec(cluster: Cluster) -> dict[str, Any]:
 
 
 def _head(cluster: Cluster) -> dict[str, Any]:
-    container = _container("ray-head", cluster, {"cpu": str(cluster.head_cpus), "memory": cluster.head_memory})
+    template = _template("ray-head", cluster, {"cpu": str(cluster.head_cpus), "memory": cluster.head_memory})
+    pod = template["spec"]
+    (container,) = pod["containers"]
     container["ports"] = [{"name": name, "containerPort": port} for name, port in PORTS.items()]
-    if cluster.secrets:
-        container["envFrom"] = [{"secretRef": {"name": name}} for name in cluster.secrets]
-    pod = _pod(cluster, container)
+    if cluster.secret:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in cluster.secret]
     if cluster.claims:
-        container["volumeMounts"] = [{"name": claim.name, "mountPath": claim.mount} for claim in cluster.claims]
-        pod["volumes"] = [_volume(claim) for claim in cluster.claims]
-    return {"metadata": {"labels": dict(LABELS)}, "spec": pod}
+        container["volumeMounts"] = [{"name": one.claim, "mountPath": one.mount} for one in cluster.claims]
+        pod["volumes"] = [
+            {"name": one.claim, "persistentVolumeClaim": {"claimName": one.claim}} for one in cluster.claims
+        ]
+    return template
 
 
 def _group(cluster: Cluster, group: Workers) -> dict[str, Any]:
-    size = {"cpu": str(group.cpus), "memory": group.memory}
-    if group.gpus:
-        size["nvidia.com/gpu"] = str(group.gpus)
-    pod = _pod(cluster, _container("ray-worker", cluster, size)) | {"automountServiceAccountToken": False}
-    if group.gpus:  # nodes with GPUs are kept free of other pods by this taint
-        pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    gpus = {"nvidia.com/gpu": str(group.gpus)} if group.gpus else {}
+    template = _template("ray-worker", cluster, {"cpu": str(group.cpus), "memory": group.memory} | gpus)
+    template["spec"]["automountServiceAccountToken"] = False
+    if gpus:  # nodes with GPUs are kept free of other pods by this taint
+        template["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     return {
         "groupName": group.name,
         "replicas": group.least,
         "minReplicas": group.least,
         "maxReplicas": group.most,
         "rayStartParams": {},
-        "template": {"metadata": {"labels": dict(LABELS)}, "spec": pod},
+        "template": template,
     }
 
 
-def _pod(cluster: Cluster, container: dict[str, Any]) -> dict[str, Any]:
-    who = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    pod: dict[str, Any] = {
-        "securityContext": who | {"fsGroupChangePolicy": "OnRootMismatch"},
-        "containers": [container],
-    }
-    if cluster.pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in cluster.pull_secrets]
-    return pod
-
-
-def _container(name: str, cluster: Cluster, size: dict[str, str]) -> dict[str, Any]:
-    return {
+def _template(name: str, cluster: Cluster, size: dict[str, str]) -> dict[str, Any]:
+    """A pod of one container. Requests equal limits: Ray counts the limits, so nothing may be promised twice."""
+    user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    container = {
         "name": name,
         "image": cluster.image,
         "env": [{"name": key, "value": value} for key, value in {**ENV, **cluster.env}.items()],
-        "resources": _resources(size),
-        "securityContext": _contained(),
+        "resources": {"requests": dict(size), "limits": dict(size)},
+        "securityContext": _unprivileged(),
     }
+    pod: dict[str, Any] = {
+        "securityContext": user | {"fsGroupChangePolicy": "OnRootMismatch"},
+        "containers": [container],
+    }
+    if cluster.pull_secret:
+        pod["imagePullSecrets"] = [{"name": secret} for secret in cluster.pull_secret]
+    return {"metadata": {"labels": dict(LABELS)}, "spec": pod}
 
 
-def _resources(size: dict[str, str]) -> dict[str, Any]:
-    """Requests equal to limits: Ray counts the limits as its own, so nothing may be promised twice."""
-    return {"requests": dict(size), "limits": dict(size)}
-
-
-def _contained() -> dict[str, Any]:
-    """A container that cannot gain rights."""
+def _unprivileged() -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def _volume(claim: Claim) -> dict[str, Any]:
-    return {"name": claim.name, "persistentVolumeClaim": {"claimName": claim.name}}

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finpod.devices import usable_cores
+from finpod.devices import usable_cores, usable_gpus
 from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Work, timed, with_kind
 
@@ -109,10 +109,7 @@ class RayExecutor:
             self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
             self._ray.shutdown()  # what it had started
-            raise InputError(
-                f"cannot reach Ray at {address or 'this machine'}: {with_kind(error)}; start it, or train without it",
-                argument="pods.address",
-            ) from error
+            raise _unreachable(address, error) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has put its own in the place of the program's
         if self._alone:  # deaths of processes are told by this engine, and not a second time by Ray in the midst of it
@@ -124,12 +121,7 @@ class RayExecutor:
             return
         held = self._ray.cluster_resources()
         for name, need in (("CPU", self._cpus), ("GPU", self._gpus)):
-            if need > held.get(name, 0.0):
-                raise InputError(
-                    f"a pod needs {need:g} {name} and this machine has {held.get(name, 0.0):g}; ask for less, or name a cluster "
-                    "with address=",
-                    argument=f"pods.{name.lower()}s",
-                )
+            _require_size(name, need, held.get(name, 0.0))
 
     def _require_ray(self) -> None:
         """Raise EngineError if a vital process of a Ray that this engine started has ended."""
@@ -280,6 +272,31 @@ def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) 
             f"pods.timeout is {timeout!r}; give the seconds after which a slice counts as lost",
             argument="pods.timeout",
         )
+
+
+def require_ray(address: str, cpus: float, gpus: float) -> None:
+    """Raise InputError where there is no Ray, no cluster at `address`, or without one no room for a pod; starts nothing."""
+    _ray()
+    try:
+        _knock(address)
+    except OSError as error:
+        raise _unreachable(address, error) from error
+    if not address:
+        _require_size("CPU", cpus, usable_cores())
+        _require_size("GPU", gpus, usable_gpus())
+
+
+def _unreachable(address: str | None, error: Exception) -> InputError:
+    place = address or "this machine"
+    return InputError(f"cannot reach Ray at {place}: {with_kind(error)}; start it, or train without it", "pods.address")
+
+
+def _require_size(name: str, need: float, held: float) -> None:
+    if need > held:
+        text = (
+            f"a pod needs {need:g} {name} and this machine has {held:g}; ask for less, or name a cluster with address="
+        )
+        raise InputError(text, argument=f"pods.{name.lower()}s")
 
 
 def _ray() -> Any:

@@ -1,9 +1,8 @@
-"""`finpod train | bench | demo`."""
+"""`finpod bench | demo`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import typer
@@ -16,9 +15,7 @@ from finpod.errors import InputError
 def bench(
     what: Annotated[
         str | None,
-        typer.Argument(
-            help="Only the lines with this word, such as env, backtest or report; or tournament; or a locomotion task, such as ant."
-        ),
+        typer.Argument(help="Only the lines with this word, such as env, backtest or report; or a locomotion task."),
     ] = None,
     device: options.Device = "auto",
     envs: Annotated[int | None, typer.Option(help="Parallel environments; 4096, and 512 of a locomotion task.")] = None,
@@ -26,28 +23,24 @@ def bench(
     variant: Annotated[
         Literal["standard", "full", "fast"] | None, typer.Option(help="Variant of a locomotion task; standard.")
     ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="How long to measure each line; 3, and 10 a slice of a tournament.")
-    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long to measure each line; 3.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how fast this machine trains, backtests and reports, beside peers that are installed, with versions."""
-    from finpod.bench import locomotion, machine, tournaments
+    from finpod.bench import locomotion, machine
 
+    of_task = what in NAMES
     given = {"envs": envs, "names": names, "variant": variant, "seconds": seconds}
     sizes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if what == "tournament":
-        _refuse(sizes, "a tournament", "envs", "names", "variant")
-        with console.progress("measuring", log=True) as report:
-            lines = tournaments.run(**sizes, progress=report)
-    else:
-        _refuse(sizes, f"task {what!r}", "names") if what in NAMES else _refuse(sizes, "stocks", "variant")
-        console.say_device(device)
-        with console.progress("measuring"):
-            if what in NAMES:
-                lines = locomotion.run(what, device=device, **sizes)
-            else:
-                lines = machine.run(what=what, device=device, **sizes)
+    idle = "names" if of_task else "variant"
+    if idle in sizes:
+        raise InputError(f"{idle} has no effect on {what or 'stocks'}; leave it out", argument=idle)
+    console.say_device(device)
+    with console.progress("measuring"):
+        if of_task:
+            lines = locomotion.run(str(what), device=device, **sizes)
+        else:
+            lines = machine.run(what=what, device=device, **sizes)
     console.show_json(lines) if as_json else console.show_facts(lines)
 
 
@@ -65,10 +58,3 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
         print(outcome.written.paths[-1].resolve())
     if outcome.written.failure is not None:
         raise outcome.written.failure
-
-
-def _refuse(given: Mapping[str, Any], what: str, *names: str) -> None:
-    """Raise InputError if an option of these names was given."""
-    for name in names:
-        if name in given:
-            raise InputError(f"{name} means nothing to {what}; leave it out", argument=name)

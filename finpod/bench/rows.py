@@ -1,0 +1,128 @@
+"""Parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints of an agent, and the parser.
+
+Each row is a file of its own. Rows that exist are not computed again, so that a command can be stopped and repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from finpod.bench.machine import processor
+from finpod.devices import usable_cores
+from finpod.errors import FinpodError
+from finpod.files import to_json, versions, write_text
+from finpod.rl import LEARNERS
+from finpod.rl.policy import Policy
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Pod
+from finpod.tournament.setup import TournamentSetup
+
+INTERRUPTED = 130
+
+
+def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], jobs: int = 1) -> list[dict[str, Any]]:
+    """Compute the rows that have no file yet, in `jobs` processes, and return all of them in order.
+
+    `makers` go from the name of a row to what computes it; for several processes they must be picklable.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {folder / f"{name}.json": make for name, make in makers.items()}
+    missing = [(file, make) for file, make in files.items() if not file.exists()]
+    if jobs == 1 or len(missing) < 2:
+        for piece in missing:
+            _keep(*piece)
+    else:  # the children leave an interruption to this process, which ends them
+        ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        with get_context("spawn").Pool(min(jobs, len(missing)), ignore) as pool:
+            pool.starmap(_keep, missing, chunksize=1)
+    return [json.loads(file.read_text()) for file in files]
+
+
+def _keep(file: Path, make: Callable[[], dict[str, Any]]) -> None:
+    torch.set_num_threads(1)
+    packages = versions("finpod", "gymnasium", "mujoco", "numpy", "torch")
+    made = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": packages}
+    write_text(file, to_json(make() | made))
+
+
+class Trained(NamedTuple):
+    """An agent at a checkpoint."""
+
+    policy: Policy
+    """Goes on learning."""
+    steps: int
+    """Environment steps so far."""
+    metrics: dict[str, Any]
+    """Figures on validation."""
+    seconds: float
+    """Wall time of the training so far."""
+    cpu_seconds: float
+    """CPU time of the training so far."""
+
+
+def checkpoints(
+    task: Any, learner: str, seed: int, points: int, steps: int, name: str = "agent", **changed: Any
+) -> Iterator[Trained]:
+    """Train one agent, without a tournament, and yield it at `points` checkpoints, evenly spaced over `steps`.
+
+    Its settings are the defaults of the task, but for the fields `changed`.
+    """
+    config = LEARNERS[learner].Config(**{**task.defaults(learner), **changed})
+    setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, learner=learner)
+    start = dict(task.space().start)
+    pod = Pod(setup, Settings(agent_id=name, seed=seed, config=config, learner=learner, task=start))
+    wall = cpu = 0.0
+    for point in range(1, points + 1):
+        began, began_cpu = time.perf_counter(), time.process_time()
+        for _ in pod.train(steps * point // points, steps):
+            pass
+        wall, cpu = wall + time.perf_counter() - began, cpu + time.process_time() - began_cpu
+        yield Trained(pod.policy, pod.steps, task.score(pod.policy).metrics, wall, cpu)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line on stderr, with exit code 2; an interruption is one line with exit code 130."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process."""
+        self.exit(2, f"error: {' '.join(message.split())}\n")
+
+    def add_folder(self, default: Path, what: str = "rows") -> None:
+        """Add `-o`, the folder where rows are kept."""
+        self.add_argument(
+            "-o", dest="folder", metavar="FOLDER", type=Path, default=default,
+            help=f"where {what} are kept (default: %(default)s)",
+        )  # fmt: skip
+
+    def run(self, command: Callable[[argparse.Namespace], None]) -> None:
+        """Run a command; a FinpodError, an error of the file system or an interruption ends the process."""
+        given = self.parse_args()
+        try:
+            command(given)
+        except FinpodError as error:
+            self.error(str(error))
+        except OSError as error:
+            self.error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except KeyboardInterrupt:
+            self.exit(INTERRUPTED, "error: interrupted; the same command goes on from the rows that are kept\n")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        if text.isdecimal() and int(text) >= least:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+
+    return read

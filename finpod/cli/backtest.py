@@ -1,0 +1,201 @@
+"""`finpod backtest | audit | report | compare | export`: is a strategy any good?"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from finpod import runs
+from finpod.cli import console, options
+from finpod.errors import InputError
+from finpod.files import EXPORT, require_free, require_free_file
+from finpod.trading.ledger import Costs
+
+Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
+Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; the data's own if left out.")]
+End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; the data's own if left out.")]
+Features = Annotated[
+    Path | None,
+    typer.Option("--features-from", metavar="FILE.py", help="The user's own feature functions that it was trained on."),
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
+
+
+@options.with_options(options.MARKET, options.COSTS, options.FILL, options.TERMS)
+def backtest(
+    context: typer.Context,
+    strategy: Strategy,
+    start: Start = None,
+    end: End = None,
+    features_from: Features = None,
+    risk_free: Annotated[float, typer.Option(help="Yearly rate for the Sharpe ratio, as a fraction.")] = 0.0,
+    opened: Annotated[
+        int, typer.Option(help="Times that results of this window were looked at, with this one; widens the verdict.")
+    ] = 1,
+    allow_in_sample: Annotated[
+        bool, typer.Option("--allow-in-sample", help="Allow days the strategy was trained on; the report says so.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the run; the strategy's own if left out.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out baselines, random portfolios, the cost sweep and capacity.")
+    ] = False,
+    no_report: options.NoReport = False,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+    **given: Any,
+) -> None:
+    """Run a strategy through the ledger; write backtests/NAME/ and reports/NAME.html and print the table."""
+    import finpod
+    from finpod.backtesting.engine import require_opened
+    from finpod.measures import check_rates
+    from finpod.trading.simulate import Terms
+
+    started = datetime.now(UTC)
+    costs, terms = Costs(**options.COSTS.values(given)), options.TERMS.values(given)
+    options.check_dates(start, end)
+    check_rates(risk_free)
+    Terms(**terms)
+    require_opened(opened)
+    options.check_market(given)
+    with console.progress("loading", log=True) as report:
+        decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
+        wanted = runs.name_of(strategy) if name is None else name
+        outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
+        prices = options.load(given)
+        prices.window(start, end)  # an impossible window is reported before the first line of progress
+        report(f"backtest of {decides.name}", 0.1)
+        result = finpod.backtest(
+            decides,
+            prices,
+            start=start,
+            end=end,
+            costs=costs,
+            fill=given["fill"],
+            **terms,
+            risk_free=risk_free,
+            opened=opened,
+            allow_in_sample=allow_in_sample,
+            examine=not quick,
+            progress=lambda doing, share: report(doing, 0.3 + share / 2),
+        )
+        report("writing", 0.9)
+        written = runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+    print(result.to_json(), end="") if as_json else print(f"{result}\n")
+    console.show_written(written, as_json)
+
+
+@options.with_options(options.MARKET)
+def audit(
+    strategy: Strategy,
+    start: Start = None,
+    end: End = None,
+    features_from: Features = None,
+    days: Annotated[int, typer.Option(help="Sessions to check.")] = 12,
+    seed: Annotated[int, typer.Option(help="Seed of the sampled days and the noise.")] = 0,
+    as_json: options.AsJson = False,
+    **given: Any,
+) -> None:
+    """Find out whether a strategy looks ahead; exit code 1 if it does, 2 if that could not be told."""
+    import finpod
+
+    options.check_dates(start, end)
+    with console.progress("loading", log=True) as report:
+        decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
+        verdict = finpod.audit(
+            decides, options.load(given), days=days, seed=seed, start=start, end=end, progress=report
+        )
+    console.show_json(verdict.to_record()) if as_json else print(verdict)
+    if not verdict.passed:
+        raise typer.Exit(2 if verdict.passed is None else 1)
+
+
+def report(
+    folder: Run,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the HTML report of a saved run again, in the place of an earlier one."""
+    import finpod
+    from finpod.backtesting.result_io import run_folder
+
+    place = run_folder(folder)
+    target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(place))}.html"
+    with console.progress("drawing", log=True) as progress:
+        result = finpod.load_result(place)
+        if target.is_file() and not (overwrite or runs.is_report_of(result, target)):
+            raise InputError(f"{target} exists already and is no report of {place}; name another file with --out")
+        require_free_file(target, overwrite=True)
+        progress("drawing", 0.1)
+        written = result.report(target)
+    if as_json:
+        console.show_json({"report": str(written), "result": json.loads(result.to_json())})
+    else:
+        print(written)
+
+
+def compare(
+    folders: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Two runs or more: folders, or names under backtests/.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
+    name: Annotated[str, typer.Option(help="Heading of the page, and its file reports/NAME.html.")] = "compare",
+    overwrite: options.Overwrite = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Set saved runs side by side on their common days; write one page and print the table."""
+    import finpod
+    from finpod.backtesting.comparison import compare as compared
+    from finpod.backtesting.result_io import names_of, run_folder
+
+    places = [run_folder(folder) for folder in folders]
+    whole = [place.resolve() for place in places]
+    if twice := next((place for place in whole if whole.count(place) > 1), None):
+        raise InputError(f"{runs.name_of(twice)} is given twice; give each run once")
+    target = None if no_report else out or runs.REPORTS / f"{runs.plain_word(name)}.html"
+    with console.progress("reading") as report:
+        results = [finpod.load_result(place) for place in places]
+        if target is not None:
+            require_free_file(target, overwrite)
+        report("comparing", 0.3)
+        found = compared(results, names=names_of(places))
+        report("drawing", 0.8)
+        written = runs.Written(())
+        if target is not None:
+            title = "" if name == "compare" else name
+            written = runs.write_page(target, partial(found.report, title=title), overwrite=overwrite)
+    print(found.to_json(), end="") if as_json else print(f"{found}\n")
+    console.show_written(written, as_json)
+
+
+def export(
+    folder: Run,
+    out: Annotated[Path | None, typer.Option(help="The new folder; backtests/NAME-export if left out.")] = None,
+    form: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Kind of the files.")] = "csv",
+    overwrite: options.Overwrite = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a saved run as pyfolio, empyrical and quantstats read it: returns, positions, transactions, benchmark."""
+    import finpod
+    from finpod.backtesting.export import export as exported
+    from finpod.backtesting.export import how_to_read
+    from finpod.backtesting.result_io import run_folder
+
+    place = run_folder(folder)
+    target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"
+    require_free(target, overwrite, EXPORT)
+    with console.progress("writing"):
+        notes = exported(finpod.load_result(place), target, format=form, overwrite=overwrite)
+    files = sorted(path.name for path in target.iterdir() if path.name != EXPORT)
+    if as_json:
+        console.show_json({"folder": target, "files": {file: how_to_read(file) for file in files}, "notes": notes})
+        return
+    console.show_facts({str(target / file): how_to_read(file) for file in files})
+    for note in notes:
+        print(f"note: {note}")

@@ -1,0 +1,191 @@
+"""The commands `python -m finpod.bench.NAME`: rows that are kept, the tables of them, and how they end."""
+
+import json
+import sys
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from finpod import InputError, simulate_market
+from finpod.bench import agents, rows, skill
+from finpod.devices import usable_cores
+from finpod.market.snapshots import save_snapshot
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    """Runs a command within an empty folder; returns the exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        code = 0
+        try:
+            import_module(f"finpod.bench.{name}").main()
+        except SystemExit as end:
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("skill sac", "'sac'"),
+        ("skill -r no.parquet apg", "no.parquet"),
+        ("skill -n 0", "-n: '0'"),
+        ("skill -j two", "-j: 'two'"),
+        ("skill -o taken informed", "taken: File exists"),
+        ("agents", "prices, members"),
+        ("agents no.parquet no.csv", "no.parquet"),
+        ("agents prices taken", "leave members out"),
+        ("learning chess", "'chess'"),
+        ("learning -s -1", "-s: '-1'"),
+        ("calibrate 5", "unrecognized arguments: 5"),
+    ],
+)
+def test_a_mistake_ends_in_one_line(call, tmp_path, line, value):
+    (tmp_path / "taken").write_text("no table")
+    save_snapshot(simulate_market(names=2, days=30), tmp_path / "prices")
+    code, printed, told = call(*line.split())
+    assert (code, printed, told.count("\n")) == (2, "", 1)
+    assert told.startswith("error: ")
+    assert value in told
+
+
+def test_an_interruption_ends_in_one_line(call, monkeypatch):
+    def interrupt(cell, real):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(skill, "play", interrupt)
+    code, printed, told = call("skill", "informed", "-n", "1", "-j", "1")
+    assert (code, printed, told.count("\n")) == (130, "", 1)
+
+
+@pytest.mark.parametrize(("name", "defaults"), [("skill", 5), ("agents", 2), ("learning", 3), ("calibrate", 0)])
+def test_help_names_every_argument_and_its_default(call, name, defaults):
+    code, printed, _ = call(name, "--help")
+    assert (code, " ".join(printed.split()).count("(default: ")) == (0, defaults)
+
+
+def test_rows_are_made_once_and_in_order(tmp_path):
+    made = []
+    makers = {name: lambda name=name: made.append(name) or {"name": name} for name in "ba"}
+    first = rows.keep_rows(tmp_path / "rows", makers)
+    assert [row["name"] for row in first] == made == ["b", "a"]
+    assert "cores" in first[0]["hardware"]
+    assert rows.keep_rows(tmp_path / "rows", makers) == first
+    assert made == ["b", "a"]
+
+
+# --- agents on real days
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two tiny learners, two periods of a year or less, two seeds."""
+    kinds = {"apg-linear": ("apg", {"network": "linear"}, 4, 256), "ppo": ("ppo", {}, 4, 256)}
+    monkeypatch.setattr(agents, "KINDS", kinds)
+    market = simulate_market(names=6, days=520)
+    day = [f"{date!s:.10}" for date in market.dates]
+    periods = [
+        agents.Period("first", (day[360], day[410]), (day[415], day[440]), (day[445], day[480]), range(2)),
+        agents.Period("second", (day[365], day[430]), (day[435], day[475]), (day[481], day[519]), range(2)),
+    ]
+    return market, periods
+
+
+def test_agents_are_joined_into_a_table(small, tmp_path, monkeypatch):
+    market, periods = small
+    agents.run(market, ["apg-linear", "ppo"], tmp_path, periods)
+    assert len(list(tmp_path.iterdir())) == 2 * (2 * 2 * 2 + 1)
+    row = json.loads((tmp_path / "first-ppo-dollar-volume-1.json").read_text())
+    assert len(row["returns"]) == len(row["anchor_returns"]) == 35
+    assert 0 < row["chosen"] <= row["steps"]
+    monkeypatch.setattr(agents, "learn", lambda *given: pytest.fail("a row is there and was made again"))
+    agents.run(market, ["ppo"], tmp_path, periods)
+    lines = agents.table(tmp_path, periods).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        "| apg-linear", "| apg-linear", "| ppo", "| ppo", "| equal-weight, weekly", "| dollar-volume, weekly", "| benchmark"
+    ]  # fmt: skip
+    for seed in range(2):
+        (tmp_path / f"second-ppo-equal-weight-{seed}.json").unlink()
+    assert "| ppo | equal-weight |" not in agents.table(tmp_path, periods)
+    with pytest.raises(InputError, match="'sac'"):
+        agents.run(market, ["sac"], tmp_path, periods)
+
+
+def test_alpha_is_what_the_known_returns_leave():
+    random = np.random.default_rng(0)
+    known = random.normal(0, 0.01, (2000, 2))
+    noise = random.normal(0, 0.001, 2000)
+    constant, t = agents.alpha(0.0002 + known @ [1.0, 0.5] + noise, known, 252)
+    assert constant == pytest.approx(0.0002 * 252, abs=3 * 0.001 / np.sqrt(2000) * 252)
+    assert t == pytest.approx(0.0002 / 0.001 * np.sqrt(2000), rel=0.3)
+
+
+# --- false skill and power
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    monkeypatch.setattr(skill, "ROWS", {"train": (64, 160), "validation": (161, 220), "test": (221, 320)})
+    monkeypatch.setattr(skill, "UPDATES", {"apg": 2, "ppo": 2})
+
+
+def test_all_cells_are_asked_for_and_those_of_the_first_seeds_come_first():
+    cells = skill.cells(skill.RULES, "bars.parquet")
+    assert len(cells) == len({cell.name for cell in cells}) == 2 * 2 * 200 + 4 * 3 * 100
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    assert not any(cell.world == skill.RESAMPLED for cell in skill.cells(skill.RULES, None))
+    assert len(skill.cells(["informed"], None, most=3)) == 4 * 3
+
+
+def test_verdicts_come_into_the_tables(brief, tmp_path):
+    real = save_snapshot(simulate_market(names=24, days=300, seed=5), tmp_path / "real")
+    wanted = skill.cells(skill.RULES, str(real), most=1)
+    made = skill.run(wanted, str(real), tmp_path / "rows", jobs=1)
+    assert [(row["world"], row["rule"], row["seed"]) for row in made] == wanted
+    assert all(np.isfinite([*row["interval"], row["ratio"]]).all() and row["tracking_error"] > 0 for row in made)
+    assert len(list(skill.false_skill(made))) == 2 + 4
+    assert len(list(skill.power(made))) == 2 + 12
+
+
+def test_markets_without_signal_are_free_of_costs_and_the_others_take_lookbacks_and_signs_in_turn(brief):
+    free = skill.market_of(skill.Cell(skill.SIMULATED, "apg", 1), None)
+    assert (free.signal, skill.task_of(free, free=True).trading.costs.rate) == (0.0, 0.0)
+    made = [skill.market_of(skill.Cell("1.5", "apg", seed), None) for seed in range(6)]
+    drawn = {(market.lookback, np.sign(market.signal)) for market in made}
+    assert drawn == {(n, s) for n in (5, 21, 63) for s in (1, -1)}
+    with pytest.raises(InputError, match="real bars"):
+        skill.market_of(skill.Cell(skill.RESAMPLED, "apg", 0), None)
+
+
+def test_rates_are_counted_beside_their_interval():
+    """Wilson 1927: 5 of 200 lie from 1.072 % to 5.718 % at 95 %."""
+    assert skill.wilson(5, 200, 0.95) == pytest.approx((0.01072, 0.05718), abs=1e-5)
+    codes = ["more_than_luck"] * 5 + ["worse"] * 3 + ["not_distinguishable"] * 192
+    row = {"world": skill.SIMULATED, "rule": "apg", "tracking_error": 0.02, "seconds": 3.0}
+    table = skill.false_skill([{**row, "code": code} for code in codes])
+    assert "| simulated | apg | 200 | 2.5% | 0.8% to 7.2% | yes | 1.5% | 2.00% | 3.0 |" in table
+    none = [{**row, "code": "worse"}] * 30
+    assert "| no |" in list(skill.false_skill(none))[-1]  # 0 of all is a failure, whatever the interval
+    assert "% |  | " in list(skill.false_skill(none[1:]))[-1]  # too few to say
+    power = [
+        {"world": "1.0", "rule": rule, "code": code, "ratio": ratio, "seconds": 0.3}
+        for rule, code, ratio in (("informed", "more_than_luck", 1.0), ("apg", "not_distinguishable", 0.6))
+    ]
+    lines = list(skill.power(power))
+    assert lines[-2].startswith("| 1.0 | apg | 1 | 0.0% | 0.0% to 79.3% | 80.7% |  | 0.60 | 0.60 |")
+    assert lines[-1].startswith("| 1.0 | informed | 1 | 100.0% | 20.7% to 100.0% | 80.7% |  | 1.00 | 1.00 |")
+
+
+@pytest.mark.slow
+def test_luck_is_called_skill_one_time_in_forty_and_skill_is_seen_as_often_as_it_should_be(shared):
+    real = str(shared / "data" / "nasdaq100_daily.parquet")
+    made = skill.run(skill.cells(["apg", "informed"], real), real, skill.FOLDER, jobs=usable_cores())
+    judged = [*skill.false_skill(made), *(line for line in skill.power(made) if "| informed |" in line)]
+    assert len(judged) == 2 + 2 + 4
+    assert all("| yes |" in line for line in judged[2:]), judged
