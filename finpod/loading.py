@@ -18,19 +18,17 @@ from finpod.errors import CheckpointError, FinpodError, InputError, StrategyErro
 from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
-from finpod.rules import BASELINES
-from finpod.strategy import BUILT_IN, Strategy
+from finpod.rules import RULES
+from finpod.strategy import Strategy
 
 if TYPE_CHECKING:
     from finpod.rl.task import Task
 
-KNOWN: dict[str, type[Strategy]] = {**BUILT_IN, **BASELINES}
-"""The strategies that can be loaded by name."""
 StrategyLike = Strategy | str | PathLike[str]
 """What is taken as a strategy: a Strategy, the name of a built-in one, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
 """Where strategies are kept, relative to the current folder; it is searched for a name like an unknown one."""
-_KINDS = f"a .py file, a trained folder or one of {', '.join(KNOWN)}"
+_KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
 def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
@@ -50,8 +48,8 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
             f"{spec!r:.60} is not a strategy; give an instance of a Strategy, {_KINDS}", argument="strategy"
         )
     text = str(spec)
-    if text in KNOWN:
-        return KNOWN[text]()
+    if text in RULES:
+        return RULES[text]()
     file, _, wanted = text.rpartition(":")
     if not file.endswith(".py"):
         file, wanted = text, ""
@@ -75,7 +73,7 @@ def _spellings(path: Path) -> dict[str, str]:
             entries += [entry for entry in sorted(folder.iterdir()) if _is_strategy(entry)]
     short = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
     is_bare = path.name == str(path)
-    return (short if is_bare else {}) | {str(entry): str(entry) for entry in entries} | {name: name for name in KNOWN}
+    return (short if is_bare else {}) | {str(entry): str(entry) for entry in entries} | {name: name for name in RULES}
 
 
 def _is_strategy(path: Path) -> bool:

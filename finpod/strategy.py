@@ -1,4 +1,4 @@
-"""Strategies and what they see: `Strategy`, `MarketView`, `top_k` and the built-in strategies. Loads no torch."""
+"""Strategies and what they see: `Strategy`, `MarketView`, `FeatureTable` and `top_k`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -262,54 +262,3 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
 def equal_parts(among: Array) -> Array:
     """[N] equal weights over a mask [N]; all zero for an empty one."""
     return among / max(int(among.sum()), 1)
-
-
-class BenchmarkHold(Strategy):
-    """The benchmark, bought with the first fill and held."""
-
-    name = "benchmark-hold"
-    trades_benchmark = True
-
-    def decide(self, view: MarketView) -> Decision:
-        """Everything in the one name, once."""
-        return np.ones(1) if view.step == 0 else None
-
-
-class EqualWeight(Strategy):
-    """Equal parts in the members with a bar on the decision day, restored at every session."""
-
-    name = "equal-weight"
-
-    def decide(self, view: MarketView) -> Decision:
-        """One n-th in each of today's n members."""
-        return equal_parts(view.member & view.tradable) if view.begins_session or view.step == 0 else None
-
-
-class BuyAndHold(Strategy):
-    """Equal parts in the members of the first day, never touched again."""
-
-    name = "buy-and-hold"
-
-    def decide(self, view: MarketView) -> Decision:
-        """One n-th in each of the first day's n members, once."""
-        return equal_parts(view.member & view.tradable) if view.step == 0 else None
-
-
-class Momentum(Strategy):
-    """Equal parts in the ten strongest members of the past year, chosen anew every 21 sessions."""
-
-    name = "momentum"
-    every = 21
-
-    def __init__(self, lookback: int = 252, k: int = 10) -> None:
-        self.lookback = lookback
-        self.k = k
-
-    def decide(self, view: MarketView) -> Decision:
-        """Rank by the return over `lookback` sessions."""
-        closes = view.closes(self.lookback)
-        return top_k(closes[-1] / closes[0] - 1, self.k, among=view.tradable & view.member)
-
-
-BUILT_IN: dict[str, type[Strategy]] = {kind.name: kind for kind in (BenchmarkHold, EqualWeight, BuyAndHold, Momentum)}
-"""The strategies that ship with finpod, by name."""

@@ -1,4 +1,4 @@
-"""Markets with a known answer: a planted signal of stated strength, and the rule that knows it.
+"""Markets with a known answer: a planted signal of stated strength, or real days in random order, without any signal.
 
 Model, for session t and name i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
@@ -20,8 +20,10 @@ from finpod.errors import InputError
 from finpod.market.cleaning import package_versions
 from finpod.market.data import MarketData
 from finpod.measures import Array
+from finpod.periods import CONTRADICTION, DEFAULT
+from finpod.rules import WEEK, SignalOracle, z_scored
 from finpod.seeds import require_seed
-from finpod.strategy import Decision, MarketView, Strategy, equal_parts
+from finpod.strategy import Strategy
 
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
 """Standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return, a session."""
@@ -31,7 +33,7 @@ BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
 """Most names, and most days: those end in the year 2239."""
-HOLD, FEE_BPS, NAMES = 5, 10.0, 20
+HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Sessions between decisions of the informed rule, its costs, and number of names: the terms of `CALIBRATED`."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Net information ratios a year of the informed rule for which signals are known."""
@@ -125,65 +127,6 @@ def returns_of(draws: Draws, signal: float, lookback: int, beta_premium: float =
     return returns
 
 
-def z_scored(values: Array) -> Array:
-    """Return values [..., N] less their mean, over their standard deviation; zero where all are equal."""
-    centred = values - values.mean(axis=-1, keepdims=True)
-    spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True))
-    return centred / np.where(spread > 0, spread, 1.0)
-
-
-def forecast(closes: Array, lookback: int) -> Array:
-    """Return scores [..., N] of the signal over the next `HOLD` sessions, of closes [lookback + 1, ..., N].
-
-    On day h of them the past return will be that of the last lookback - h sessions and of h sessions not known yet. The
-    score is the mean over h, z-scored across names.
-    """
-    return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(HOLD, lookback))], axis=0))
-
-
-def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh score), the strongest tilt that agents have by default.
-
-    Weaker tilts have higher net ratios, but not by skill: they save a part of what equal weight pays to stay equal.
-    """
-    parts = np.exp(np.tanh(score))
-    return parts / parts.sum(axis=-1, keepdims=True)
-
-
-def partly(held: Array, wanted: Array, keep: Array | float) -> Array:
-    """Return weights [..., N] between those held, which need no sum of one, and those wanted; the latter while all is cash."""
-    total = held.sum(axis=-1, keepdims=True)
-    before = np.where(total > 0, held / np.where(total > 0, total, 1.0), wanted)
-    return keep * before + (1 - keep) * wanted
-
-
-class Oracle(Strategy):
-    """The informed rule: it knows the planted signal, decides each fifth session and minds its costs.
-
-    It tilts equal weight by the `forecast` and moves only a part of the way there; see `CALIBRATED`.
-    """
-
-    name = "oracle"
-    every = HOLD
-
-    def __init__(self, signal: float, lookback: int = HOLD) -> None:
-        self.signal, self.lookback = signal, lookback
-        known = CALIBRATED[lookback, -1 if signal < 0 else 1]
-        self.keep = float(np.interp(abs(signal), known.signals, known.keeps))
-
-    def decide(self, view: MarketView) -> Decision:
-        """Return the weights; equal ones while there are too few sessions, and for a signal of zero."""
-        among = view.tradable & view.member
-        closes = view.closes(self.lookback + 1)
-        known = among & np.isfinite(closes).all(axis=0)
-        if self.signal == 0 or not known.any():
-            return equal_parts(among)
-        weights = np.zeros(len(among))
-        score = np.sign(self.signal) * forecast(closes[:, known], self.lookback)
-        weights[known] = partly(view.held[known], tilted(score), self.keep)
-        return weights
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimulatedMarket(MarketData):
     """A market made by `simulate_market`."""
@@ -196,7 +139,9 @@ class SimulatedMarket(MarketData):
     @property
     def oracle(self) -> Strategy:
         """The informed rule, which knows the signal."""
-        return Oracle(self.signal, self.lookback)
+        calibration = CALIBRATED[self.lookback, -1 if self.signal < 0 else 1]
+        keep = float(np.interp(abs(self.signal), calibration.signals, calibration.keeps))
+        return SignalOracle(self.signal, self.lookback, keep)
 
 
 def simulate_market(
@@ -261,6 +206,64 @@ def simulate_market(
     )
 
 
+def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
+    """Return a market of `days` weekdays (as many as there are by default) drawn with replacement from those of `market`.
+
+    A day is drawn whole: all names and the benchmark together, with highs, lows and the dollar volume. Correlations and fat
+    tails stay; changes of calm and stormy times do not. All names are members on every day, whatever they were in `market`.
+
+    What a day did tells nothing of the next, and every open is the close before it, for real gaps close again in part, from
+    which a rule that trades at the open would earn. A constant c[i] is taken from the returns r[t, i] of each name,
+
+        c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
+
+    which makes equal weight the numeraire portfolio of these days (Long 1990): before costs no rule is expected to grow
+    faster. Equal means alone would not do. On 20 names of the NASDAQ-100, 2008 to 2021, a tilt to low volatility grows faster
+    then, since it loses less to variance, and over 8 years its growth is called skill in 5.5 % of 3,000 markets; with c it is
+    2.0 %. Blocks of days would not do either: buying the losers of five days earns from them.
+
+    Raises InputError for a market with missing bars or of other than daily ones, and for fewer than two days.
+    """
+    if not isinstance(market, MarketData):
+        raise InputError(f"market is of type {type(market).__name__}; give a MarketData", argument="market")
+    length, per_year = len(market.dates), market.periods_per_year
+    if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
+        raise InputError(
+            f"market has length {length} and {per_year:g} bars a year; give two daily bars or more, {DEFAULT} a year",
+            argument="market",
+        )
+    if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):
+        raise InputError("a market with missing bars cannot be resampled; select names and dates without any")
+    count = length if days is None else days
+    require_number("days", count, 2, LARGEST, Integral)
+    rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)
+    returns = market.close[1:] / market.close[:-1] - 1
+    equal = returns.mean(axis=1, keepdims=True)
+    returns -= ((returns - equal) / (1 + equal)).mean(axis=0) / (1 / (1 + equal)).mean()
+    close = _wealth(market.close[0], returns[rows - 1])
+    index = market.benchmark_close
+    benchmark_close = _wealth(index[0], (index[1:] / index[:-1] - 1)[rows - 1])
+    opens, reach = opens_of(close), market.close
+    bars: dict[str, Any] = {
+        name: None if (table := getattr(market, name)) is None else outer(close * (table / reach)[rows], opens)
+        for name, outer in (("high", np.maximum), ("low", np.minimum))
+    }
+    volume = None if market.volume is None else (market.close * market.volume)[rows] / close
+    title = f"{count} days drawn with replacement from {market.title.partition(',')[0]}, seed {seed}"
+    return MarketData(
+        dates=np.busday_offset([START], np.arange(count)),
+        tickers=market.tickers,
+        open=opens,
+        close=close,
+        **bars,
+        volume=volume,
+        benchmark=market.benchmark,
+        benchmark_close=benchmark_close,
+        benchmark_open=opens_of(benchmark_close),
+        manifest=manifest_of(title, f"all {len(market.tickers)} names on every day"),
+    )
+
+
 def opens_of(close: Array) -> Array:
     """The close before each; the first close on the first day."""
     return np.concatenate([close[:1], close[:-1]])
@@ -296,3 +299,10 @@ def manifest_of(title: str, membership: str) -> dict[str, object]:
         "notes": [],
         "versions": package_versions(),
     }
+
+
+def _wealth(start: Array, returns: Array) -> Array:
+    """[T, ...] prices from `start` [...]; the return of the first day is not taken."""
+    steps = 1 + returns
+    steps[0] = start
+    return np.cumprod(steps, axis=0)

@@ -21,8 +21,8 @@ from finpod.errors import InputError, did_you_mean
 from finpod.features.panel import Features, Panel, build_panel
 from finpod.market.data import DateLike, MarketData
 from finpod.measures import Array, metrics, simple_returns
+from finpod.rl.apg import ScorerPolicy, ScorerSpec
 from finpod.rl.policy import MarketPolicy, Policy, PolicySpec
-from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.rl.task import Score, Space, Table, Task
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import Account, Execution, build_execution

@@ -17,8 +17,8 @@ from finpod.envs.actions import target_weights
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.market.snapshots import save_snapshot
+from finpod.rl.apg import ScorerPolicy, ScorerSpec
 from finpod.rl.policy import MarketPolicy, PolicySpec
-from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 from finpod.strategy import MarketView
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.pod import Pod, judge

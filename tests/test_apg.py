@@ -14,10 +14,9 @@ import finpod
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
 from finpod.report.training import render_training_report
-from finpod.rl.apg import APG, BOUNDS, OBJECTIVES, APGConfig, Play
+from finpod.rl.apg import APG, BOUNDS, MOST_KEPT, NETWORKS, OBJECTIVES, APGConfig, Play, ScorerPolicy, ScorerSpec
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import PPOConfig
-from finpod.rl.scorers import MOST_KEPT, NETWORKS, ScorerPolicy, ScorerSpec
 from finpod.synthetic import simulate_market
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.history import read_history

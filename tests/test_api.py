@@ -12,7 +12,7 @@ from made_results import make_result
 import finpod
 from finpod.backtesting import engine
 from finpod.errors import FinpodError, InputError, StrategyError
-from finpod.loading import KNOWN
+from finpod.rules import RULES
 
 MINE = """
 import finpod
@@ -40,7 +40,7 @@ def work(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [name for name in KNOWN if name not in ("hierarchical-risk-parity",)])
+@pytest.mark.parametrize("name", [name for name in RULES if name not in ("hierarchical-risk-parity",)])
 def test_g22_backtest_takes_the_name_of_a_strategy(market, name):
     start = market.dates[300]
     result = finpod.backtest(name, market, start=start)
@@ -118,7 +118,7 @@ def test_what_is_no_market_is_one_line(wrong):
 
 
 def test_a_strategy_is_loaded_as_itself():
-    strategy = KNOWN["momentum"]()
+    strategy = RULES["momentum"]()
     assert finpod.load_strategy(strategy) is strategy
 
 
@@ -136,6 +136,6 @@ def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
     assert result.strategy == "fifths"
     assert inspect.signature(finpod.backtest) == inspect.signature(engine.backtest)
     assert "trained folder" in finpod.backtest.__doc__
-    for wrong in ([1.0], KNOWN["momentum"]):
+    for wrong in ([1.0], RULES["momentum"]):
         with pytest.raises(InputError, match=r"ready weights have shape|neither a Strategy nor"):
             finpod.backtest(wrong, market)

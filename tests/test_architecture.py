@@ -66,7 +66,7 @@ errors figures measures periods significance overfitting risk_figures files stor
 market
 features
 trading | active
-strategy weights rules synthetic result | records resampling
+strategy weights rules synthetic result | records
 lookahead
 envs
 rl

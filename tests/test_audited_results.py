@@ -19,7 +19,8 @@ from finpod.backtesting.text import audit_line as said_of
 from finpod.backtesting.text import evidence_lines
 from finpod.cli import app
 from finpod.records import Audit, Severity
-from finpod.strategy import EqualWeight, Momentum, Strategy, equal_parts, top_k
+from finpod.rules import EqualWeight, Momentum
+from finpod.strategy import Strategy, equal_parts, top_k
 
 AHEAD = ", but it looks ahead: this says nothing of skill"
 UNAUDITED = ", and it was not audited"

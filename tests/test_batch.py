@@ -12,8 +12,8 @@ from finpod.backtesting.batch import Backtests
 from finpod.backtesting.engine import backtest
 from finpod.backtesting.run import anchor_equity
 from finpod.errors import InputError, StrategyError
+from finpod.rules import EqualWeight
 from finpod.significance import expected_best
-from finpod.strategy import EqualWeight
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, Window, simulate, simulate_totals

@@ -12,8 +12,7 @@ import finpod
 from finpod.cli import app
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
-from finpod.rl.apg import APG, APGConfig
-from finpod.rl.scorers import ScorerPolicy, ScorerSpec
+from finpod.rl.apg import APG, APGConfig, ScorerPolicy, ScorerSpec
 from finpod.rl.task import Table
 from finpod.trading.caps import within_caps
 from finpod.trading.execution import build_execution

@@ -13,8 +13,7 @@ from finpod.errors import InputError
 from finpod.rl import LEARNERS
 from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.returns import gae
-from finpod.rl.rollout import collect
+from finpod.rl.rollout import collect, gae
 from finpod.rl.task import Observation, Step
 
 CONFIG = PPOConfig(num_steps=8, num_minibatches=4, gamma=0.9, factored=False, anneal_lr=False, learning_rate=3e-3)
@@ -108,8 +107,7 @@ def test_minibatches_are_single_steps_and_cover_the_rollout_once_an_epoch(monkey
 
 
 def gae_of(rollout, config):
-    return gae(rollout.reward, rollout.value, rollout.next_value, rollout.terminated, rollout.truncated,
-               gamma=config.gamma, gae_lambda=config.gae_lambda)  # fmt: skip
+    return gae(rollout, config.gamma, config.gae_lambda)
 
 
 def test_the_loss_is_that_of_the_paper():

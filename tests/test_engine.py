@@ -14,8 +14,8 @@ from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError, StrategyError
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
-from finpod.rules import DollarVolume, MinimumVariance
-from finpod.strategy import BenchmarkHold, BuyAndHold, EqualWeight, MarketView, Momentum, Strategy, equal_parts
+from finpod.rules import RULES, BenchmarkHold, BuyAndHold, EqualWeight, Momentum
+from finpod.strategy import MarketView, Strategy, equal_parts
 from finpod.synthetic import simulate_market
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
@@ -406,7 +406,7 @@ def test_the_anchor_decides_on_the_days_of_the_strategy(fill, first):
 
 
 def test_the_anchor_is_the_one_that_the_strategy_names():
-    strategy, market = DollarVolume(), simulate_market(names=6, days=120, seed=1)
+    strategy, market = RULES["dollar-volume"](), simulate_market(names=6, days=120, seed=1)
     strategy.anchor = "dollar-volume"
     result = backtest(strategy, market, start=market.dates[70])
     assert (result.anchor, result.anchor_every) == ("dollar-volume", 5)
@@ -524,7 +524,7 @@ def test_a_strategy_with_the_name_of_a_rule_does_not_take_its_place(name):
     result = backtest(First(), random_market(days=300), name=name, examine=True)
     assert set(result.cost_sweep[10.0]) >= {name, f"{name} (the rule)"}
     assert len(result.baselines) == 4
-    itself = backtest(MinimumVariance(), random_market(days=300), examine=True)
+    itself = backtest(RULES["minimum-variance"](), random_market(days=300), examine=True)
     assert len(itself.baselines) == 3
 
 

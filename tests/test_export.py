@@ -17,7 +17,7 @@ from finpod.backtesting.export import PyfolioInputs, export, how_to_read, to_pyf
 from finpod.errors import InputError
 from finpod.files import EXPORT
 from finpod.market.data import MarketData
-from finpod.strategy import EqualWeight
+from finpod.rules import EqualWeight
 
 FORMATS = ("csv", "parquet")
 

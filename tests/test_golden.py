@@ -10,7 +10,7 @@ import pytest
 from finpod import backtest, load_market, metrics
 from finpod.market.data import MarketData
 from finpod.result import BacktestResult
-from finpod.strategy import BUILT_IN
+from finpod.rules import RULES
 from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.shared
@@ -55,7 +55,7 @@ def market(shared) -> MarketData:
 
 def run(market: MarketData, window: str, name: str, fill: str, fee: int) -> BacktestResult:
     start, end = window.split(" .. ")
-    return backtest(BUILT_IN[name](), market, start=start, end=end, fill=fill, costs=Costs(fee_bps=fee))
+    return backtest(RULES[name](), market, start=start, end=end, fill=fill, costs=Costs(fee_bps=fee))
 
 
 def test_every_row_of_the_table_is_tested(shared):

@@ -16,7 +16,7 @@ from finpod.lookahead.audit import with_noise_after
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.report import render
-from finpod.strategy import EqualWeight
+from finpod.rules import EqualWeight
 from finpod.trading.execution import build_execution
 from finpod.training import train
 

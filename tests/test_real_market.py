@@ -14,7 +14,8 @@ from finpod.features.panel import compute
 from finpod.market.coverage import missing_during
 from finpod.market.data import MarketData
 from finpod.market.universe import read_members
-from finpod.strategy import BUILT_IN, Strategy
+from finpod.rules import RULES
+from finpod.strategy import Strategy
 from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.shared
@@ -136,11 +137,11 @@ def test_a_static_list_of_the_last_days_members_is_flagged(shared, market):
     last = [name for name, there in zip(market.tickers, market.member[-1], strict=True) if there]
     flattered = load_market(shared / "data" / "nasdaq100_daily.parquet", members=last)
     assert flattered.manifest["survivorship"] is True
-    result = backtest(BUILT_IN["equal-weight"](), flattered, start="2016-01-04", end="2020-05-22")
+    result = backtest(RULES["equal-weight"](), flattered, start="2016-01-04", end="2020-05-22")
     (survivors,) = [warning for warning in result.warnings if warning.code == "survivorship"]
     assert survivors.data["membership"].startswith("static list of 102 names")
     assert "survivorship" in str(result)
-    honest = backtest(BUILT_IN["equal-weight"](), market, start="2016-01-04", end="2020-05-22")
+    honest = backtest(RULES["equal-weight"](), market, start="2016-01-04", end="2020-05-22")
     assert not any(warning.code == "survivorship" for warning in honest.warnings)
     assert result.metrics.sharpe > honest.metrics.sharpe + 0.2  # which is why it must be said
 

@@ -18,7 +18,8 @@ from finpod.errors import InputError
 from finpod.files import new_folder
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
-from finpod.strategy import BuyAndHold, EqualWeight, Momentum, Strategy
+from finpod.rules import BuyAndHold, EqualWeight, Momentum
+from finpod.strategy import Strategy
 from finpod.trading.ledger import Costs
 
 FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet", "SHA256SUMS"}

@@ -7,7 +7,7 @@ from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.policy import log_prob as density
-from finpod.rl.rollout import collect
+from finpod.rl.rollout import Rollout, collect, gae
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 
@@ -108,3 +108,59 @@ def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(market, monkey
         collect(env, policy, table, 4, noise())
     assert len(checks) == 2
     assert env.equity.isfinite().all()
+
+
+# --- advantages -----------------------------------------------------------------------------------------------------------
+
+
+def steps(reward, value, next_value, terminated, truncated):
+    """A rollout of these alone."""
+    none = torch.empty(0)
+    return Rollout(None, none, none, none, value, reward, next_value, terminated, truncated, 0)
+
+
+def by_definition(rollout, gamma, gae_lambda):
+    """A_t = sum over l of (gamma lambda)^l delta_{t+l}, up to the end of the episode, one number at a time."""
+    advantages = torch.zeros_like(rollout.reward)
+    for t, env in torch.cartesian_prod(*(torch.arange(n) for n in rollout.reward.shape)).tolist():
+        weight = 1.0
+        for at in ((step, env) for step in range(t, len(rollout.reward))):
+            future = 0.0 if rollout.terminated[at] else gamma * rollout.next_value[at]
+            advantages[t, env] += weight * (rollout.reward[at] + future - rollout.value[at])
+            weight *= gamma * gae_lambda
+            if rollout.terminated[at] or rollout.truncated[at]:
+                break
+    return advantages
+
+
+@pytest.mark.parametrize(("gamma", "gae_lambda"), [(0.99, 0.95), (1.0, 1.0), (0.5, 0.0), (0.0, 0.7)])
+def test_gae_is_its_definition(gamma, gae_lambda):
+    random = torch.Generator().manual_seed(0)
+    figures = torch.randn(3, 40, 4, dtype=torch.float64, generator=random)
+    ends = torch.rand(2, 40, 4, generator=random) < 0.15
+    assert (ends[0] & ends[1]).any()
+    rollout = steps(*figures, *ends)
+    torch.testing.assert_close(
+        gae(rollout, gamma, gae_lambda), by_definition(rollout, gamma, gae_lambda), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "target"),
+    [(False, True, 10.9), (True, False, 1.0), (True, True, 1.0), (False, False, 10.9)],
+)
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.9])
+def test_c10_the_future_counts_unless_the_episode_terminated(terminated, truncated, target, gae_lambda):
+    figures = (torch.tensor([[number]]) for number in (1.0, 3.0, 10.0, terminated, truncated))
+    assert (gae(steps(*figures), 0.99, gae_lambda) + 3.0).item() == pytest.approx(target)
+
+
+def test_lambda_1_reduces_to_discounted_sums():
+    figures = torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    reward, value = figures
+    next_value = torch.cat([value[1:], value[:1]])
+    never = torch.zeros(6, 3, dtype=torch.bool)
+    targets = gae(steps(reward, value, next_value, never, never), 0.8, 1.0) + value
+    for t in range(6):
+        discount = 0.8 ** torch.arange(6 - t, dtype=torch.float64)[:, None]
+        torch.testing.assert_close(targets[t], (discount * reward[t:]).sum(0) + 0.8 ** (6 - t) * next_value[-1])

@@ -9,7 +9,7 @@ from made_markets import random_market
 from finpod import runs
 from finpod.backtesting.engine import backtest
 from finpod.errors import InputError, ReportWarning
-from finpod.strategy import EqualWeight
+from finpod.rules import EqualWeight
 
 
 @pytest.fixture(scope="module")

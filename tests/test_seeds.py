@@ -9,10 +9,10 @@ from finpod import InputError, simulate_market
 from finpod.envs.gym import DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.evidence.replays import random_portfolios
-from finpod.resampling import resampled
+from finpod.rules import EqualWeight
 from finpod.seeds import require_seed, torch_seed
 from finpod.significance import intervals
-from finpod.strategy import EqualWeight
+from finpod.synthetic import resampled
 from finpod.tournament.setup import Plan
 from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, Window, simulate

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from finpod.cli import main
-from finpod.loading import KNOWN
+from finpod.rules import RULES
 
 
 def bars(rows):
@@ -45,7 +45,7 @@ def refused(ended, message):
     assert message in errors[0]
 
 
-@pytest.mark.parametrize("strategy", KNOWN)
+@pytest.mark.parametrize("strategy", RULES)
 def test_thirty_rows_are_backtested(run, strategy):
     ended = run(f"backtest {strategy} --market thirty.csv --quick")
     assert ended.code == 0, ended.err

@@ -7,7 +7,7 @@ from made_bars import alone, built, one_name, places, repairs, suspicions
 from numpy.testing import assert_array_equal
 
 from finpod import Costs, backtest
-from finpod.strategy import BUILT_IN
+from finpod.rules import RULES
 
 CARRIED = "bars masked, the last price carried forward"
 SAME = "closes that stay the same to the end"
@@ -49,7 +49,7 @@ def test_g10_a_price_carried_forward_without_volume_is_masked(tail):
 
 def test_g10_the_position_becomes_cash_at_the_last_price():
     market = alone(with_others(carried(moving("AAA"), 60)))
-    result = backtest(BUILT_IN["buy-and-hold"](), market, costs=Costs(fee_bps=0))
+    result = backtest(RULES["buy-and-hold"](), market, costs=Costs(fee_bps=0))
     gone = result.trades[result.trades["kind"] == "delisted"]
     assert list(gone["ticker"]) == ["AAA"]
     assert gone["date"].iloc[0] == DAYS[40]

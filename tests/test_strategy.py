@@ -1,4 +1,4 @@
-"""What a decision sees, and the strategies that ship with finpod."""
+"""What a decision sees."""
 
 import subprocess
 import sys
@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from made_markets import NAN, make_market, random_market
 
-from finpod.backtesting.engine import backtest
 from finpod.errors import InputError
-from finpod.strategy import BUILT_IN, EqualWeight, FeatureTable, MarketView, Momentum, Strategy, top_k
+from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
 
 
 def changes(market):
@@ -121,31 +120,6 @@ def test_top_k_ranks_nan_last_and_ties_by_column():
     assert top_k(np.array([-np.inf, 1.0]), 2).tolist() == [0, 1]
     with pytest.raises(InputError, match="top_k picks 0 names"):
         top_k(strength, 0)
-
-
-def test_equal_weight_holds_the_members_with_a_bar():
-    market = make_market([[10, NAN, 10, 10]], member=np.array([[True, True, False, True]]))
-    assert EqualWeight().decide(MarketView(market, 0)).tolist() == [0.5, 0, 0, 0.5]
-    nobody = make_market([[10, 10]], member=np.zeros((1, 2), dtype=bool))
-    assert EqualWeight().decide(MarketView(nobody, 0)).tolist() == [0, 0]
-
-
-def test_momentum_holds_the_strongest_of_the_lookback():
-    close = np.ones((6, 4)) * [10, 10, 10, 10]
-    close[-1] = [11, 14, 12, 9]
-    market = make_market(close, member=np.tile([True, False, True, True], (6, 1)))
-    assert Momentum(lookback=6, k=2).decide(MarketView(market, 5)).tolist() == [0.5, 0, 0.5, 0]
-    assert Momentum(lookback=9, k=2).decide(MarketView(market, 5)).tolist() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize("fill", ["open", "close"])
-def test_every_built_in_runs(name, fill):
-    market = random_market(days=300, names=14, gaps=0.02)
-    result = backtest(BUILT_IN[name](), market, start=market.dates[260], fill=fill)
-    assert result.strategy == name
-    assert not result.trades.empty
-    assert np.isfinite(result.equity).all()
 
 
 def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():

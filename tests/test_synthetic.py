@@ -8,9 +8,9 @@ import finpod
 from finpod.bench.calibrate import net_ratios, played
 from finpod.errors import InputError
 from finpod.market.data import MarketData
-from finpod.resampling import resampled
+from finpod.rules import SignalOracle
 from finpod.strategy import MarketView
-from finpod.synthetic import CALIBRATED, HOLD, Oracle, draw, returns_of, simulate_market
+from finpod.synthetic import CALIBRATED, HOLD, draw, resampled, returns_of, simulate_market
 
 
 def measured_signal(market, lookback=5):
@@ -77,9 +77,9 @@ def test_the_informed_rule_earns_its_net_ratio_on_markets_of_other_seeds(lookbac
 
 
 def test_a_net_ratio_holds_for_more_names():
-    signal = simulate_market(names=50, days=30, net_ratio=1.5).signal
-    assert signal < simulate_market(names=20, days=30, net_ratio=1.5).signal
-    found = played(signal, 5, [Oracle(signal).keep], 1001, 50, names=50)
+    market = simulate_market(names=50, days=30, net_ratio=1.5)
+    assert market.signal < simulate_market(names=20, days=30, net_ratio=1.5).signal
+    found = played(market.signal, 5, [market.oracle.keep], 1001, 50, names=50)
     assert found.mean() == pytest.approx(1.5, abs=4 * 0.32 / 50**0.5)
 
 
@@ -114,8 +114,8 @@ def test_the_oracle_tilts_and_keeps_a_part():
     assert_allclose(oracle.decide(MarketView(market, 3)), 1 / 6)
     strength = market.close[20] / market.close[15:20].mean(axis=0)
     assert np.corrcoef(wanted, strength)[0, 1] > 0.5
-    assert np.corrcoef(Oracle(-0.05).decide(MarketView(market, 20)), strength)[0, 1] < -0.5
-    assert_allclose(Oracle(0.0).decide(MarketView(market, 20)), 1 / 6)
+    assert np.corrcoef(SignalOracle(-0.05, 5, 0.0).decide(MarketView(market, 20)), strength)[0, 1] < -0.5
+    assert_allclose(SignalOracle(0.0, 5, 0.0).decide(MarketView(market, 20)), 1 / 6)
 
 
 def test_slices_keep_the_oracle():
@@ -183,13 +183,13 @@ def test_no_rule_outgrows_equal_weight_on_resampled_days():
 def test_a_market_with_gaps_cannot_be_resampled():
     dates = np.array(["2024-01-02", "2024-01-03"], dtype="datetime64[ns]")
     market = MarketData(dates=dates, tickers=("A",), close=np.array([[1.0], [np.nan]]), benchmark_close=np.ones(2))
-    with pytest.raises(InputError, match="missing bars cannot be resampled"):
+    with pytest.raises(InputError, match="missing bars"):
         resampled(market, seed=0)
 
 
 @pytest.mark.parametrize("days", [1, 2.5, "a", True, 10**9])
 def test_days_that_cannot_be_drawn_are_named(days):
-    with pytest.raises(InputError, match=f"days is {days!r}; give a whole number from 2 to 60000"):
+    with pytest.raises(InputError, match=f"days is {days!r}"):
         resampled(REAL, days=days, seed=0)
 
 

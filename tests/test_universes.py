@@ -21,7 +21,7 @@ from finpod.market.snapshots import load_snapshot, save_snapshot
 from finpod.market.universe import INDEXES, index_members, index_named, is_universe
 from finpod.market.yahoo import fetch_market
 from finpod.market.yahoo_fetch import RetryPolicy
-from finpod.strategy import EqualWeight
+from finpod.rules import EqualWeight
 
 FUNDS = {"nasdaq100": "QQQ", "sp500": "SPY", "dow30": "DIA", "csi300": "510300.SS", "csi500": "510500.SS"}
 SHANGHAI = {"csi300", "csi500"}

@@ -19,7 +19,7 @@ import torch
 
 from finpod.loading import load_strategy
 from finpod.lookahead.watching import Watch, homes_of, whose
-from finpod.strategy import Momentum
+from finpod.rules import Momentum
 
 
 @pytest.fixture(scope="module")

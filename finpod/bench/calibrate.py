@@ -15,19 +15,8 @@ import torch
 
 from finpod.bench.rows import Parser
 from finpod.measures import Array
-from finpod.synthetic import (
-    CALIBRATED,
-    FEE_BPS,
-    HOLD,
-    NAMES,
-    RATIOS,
-    Calibration,
-    draw,
-    forecast,
-    partly,
-    returns_of,
-    tilted,
-)
+from finpod.rules import forecast, partly, tilted
+from finpod.synthetic import CALIBRATED, FEE_BPS, HOLD, NAMES, RATIOS, Calibration, draw, returns_of
 from finpod.trading.ledger import Costs, orders_for, settle, value
 
 SIGNALS = (0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13)

@@ -27,9 +27,8 @@ from finpod.evidence.skill import Code, verdict_of
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.measures import Array, simple_returns
-from finpod.resampling import resampled
 from finpod.rl import LEARNERS
-from finpod.synthetic import CALIBRATED, HOLD, NAMES, SimulatedMarket, simulate_market
+from finpod.synthetic import CALIBRATED, HOLD, NAMES, SimulatedMarket, resampled, simulate_market
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate

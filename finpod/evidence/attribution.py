@@ -15,7 +15,7 @@ from finpod.market.data import forward_fill
 from finpod.measures import DUST, Array, period_returns, simple_returns
 from finpod.records import ResultWarning, records
 from finpod.result import BacktestResult
-from finpod.strategy import EqualWeight
+from finpod.rules import EqualWeight
 
 WORST = 5
 """Months that are shown."""

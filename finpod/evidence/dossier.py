@@ -16,8 +16,8 @@ from finpod.lookahead.reach import Kept
 from finpod.lookahead.watching import homes_of
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
-from finpod.rules import baselines_for
-from finpod.strategy import EqualWeight, FeatureTable, Strategy
+from finpod.rules import EqualWeight, baselines_for
+from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.simulate import Path, Terms, Window, simulate
 from finpod.weights import decisions_of
 

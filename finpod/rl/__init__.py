@@ -1,4 +1,4 @@
-"""Learning: policies, rollouts and learners, for any task."""
+"""Reinforcement learning: policies, rollouts and learners, for any task."""
 
 from typing import Any, Protocol
 
@@ -11,34 +11,34 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """What changes a policy. It is made of a policy, a table or None, the groups of environments that share its rows, a
-    config and a generator."""
+    """Updates a policy. It is made from a policy, a table or None, the number of groups of environments, a config and a
+    generator."""
 
     Config: Any
-    """A frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. If it has
-    `network`, this names the network of the policy to tasks that know it."""
+    """Frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. A field `network`
+    is passed on to the task, which builds the policy."""
     bounds: Any
-    """How far a search may move these settings: name -> lowest and highest."""
+    """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
-    """Whether it learns from environments with a gradient alone. If so, it has no use for environments that share rows."""
+    """Whether it needs differentiable environments. If so, it has no use for environments that share rows."""
     updates: int
-    """Number of updates so far."""
+    """Updates so far."""
 
     def __init__(self, policy: Policy, table: Table | None, groups: int, config: Any, generator: Any) -> None: ...
 
     def collect(self, env: Any) -> Any:
-        """Return what the next update learns from."""
+        """Return the batch for the next update."""
 
     def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy; return figures that are not read yet."""
+        """Update the policy; return figures as device tensors."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` goes on from."""
+        """Return the state for a checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
 
 
 LEARNERS: dict[str, type[Learner]] = {"ppo": PPO, "apg": APG}

@@ -1,7 +1,8 @@
-"""APG, analytic policy gradient: the exact gradient of an objective, net of costs, through an environment that has one.
+"""Analytic policy gradient (APG): the exact gradient of an objective, net of costs, through a differentiable environment.
 
-K steps are played and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). What the
-environments carry on, such as accounts, is carried over from update to update, but no gradient reaches back before.
+K steps are taken and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). Accounts are
+carried over from update to update; gradients are not. The policies, scorers, are deterministic: they give each asset a
+score and keep a share of the present holding. They have no value function and do not explore.
 """
 
 from __future__ import annotations
@@ -9,65 +10,153 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from finpod.errors import InputError
-from finpod.rl.policy import Policy
+from finpod.rl.policy import MOST_KEPT, AccountPolicy, Policy, PolicySpec
 from finpod.rl.rollout import encode_rows, of_groups
-from finpod.rl.scorers import NETWORKS
 from finpod.rl.task import DifferentiableEnvironment, Table
 
+NETWORKS = ("linear", "mlp")
 TAIL = 0.1
-"""Share of windows that are the worst for the objective 'cvar'."""
+"""Share of environments that the objective 'cvar' counts as the worst."""
 LEAST = 1e-12
-"""What is taken to be left of an account that lost everything, where a log is asked for."""
+"""Share of the account that a total loss counts as leaving, in a logarithm."""
 PERCENT = 100.0
-"""Factor on the objective."""
+"""Factor on the objective, which is maximised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> step size and epsilon of Adam. That of 'linear' is as large as gradients are, so that weights of features
-without merit, whose gradients are small, grow slowly."""
+"""Network -> step size and epsilon of Adam. The epsilon of 'linear' is as large as its gradients, so that the weights of
+useless features, whose gradients are small, grow slowly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerSpec:
+    """Sizes of a `ScorerPolicy`."""
+
+    features: int
+    """F, features of an asset."""
+    network: str = "linear"
+    """'linear', or 'mlp' for two layers that also see the mean over the assets."""
+    hidden: int = PolicySpec.hidden
+    """Width of both layers of 'mlp'."""
+    action: str = "tilt"
+    """Kind of action: 'tilt' or 'softmax'."""
+    tilt: float = PolicySpec.tilt
+    """k of the tilt, used to translate weights back to actions."""
+
+
+class Scores(NamedTuple):
+    """Output of the network for D days."""
+
+    score: Tensor
+    """[D, N] action if nothing is kept; mean 0 over the assets that may be held."""
+    keep: Tensor
+    """[D, 1] share of the present holding, as an action, that is kept; from 0 to `MOST_KEPT`."""
+    cash: Tensor
+    """[D, 1] logit of cash."""
+    among: Tensor
+    """[D, N] bool: assets that may be held."""
+    anchor: Tensor | None = None
+    """[D, N] weights of the anchor; None for equal weight."""
+
+
+class ScorerPolicy(AccountPolicy):
+    """Policy z = (1 - keep) * score + keep * (the present holding as an action).
+
+    keep is a sigmoid of the day's mean features. The output layers start at zero: an untrained policy moves half the way to
+    the anchor (softmax: to equal parts of all assets and cash) at every decision.
+    """
+
+    spec: ScorerSpec
+    kind = "scorer"
+
+    def __init__(self, spec: ScorerSpec, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.spec = spec
+        linear = partial(nn.utils.skip_init, nn.Linear)  # which draws nothing from the global generator
+        width = spec.features
+        if spec.network == "mlp":
+            width = spec.hidden
+            self.names, self.mixed = linear(spec.features, width), linear(2 * width, width)
+            for layer in (self.names, self.mixed):
+                nn.init.orthogonal_(layer.weight, 2**0.5, generator=generator)
+                nn.init.zeros_(layer.bias)
+        self.out, self.day = linear(width, 1, bias=False), linear(width, 2)
+        self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
+        for parameter in (*self.out.parameters(), *self.day.parameters()):
+            nn.init.zeros_(parameter)
+
+    def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Scores:
+        """Return the scores of days, given features [..., N, F] float32, assets that may be held and anchor [..., N]."""
+        share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
+
+        def mean(table: Tensor) -> Tensor:
+            return torch.einsum("...nh,...n->...h", table, share)
+
+        if self.spec.network == "mlp":
+            hidden = nn.functional.relu(self.names(values))
+            both = torch.cat([hidden, mean(hidden).unsqueeze(-2).expand_as(hidden)], -1)
+            values = nn.functional.relu(self.mixed(both))
+        average = mean(values)
+        score = self.out(values - average.unsqueeze(-2)).squeeze(-1)
+        keep, cash = self.day(average).split(1, -1)
+        return Scores(score, MOST_KEPT * keep.sigmoid(), cash, among, anchor)
+
+    def forward(self, code: Scores, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions [..., M, A] of M accounts a day, for a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
+        held, cash, keep = state[..., :-1], state[..., -1:], code.keep.unsqueeze(-2)
+        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
+        kept = self._as_action(held, code.among.unsqueeze(-2), anchor)
+        action = (1 - keep) * code.score.unsqueeze(-2) + keep * kept
+        if self.spec.action == "softmax":
+            action = torch.cat([action, code.cash.unsqueeze(-2).expand_as(cash)], -1)
+        return action, torch.zeros_like(state[..., 0])
+
+    def observe(self, code: Scores, state: Tensor) -> None:
+        """Do nothing: the policy has no statistics."""
 
 
 class Play(NamedTuple):
-    """What K steps earned, each [K, E] float64. Gradients pass through the first and the last."""
+    """Returns of K steps, each [K, E] float64. Gradients pass through `net` and `turnover`."""
 
     net: Tensor
     """Simple returns, net of costs."""
     baseline: Tensor
-    """Those of the baseline of the task."""
+    """Simple returns of the task's baseline."""
     turnover: Tensor
-    """What was traded, as shares of the account."""
+    """Traded notional / equity."""
 
 
 def active(play: Play) -> Tensor:
-    """Return the log returns [K, E] over the baseline: a = ln(1 + net) - ln(1 + baseline)."""
+    """Return the active log returns [K, E], a = ln(1 + net) - ln(1 + baseline)."""
     return (1 + play.net).clamp(min=LEAST).log() - (1 + play.baseline).clamp(min=LEAST).log()
 
 
 def log_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean ln(1 + net), the growth of wealth. The penalty is not used."""
+    """Return mean ln(1 + net), the growth rate of wealth. `penalty` is not used."""
     return (1 + play.net).clamp(min=LEAST).log().mean()
 
 
 def active_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(a) - penalty / 2 * var(a): active return less the square of the tracking error."""
+    """Return mean(a) - penalty / 2 * var(a): active return against squared tracking error."""
     over = active(play)
     return over.mean() - penalty / 2 * over.var(correction=0)
 
 
 def mean_variance_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(net) - penalty / 2 * var(net), of the whole return and not of the active one (Markowitz 1952)."""
+    """Return mean(net) - penalty / 2 * var(net), of the total, not the active, return (Markowitz 1952)."""
     return play.net.mean() - penalty / 2 * play.net.var(correction=0)
 
 
 def cvar_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(a) + penalty / K * (mean of the worst tenth of the sums of a over the K steps).
+    """Return mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000) of sum_K(a).
 
-    The last mean is the conditional value at risk (Rockafellar and Uryasev 2000) with its sign reversed.
+    CVaR is minus the mean of the worst tenth of these sums over the environments.
     """
     over = active(play)
     worst = over.sum(0).topk(math.ceil(TAIL * over.shape[1]), largest=False).values
@@ -75,7 +164,7 @@ def cvar_objective(play: Play, penalty: float) -> Tensor:
 
 
 def drawdown_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(a) - penalty / K * (mean over E of the deepest fall of the running sum of a below its highest so far)."""
+    """Return mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)."""
     over = active(play)
     path = torch.cat([torch.zeros_like(over[:1]), over.cumsum(0)])
     deepest = (path.cummax(0).values - path).amax(0)
@@ -83,7 +172,7 @@ def drawdown_objective(play: Play, penalty: float) -> Tensor:
 
 
 def turnover_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(a) - penalty * mean(turnover): beside its costs, which are in a, each unit traded costs the penalty."""
+    """Return mean(a) - penalty * mean(turnover), which charges the penalty on top of the costs that a contains."""
     return active(play).mean() - penalty * play.turnover.mean()
 
 
@@ -95,30 +184,30 @@ OBJECTIVES: dict[str, tuple[Callable[[Play, float], Tensor], float]] = {
     "drawdown": (drawdown_objective, 0.2),
     "turnover": (turnover_objective, 0.001),
 }
-"""Name -> what is maximised, and its usual penalty, which `APGConfig.penalty` multiplies."""
+"""Name -> objective, and its default penalty, which `APGConfig.penalty` multiplies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class APGConfig:
-    """Settings of the learner."""
+    """Settings of APG."""
 
     objective: str = "active"
-    """Name in `OBJECTIVES` of what is maximised."""
+    """Name in `OBJECTIVES`."""
     penalty: float = 1.0
-    """Factor on the usual penalty of the objective; 0 leaves it out."""
+    """Factor on the default penalty of the objective."""
     network: str = "linear"
-    """'linear' or 'mlp': the scorer of a task that scores assets."""
+    """'linear' or 'mlp': network of the scorer, in tasks that score assets."""
     num_steps: int = 16
     """K, steps through which gradients pass."""
     learning_rate: float | None = None
-    """Step size of Adam at the start; None is replaced by that of the network in `ADAM`."""
+    """Initial step size of Adam; None stands for that of the network in `ADAM`."""
     anneal_lr: bool = True
-    """Let the step size fall linearly to zero."""
+    """Anneal the step size linearly to zero."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     smooth: float = 1e-4
-    """Size of a trade, as a share of the account, below which its cost is smooth in training. 0 trains on the exact cost,
-    which has a kink where nothing is traded."""
+    """Size of a trade, as a share of the account, below which its cost is smooth in training, see `settle`. 0 trains on the
+    exact cost, which has a kink where nothing is traded."""
 
     def __post_init__(self) -> None:
         for name, choices in (("objective", tuple(OBJECTIVES)), ("network", NETWORKS)):
@@ -140,16 +229,16 @@ class APGConfig:
 
 
 BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
-"""Settings that a search may vary, and how far."""
+"""Settings that a search may vary, with lowest and highest value."""
 
 
 class APG:
-    """The learner: `update(play, progress)` takes one step along the exact gradient of what `collect` played."""
+    """Learner: `update` takes one gradient step on the play that `collect` returned."""
 
     Config = APGConfig
     bounds = BOUNDS
     needs_gradient = True
-    """Whether it learns from environments with a gradient alone."""
+    """It needs differentiable environments."""
 
     def __init__(
         self, policy: Policy, table: Table | None, groups: int, config: APGConfig, generator: torch.Generator
@@ -163,9 +252,9 @@ class APG:
         )
 
     def collect(self, env: DifferentiableEnvironment) -> Play:
-        """Take K steps on the policy's mean actions, and keep the graph.
+        """Take K steps with the policy's mean actions and keep the graph.
 
-        Raises InputError for an environment without a gradient and for an action that is not finite.
+        Raises InputError for an environment that is not differentiable and for an action that is not finite.
         """
         if not env.differentiable:
             raise InputError(f"{type(env).__name__} is not differentiable as it is set, and apg needs its gradient")
@@ -182,9 +271,9 @@ class APG:
             return Play(*map(torch.stack, zip(*played, strict=True)))
 
     def update(self, play: Play, progress: float = 0.0) -> dict[str, Tensor]:
-        """Take a step; return figures of the play as tensors that are not read yet.
+        """Take a gradient step; return figures of the play as device tensors.
 
-        `progress` in [0, 1] drives the step size. A gradient that is not finite moves nothing.
+        `progress` in [0, 1] anneals the step size. A gradient that is not finite counts as zero.
         """
         config = self.config
         objective, usual = OBJECTIVES[config.objective]
@@ -210,11 +299,11 @@ class APG:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser and number of updates, for a checkpoint; there is no randomness."""
+        """Return optimiser and number of updates for a checkpoint."""
         return {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; the settings stay this learner's own, not the donor's."""
+        """Continue from a checkpoint, with the settings of this learner."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0]["weight_decay"] = self.config.weight_decay
         self.updates = int(state["updates"])

@@ -1,4 +1,4 @@
-"""`Checkpoint`: a trained agent at one instant, on disk as tensors and plain values only."""
+"""`Checkpoint`: a trained agent on disk, as tensors and plain values only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from finpod import files
 from finpod.errors import CheckpointError, InputError
+from finpod.rl.apg import ScorerPolicy, ScorerSpec
 from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, Policy, PolicySpec
-from finpod.rl.scorers import ScorerPolicy, ScorerSpec
 
 FORMAT = "finpod snapshot 1"
 POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
@@ -25,36 +25,36 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
     "dense": (DensePolicy, DenseSpec),
     "scorer": (ScorerPolicy, ScorerSpec),
 }
-"""Kind -> policy and its sizes: what a checkpoint can build again by itself."""
+"""Kind -> policy and its sizes: the policies that a checkpoint can build by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """All that is needed to act as the agent, and to train it further to the same weights."""
+    """An agent: enough to act as it does, and to continue its training exactly."""
 
     policy_spec: dict[str, Any]
-    """Sizes, see `spec_of`."""
+    """Sizes of the policy, see `spec_of`."""
     weights: dict[str, Tensor]
     """Parameters and observation statistics of the policy."""
     task_spec: dict[str, Any]
-    """What it was trained on, as plain values: the name of the task and its `Task.spec`."""
+    """Name of the task and its `Task.spec`, as plain values."""
     learner: dict[str, Any]
-    """State of the learner: optimiser and randomness."""
+    """State of the learner."""
     env: dict[str, Any]
-    """State of the environment; empty for a copy, which begins in a fresh one."""
+    """State of the environment; empty for a copy, which begins in a new one."""
     config: dict[str, Any]
     """Settings of the learner."""
     seed: int
     """Seed of the agent."""
     steps: int
-    """Environment steps of experience, its ancestors' included."""
+    """Environment steps of training, those of its ancestors included."""
     versions: dict[str, str]
     """Versions of finpod and torch."""
 
     def policy(self, device: str | torch.device = "cpu") -> Policy:
         """Return the policy, ready to act. Raises CheckpointError if weights and sizes do not agree.
 
-        A policy of a task's own cannot be built here; `restore` puts the weights into one that the task has built.
+        A policy that only its task can build is refused; `restore` loads the weights into one that the task has built.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -82,13 +82,13 @@ class Checkpoint:
             ) from error
 
     def to_bytes(self) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}, buffer)
         return buffer.getvalue()
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+        """Write a file, whole or not at all."""
         files.write_bytes(path, self.to_bytes())
 
     @classmethod
@@ -104,7 +104,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
-        """What `to_bytes` gave, from `path`. Raises CheckpointError, naming it, for anything else."""
+        """Read what `to_bytes` returned. Raises CheckpointError that names `path` for anything else."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
@@ -118,22 +118,21 @@ class Checkpoint:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return the sizes of a policy, and its kind unless that is 'market'; nothing for a policy of a task's own."""
+    """Return the sizes of a policy, and its kind unless that is 'market'; only the kind if its task must build it."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what figures of a training depend on."""
+    """Return versions of the packages that the figures of a training depend on."""
     return files.versions("finpod", "numpy", "python", "torch")
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without numpy's scalars, which `weights_only` refuses to read.
+    """Return a value without numpy scalars, which `weights_only` refuses to read.
 
-    Equal text becomes one object, so that equal agents are equal files wherever they were made. Raises InputError for what
-    could not be read back.
+    Equal strings become one object, so that equal agents are equal files. Raises InputError for what could not be read back.
     """
     if isinstance(value, str):
         return sys.intern(value)

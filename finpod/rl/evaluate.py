@@ -1,4 +1,4 @@
-"""The deterministic policy, and what it earns in whole episodes."""
+"""Evaluation: the deterministic policy, and its returns in whole episodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import Environment, Observation, Table
 
 LONGEST = 100_000
-"""Steps after which an episode that has not ended counts as one that never ends."""
+"""Steps after which an episode counts as endless."""
 
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A], never a sample. `groups` of environments share their rows of a table."""
+    """Return the policy's mean actions [E, A], never a sample. Environments come in `groups` that share a table row."""
     count = groups if groups is not None and table is not None else len(obs.state)
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
@@ -35,9 +35,9 @@ class Episodes(NamedTuple):
 
 
 def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
-    """Return one whole episode of each environment under the mean action, from where the environment stands.
+    """Return one whole episode of each environment under the mean action, from its current state.
 
-    Raises InputError for an action that is not finite and for episodes that never end.
+    Raises InputError for an action that is not finite and for an episode of more than `LONGEST` steps.
     """
     obs = env.observe()
     running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.state.device)

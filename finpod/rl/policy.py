@@ -1,9 +1,9 @@
 """Policies: `MarketPolicy` for tasks with a shared table of assets, `DensePolicy` for tasks without a table.
 
-The encoder of `MarketPolicy` reads a row of the table once for all accounts, its head reads the account. The encoder is
-equivariant (Zaheer et al. 2017, Deep Sets): every asset goes through the same network, which also sees the mean over the
-assets of the row. The order and the number of assets are therefore free, and a trained policy fits any market with the
-same features.
+The encoder of `MarketPolicy` reads a table row once for all accounts; the head reads the account. The encoder is
+permutation-equivariant (Zaheer et al. 2017, "Deep Sets"): each asset passes through the same network, which also sees the
+mean over the assets of the row. A trained policy therefore fits any market with the same features, whatever the number
+and order of its assets.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 MOST_KEPT = 0.98
-"""Share of the present holding, as an action, that is kept at most: from 1 on an account would run away from the scores."""
+"""Largest share of the present holding, as an action, that is kept. With 1 the scores would have no lasting effect."""
 SUMMARY = 3
-"""Account figures that the value head reads: cash, mean score of what is held, concentration."""
+"""Account figures that the value head reads: cash, mean score of the holdings, concentration."""
 
 
 class RunningStats(nn.Module):
-    """Mean and variance [S] of all that `update` has seen (Chan et al. 1979); `forward` normalises and learns nothing."""
+    """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` normalises by them."""
 
     mean: Tensor
     var: Tensor
@@ -37,7 +37,7 @@ class RunningStats(nn.Module):
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
-        """Take in observations [..., S]."""
+        """Add observations [..., S]."""
         rows = batch.reshape(-1, batch.shape[-1]).double()
         total = self.count + rows.shape[0]
         delta = rows.mean(0) - self.mean
@@ -47,89 +47,89 @@ class RunningStats(nn.Module):
         self.count.copy_(total)
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Observations [..., S] in standard units, clipped at 10; a constant one becomes 0."""
+        """Return (x - mean) / sd [..., S], clipped at 10; a constant observation becomes 0."""
         scaled = (batch - self.mean.float()) / (self.var.float() + 1e-8).sqrt()
         return scaled.clamp(-10, 10)
 
 
 class Policy(nn.Module):
-    """A Gaussian policy with independent action dimensions, and a value of each state.
+    """Gaussian policy with independent action dimensions, and a value function.
 
-    G groups of M environments each share a row of the task's table. A subclass sets `spec` and `log_std`.
+    The M environments of a group share a row of the task's table. A subclass sets `spec` and `log_std`.
     """
 
     spec: Any
-    """A dataclass of the sizes; with the weights, all that is needed to build the policy again."""
+    """Dataclass of the sizes, from which the policy is built again."""
     log_std: nn.Parameter
     """[] or [A] log of the exploration noise."""
     kind = "own"
-    """Name of the class in `checkpoint.POLICIES`; 'own' for a policy of a task's own, which that task must build again."""
+    """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build again."""
     acts_on_statistics = False
-    """Whether actions depend on what `observe` has seen. If so it is called after an update, else before: within an update
-    new and old probabilities must be of the same normalisation."""
+    """Whether actions depend on the statistics of `observe`. If so it is called after an update, else before: within an update
+    the normalisation must not change, as old and new probabilities are compared."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
-        """Return the code of table rows: `values` [..., N, F] float32 and the entries that count, `among` [..., N]."""
+        """Return the code of table rows, given `values` [..., N, F] float32 and the usable entries `among` [..., N] bool."""
         raise NotImplementedError
 
     def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] for a code of rows [...] and states [..., M, S].
+        """Return mean actions [..., M, A] and values [..., M] for the code of rows [...] and states [..., M, S].
 
         The code is None for a task without a table.
         """
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
-        """Return which action dimensions have an effect, bool, broadcastable to [..., M, A]."""
+        """Return the action dimensions that have an effect, bool, broadcastable to [..., M, A]."""
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Update the statistics of observations, once an update, with the states [..., M, S] of a rollout."""
+        """Update the statistics of observations, once an update, by the states [..., M, S] of a rollout."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
-    """Sizes; with the weights, all that is needed to build the policy again."""
+    """Sizes of a `MarketPolicy`."""
 
     features: int
-    """F, features of a name."""
+    """F, features of an asset."""
     hidden: int = 32
     """Width of both layers of the encoder."""
     action: str = "tilt"
     """Kind of action: 'tilt', 'softmax' or 'shares'."""
     tilt: float = 1.0
-    """k of the tilt, by which held weights are translated back to actions."""
+    """k of the tilt, used to translate weights back to actions."""
     log_std_init: float = math.log(0.5)
-    """Log of the exploration noise at the start."""
+    """Initial log standard deviation of the actions."""
 
 
 class Code(NamedTuple):
-    """What the encoder says of D days."""
+    """Output of the encoder for D days."""
 
     score: Tensor
-    """[D, N] the action it would take with an empty account."""
+    """[D, N] action for an account without positions."""
     inertia: Tensor
-    """[D, N] how much of the present holding to keep, from -`MOST_KEPT` to `MOST_KEPT`."""
+    """[D, N] share of the present holding, as an action, that is kept; from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account's figures. The value reads what the encoder learns
-    for the scores and does not train it: its gradient is several times that of the policy."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account figures. The value loss does not train the encoder: its
+    gradient is several times that of the policy."""
     among: Tensor
-    """[D, N] bool: names that a decision of the day may hold."""
+    """[D, N] bool: assets that may be held."""
     anchor: Tensor | None = None
-    """[D, N] what a tilt is taken around; None for equal weight."""
+    """[D, N] weights of the anchor; None for equal weight."""
 
 
 class AccountPolicy(Policy):
-    """A policy over the assets of a table whose action depends on what an account holds.
+    """Policy over the assets of a table that also reads the weights of the account.
 
-    Its `spec` has the `action` and the `tilt` of the task; its code has `among`, the names that a decision may hold.
+    Its `spec` has the `action` and `tilt` of the task; its code has `among`, the assets that may be held.
     """
 
     def acting(self, code: Any) -> Tensor:
-        """Return [..., 1, A] bool: the names that may be held on the day, and cash; with 'shares', all names."""
+        """Return [..., 1, A] bool: the assets that may be held, and cash; with 'shares', all assets."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -138,10 +138,10 @@ class AccountPolicy(Policy):
         return among.unsqueeze(-2)
 
     def _as_action(self, held: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
-        """The action [..., M, N] that holds what is held: log weights about their mean over the day's names, 0 without any.
+        """Return the action [..., M, N] that keeps the weights `held`: their log, less its mean over the assets in `among`.
 
-        Weights count as multiples of the anchor, equal weight if it is None; those below a tenth of it as that. For a tilt
-        they are taken back through w ~ a exp(k tanh z), as far as |tanh z| < 0.99.
+        Weights are taken relative to the anchor (None: equal weight) plus 0.1, so that a weight of zero has a logarithm. For
+        a tilt, w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
         """
         if anchor is not None:
             among = among & (anchor > 0)
@@ -155,10 +155,10 @@ class AccountPolicy(Policy):
 
 
 class MarketPolicy(AccountPolicy):
-    """Gaussian policy over actions z with mean score + inertia * (what is held, as an action), and a value.
+    """Gaussian policy with mean action score + inertia * (the present holding as an action), and a value function.
 
-    The output layer is zero at the start, so that an untrained policy is equal weight (tilt), equal parts of all names
-    and cash (softmax), or does nothing (shares).
+    The output layer starts at zero: an untrained policy holds the anchor (tilt), equal parts of all assets and cash
+    (softmax), or does not trade (shares).
     """
 
     spec: PolicySpec
@@ -167,7 +167,7 @@ class MarketPolicy(AccountPolicy):
     def __init__(self, spec: PolicySpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        linear = partial(nn.utils.skip_init, nn.Linear)  # which draws nothing from the global generator
+        linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
         self.names = linear(spec.features, spec.hidden)
         self.mixed = linear(2 * spec.hidden, spec.hidden)
         self.out = linear(spec.hidden, 2)
@@ -181,7 +181,7 @@ class MarketPolicy(AccountPolicy):
             nn.init.zeros_(parameter)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the code of days: features [..., N, F] float32, the names that may be held and the anchor [..., N]."""
+        """Return the code of days, given features [..., N, F] float32, assets that may be held and anchor [..., N]."""
         share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
         hidden = nn.functional.relu(self.names(values))
         mean = torch.einsum("...nh,...n->...h", hidden, share).unsqueeze(-2)
@@ -192,7 +192,7 @@ class MarketPolicy(AccountPolicy):
         return Code(score, MOST_KEPT * inertia.tanh(), cash, value, among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean action [..., M, A] and value [..., M] of M accounts a day, out of a code [..., N] and states [..., M, N + 1]."""
+        """Return mean actions [..., M, A] and values [..., M] for the code of rows [...] and states [..., M, N + 1]."""
         held, cash = state[..., :-1], state[..., -1:]
         among = code.among.unsqueeze(-2)
         anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
@@ -204,14 +204,14 @@ class MarketPolicy(AccountPolicy):
         return mean, value
 
     def summarise(self, code: Code, state: Tensor) -> Tensor:
-        """Account figures [..., M, SUMMARY]; the scores are read, not trained, by the value."""
+        """Return account figures [..., M, SUMMARY] for the value, which does not train the scores."""
         held, cash = state[..., :-1], state[..., -1:]
-        liked = (held * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
-        return torch.cat([cash, liked, held.square().sum(-1, keepdim=True)], -1)
+        mean_score = (held * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
+        return torch.cat([cash, mean_score, held.square().sum(-1, keepdim=True)], -1)
 
     @torch.no_grad()
     def observe(self, code: Code, state: Tensor) -> None:
-        """Update the statistics of the account figures; only the value reads them."""
+        """Update the statistics of the account figures, which only the value reads."""
         self.summary.update(self.summarise(code, state))
 
 
@@ -226,13 +226,13 @@ class DenseSpec:
     hidden: int = 64
     """Width of the two hidden layers of policy and value."""
     log_std_init: float = 0.0
-    """Log of the exploration noise at the start."""
+    """Initial log standard deviation of the actions."""
 
 
 class DensePolicy(Policy):
-    """Gaussian policy and value as two networks of two tanh layers over the normalised observation.
+    """Gaussian policy and value function, two networks of two tanh layers each, of the normalised observation.
 
-    The output layer of the policy is small at the start, so that an untrained policy acts near zero.
+    The output layer of the policy starts small: the actions of an untrained policy are near zero.
     """
 
     spec: DenseSpec
@@ -262,7 +262,7 @@ class DensePolicy(Policy):
 
 
 def _layers(inputs: int, hidden: int, outputs: int, gain: float, generator: torch.Generator | None) -> nn.Sequential:
-    """Two tanh layers and a linear one, initialised orthogonally; `gain` is that of the last."""
+    """Two tanh layers and a linear one of gain `gain`, initialised orthogonally."""
     linear = partial(nn.utils.skip_init, nn.Linear)
     layers = [linear(inputs, hidden), linear(hidden, hidden), linear(hidden, outputs)]
     for layer, scale in zip(layers, (math.sqrt(2), math.sqrt(2), gain), strict=True):
@@ -272,11 +272,11 @@ def _layers(inputs: int, hidden: int, outputs: int, gain: float, generator: torc
 
 
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log density [..., A] of each dimension of a Gaussian with independent dimensions."""
+    """Return the log density [..., A] of each dimension of a Gaussian with independent dimensions."""
     scaled = (action - mean) / log_std.exp()
     return -0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)
 
 
 def entropy(log_std: Tensor) -> Tensor:
-    """Entropy of an action dimension, [] or [A] as `log_std`."""
+    """Return the entropy of a Gaussian per action dimension, [] or [A] like `log_std`."""
     return log_std + 0.5 * math.log(2 * math.pi * math.e)

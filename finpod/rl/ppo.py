@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017), for tasks with a table that environments share and for tasks without one."""
+"""Proximal policy optimisation (PPO, Schulman et al. 2017), for tasks with and without a shared table."""
 
 from __future__ import annotations
 
@@ -10,54 +10,53 @@ from torch import Tensor
 
 from finpod.errors import CheckpointError, InputError
 from finpod.rl.policy import Policy, RunningStats, entropy, log_prob
-from finpod.rl.returns import gae
-from finpod.rl.rollout import Rollout, collect, encode_rows, of_groups
+from finpod.rl.rollout import Rollout, collect, encode_rows, gae, of_groups
 from finpod.rl.task import Environment, Table
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
-    """Settings of the learner, with the names that are usual in the field."""
+    """Settings of PPO, by their usual names."""
 
     learning_rate: float = 1e-3
-    """Step size of Adam at the start."""
+    """Initial step size of Adam."""
     anneal_lr: bool = True
-    """Let the step size fall linearly to zero."""
+    """Anneal the step size linearly to zero."""
     gamma: float = 0.9
-    """Discount a decision."""
+    """Discount per decision."""
     gae_lambda: float = 0.9
     """Lambda of the advantage estimate."""
     clip_coef: float = 0.2
     """Bound on the change of the probability ratio."""
     ent_coef: float = 0.0
-    """Weight of the entropy bonus at the start."""
+    """Initial weight of the entropy bonus."""
     anneal_ent: bool = True
-    """Let the entropy bonus fall linearly to zero."""
+    """Anneal the entropy bonus linearly to zero."""
     vf_coef: float = 0.5
     """Weight of the value loss."""
     update_epochs: int = 4
     """Passes over a rollout."""
     num_minibatches: int = 4
-    """Minibatches, and so optimiser steps, of a pass over the rollout; at most one a group of accounts. Each holds whole
-    groups (single steps in a task without a table), and their sizes differ by at most one."""
+    """Minibatches, and so optimiser steps, per pass; at most one per group of environments. Each holds whole groups (single
+    steps in a task without a table), and their sizes differ by at most one."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
-    """Approximate KL divergence (of a name, if factored) beyond which a step of an update stands still."""
+    """Approximate KL divergence (per action dimension, if factored) above which the rest of an update is skipped."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     num_steps: int = 16
     """H, steps of a rollout."""
     factored: bool = True
-    """Clip the ratio of each name on its own, not that of the whole action: the gradient at the old policy is the same, and
-    the trust region does not shrink with the number of names."""
+    """Clip the probability ratio of each action dimension, not that of the whole action. The gradient at the old policy is the
+    same, and the trust region does not shrink with the number of assets."""
     scale_reward: bool = False
-    """Divide rewards by the standard deviation of the discounted return so far (Engstrom et al. 2020), clipped at 10. For
+    """Divide rewards by the running standard deviation of the discounted return (Engstrom et al. 2020), clipped at 10. For
     tasks whose rewards grow with skill."""
     center_days: bool = True
-    """Subtract from each advantage the mean over the accounts of its day: what the market did to all of them alike is not
-    their doing. Up to a constant factor, the baseline of an account is the mean of the others, which its action does not
-    touch. It needs several accounts a day."""
+    """Subtract from each advantage the mean over the environments of its row, which removes the market's common move. Up to a
+    constant factor the baseline of an environment is the mean of the others, which does not depend on its action. Needs
+    several environments a row."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -82,11 +81,11 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "gae_lambda": (0.5, 0.99),
     "clip_coef": (0.1, 0.4),
 }
-"""Settings that a search may vary, and how far."""
+"""Settings that a search may vary, with lowest and highest value."""
 
 
 class PPO:
-    """The learner: `update(rollout, progress)` changes the policy and returns its losses."""
+    """Learner: `update` changes the policy by a rollout that `collect` returned."""
 
     Config = PPOConfig
     bounds = BOUNDS
@@ -101,7 +100,7 @@ class PPO:
         self.device = policy.log_std.device
         self.return_stats = RunningStats(1).to(self.device)
         self._return = torch.zeros((), device=self.device)
-        # a tensor, so that schedules and the KL brake need no look at the device
+        # a tensor, so that schedules and the KL limit do not read from the device
         rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimizer = torch.optim.AdamW(
             policy.parameters(),
@@ -113,21 +112,19 @@ class PPO:
         )
 
     def collect(self, env: Environment) -> Rollout:
-        """Return the rollout that the next update learns from."""
+        """Return the rollout for the next update."""
         return collect(env, self.policy, self.table, self.config.num_steps, self.generator, self.updates)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy on a rollout; return its losses and its mean reward as tensors that are not read yet.
+        """Update the policy by a rollout; return losses and mean reward as device tensors.
 
-        `progress` in [0, 1] drives the schedules.
-
-        Minibatches are whole groups, each with all its steps, where groups share rows of a table; else single steps of
-        single environments.
+        `progress` in [0, 1] drives the schedules. Minibatches consist of whole groups with all their steps if the task has a
+        table, else of single steps.
         """
         config = self.config
-        left = 1 - progress
-        rate = config.learning_rate * (left if config.anneal_lr else 1.0)
-        ent_coef = config.ent_coef * (left if config.anneal_ent else 1.0)
+        remaining = 1 - progress
+        rate = config.learning_rate * (remaining if config.anneal_lr else 1.0)
+        ent_coef = config.ent_coef * (remaining if config.anneal_ent else 1.0)
         batch = self.batch(rollout)
         self._observe(batch, before=True)
         count = batch["target"].shape[1]
@@ -151,16 +148,9 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss`, [H, G, M, ...]; [1, H * E, 1, ...] without a table, since nothing is shared then."""
-        advantage = gae(
-            self._scaled(rollout) if self.config.scale_reward else rollout.reward,
-            rollout.value,
-            rollout.next_value,
-            rollout.terminated,
-            rollout.truncated,
-            gamma=self.config.gamma,
-            gae_lambda=self.config.gae_lambda,
-        )
+        """Return the arguments of `loss`, [H, G, M, ...]; [1, H * E, 1, ...] without a table, as nothing is shared then."""
+        scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
+        advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
         def arranged(values: Tensor) -> Tensor:
             if self.table is None:
@@ -178,12 +168,12 @@ class PPO:
 
     @torch.no_grad()
     def _observe(self, batch: dict[str, Any], *, before: bool) -> None:
-        """Update the policy's statistics of observations before or after the steps, whichever the policy asks for."""
+        """Update the policy's statistics of observations before or after the steps, as the policy wants it."""
         if before != self.policy.acts_on_statistics:
             self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Rewards [H, E] in units of the spread of the discounted return, whose statistics take in the rollout first."""
+        """Rewards [H, E] / standard deviation of the discounted return, this rollout included."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -196,8 +186,8 @@ class PPO:
     def standardise(self, advantage: Tensor) -> Tensor:
         """Return advantages [H, G, M] with mean 0 and standard deviation 1.
 
-        With `center_days` the mean is that of the environments of a row, where a row has several. A single advantage has
-        neither mean nor spread to be measured by and is returned as it is.
+        With `center_days` the mean is taken over the environments of a row, if a row has several. A single advantage is
+        returned as it is.
         """
         if advantage.numel() == 1:
             return advantage
@@ -217,9 +207,9 @@ class PPO:
         target: Tensor,
         ent_coef: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and its terms, over the table rows `row` [H, g] and their environments [H, g, M, ...].
+        """Return the loss and its terms for table rows `row` [H, g] and their environments [H, g, M, ...].
 
-        Loss = -clipped objective + vf_coef * value loss - ent_coef * entropy of an action dimension.
+        loss = -mean min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per action dimension.
         """
         code = encode_rows(self.policy, self.table, row)
         mean, value = self.policy(code, state)
@@ -236,11 +226,11 @@ class PPO:
         value_loss = (value - target).square().mean()
         bonus = entropy(self.policy.log_std).mean()
         loss = policy_loss + self.config.vf_coef * value_loss - ent_coef * bonus
-        kl = (((ratio - 1) - log_ratio) * share).sum(-1).mean()  # Schulman's unbiased, always positive estimate
+        kl = (((ratio - 1) - log_ratio) * share).sum(-1).mean()  # unbiased and never negative (Schulman 2020)
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus, "kl": kl.detach()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser, randomness and scale of the rewards, for a checkpoint."""
+        """Return optimiser, random state and reward scale for a checkpoint."""
         scaled = self.config.scale_reward
         return {
             "optimizer": self.optimizer.state_dict(),
@@ -250,7 +240,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; the step size stays this learner's own, not the donor's."""
+        """Continue from a checkpoint, with the settings of this learner."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

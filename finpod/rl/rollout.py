@@ -1,4 +1,4 @@
-"""`Rollout`: what E environments did over H steps, time-major, and how it is collected."""
+"""`Rollout`: E environments over H steps, how it is collected, and its advantages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from finpod.rl.task import Environment, Observation, Step, Table
 
 
 class Rollout(NamedTuple):
-    """H steps of E environments, time-major. Environments of a group, e // M, share their rows."""
+    """H steps of E environments, time-major. The M environments of group e // M share their rows."""
 
     row: Tensor | None
-    """[H, E] int64, table row of each observation; None without a table."""
+    """[H, E] int64, table row of each observation; None for a task without a table."""
     state: Tensor
     """[H, E, S] float32."""
     action: Tensor
     """[H, E, A] float32."""
     log_prob: Tensor
-    """[H, E, A] log density of each dimension. Dimensions are independent: that of the action is the sum over those used."""
+    """[H, E, A] log density of each dimension. Dimensions are independent; the action's is the sum over those in use."""
     value: Tensor
     """[H, E]."""
     reward: Tensor
@@ -34,7 +34,7 @@ class Rollout(NamedTuple):
     truncated: Tensor
     """[H, E] bool."""
     policy_version: int
-    """Number of updates that the policy had had when it acted."""
+    """Updates of the policy before it acted."""
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
@@ -46,7 +46,7 @@ def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
 
 
 def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
-    """Return the rows [..., G] of G groups from those [..., E] of their environments; None without rows."""
+    """Return the rows [..., G] of G groups, given those [..., E] of their environments; None for None."""
     return None if row is None else row.unflatten(-1, (groups, -1))[..., 0]
 
 
@@ -54,10 +54,10 @@ def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
 def collect(
     env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator, version: int = 0
 ) -> Rollout:
-    """Act for `steps` steps from where the environment stands. The encoder reads the row of each group once a step.
+    """Return a rollout of `steps` steps from the current state. The encoder reads the row of each group once a step.
 
     Raises InputError for an action, a reward or an observation that is not finite, for an observation whose shape
-    changes, and for one that lacks the row of a task with a table.
+    changes, and for one without a row if the task has a table.
     """
     groups = env.num_envs if table is None else env.groups
     obs = env.observe()
@@ -100,13 +100,35 @@ def collect(
 
 
 def _values(policy: Policy, table: Table | None, obs: Observation, groups: int) -> Tensor:
-    """[H, E] values of observations [H, E]."""
+    """Values [H, E] of observations [H, E]."""
     code = encode_rows(policy, table, of_groups(obs.row, groups))
     return policy(code, obs.state.unflatten(1, (groups, -1)))[1].flatten(1)
 
 
+def one_step_target(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float) -> Tensor:
+    """Return r + gamma V(s'), with V(s') = 0 where the episode terminated, but not where it was truncated (Pardo et al. 2018)."""
+    return reward + gamma * next_value * ~terminated
+
+
+def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
+    """Return the generalised advantage estimates [H, E] (Schulman et al. 2016).
+
+    A_t = delta_t + gamma lambda A_{t+1}, where the second term is 0 at the end of an episode, and
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t). s_{t+1} is the state that the step led to, not the first of a new episode, and
+    its value counts as 0 only if the episode terminated.
+    """
+    delta = one_step_target(rollout.reward, rollout.next_value, rollout.terminated, gamma) - rollout.value
+    decay = gamma * gae_lambda * ~(rollout.terminated | rollout.truncated)
+    advantages = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in range(len(delta) - 1, -1, -1):
+        following = delta[t] + decay[t] * following
+        advantages[t] = following
+    return advantages
+
+
 def _require_alike(obs: Observation, shape: torch.Size, step: int, table: Table | None) -> None:
-    """Raise InputError for an observation of another shape than the first, or without the row of the table."""
+    """Raise InputError for an observation whose shape differs from the first, or that has no table row."""
     if obs.state.shape != shape:
         raise InputError(
             f"the observation at step {step} has shape {tuple(obs.state.shape)} and the first had {tuple(shape)}; "
@@ -119,7 +141,7 @@ def _require_alike(obs: Observation, shape: torch.Size, step: int, table: Table 
 
 
 def _require_one_each(step: Step, num_envs: int) -> None:
-    """Raise InputError unless reward and ends of episodes have one value an environment."""
+    """Raise InputError unless reward, terminated and truncated have one value an environment."""
     for name in ("reward", "terminated", "truncated"):
         if (shape := tuple(getattr(step, name).shape)) != (num_envs,):
             raise InputError(
@@ -128,7 +150,7 @@ def _require_one_each(step: Step, num_envs: int) -> None:
 
 
 def _require_finite(reward: Tensor, state: Tensor) -> None:
-    """Raise InputError that names step and environment of the first bad reward or state [H, E, ...]; reads the device once."""
+    """Raise InputError that names step and environment of the first bad reward or state; reads from the device once."""
     if (reward.sum() + state.sum()).isfinite():
         return
     for name, values in (("reward", reward), ("observation", state.flatten(2))):

@@ -1,6 +1,6 @@
-"""Protocols of a task: what learners and tournaments see of it, so that they need not know which one it is.
+"""Protocols of a task. Learners and tournaments use nothing else of it, and so serve any task.
 
-A class of its own may subclass `Task` and `Environment` for their defaults, or have all their members.
+A user's class may subclass `Task` and `Environment` for their defaults, or define all their members.
 """
 
 from __future__ import annotations
@@ -33,70 +33,70 @@ __all__ = [
 ]
 
 NEEDED = ("name", "num_inputs", "num_actions", "env", "score")
-"""What a task must have of its own."""
+"""Members that a task must define."""
 
 
 class Table(NamedTuple):
-    """Rows that all environments of a task share. An observation names the row that it may read."""
+    """Rows that all environments of a task share. An observation gives the number of the row it may read."""
 
     values: Tensor
     """[T, N, F] float32: F features of N entries, such as stocks, on T rows, such as days."""
     among: Tensor
     """[T, N] bool: entries that a decision on this row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 what actions are taken around, zero outside `among`; None if that is the same for all entries. A policy's
-    `encode` is given its rows as a third argument where it is not None."""
+    """[T, N] float32 weights that actions tilt, zero outside `among`; None for equal weights. If not None, its rows are a third
+    argument of a policy's `encode`."""
 
 
 class Score(NamedTuple):
-    """How well a policy does what the task asks for."""
+    """Result of evaluating a policy."""
 
     metrics: Mapping[str, float]
-    """Figures by name; `Task.measure` names the one that agents are ranked by. NaN where undefined."""
+    """Figures by name, NaN where undefined. `Task.measure` names the one that agents are ranked by."""
     returns: Array | None = None
-    """[n] returns by period, where there are some: agents whose returns move together are not kept side by side."""
+    """[n] returns by period, if the task has returns. Of agents with correlated returns only the best are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What the search may vary of an agent beside the settings of its learner, such as the width of its network.
+    """Settings of an agent that a search may vary besides those of its learner, such as the width of the network.
 
-    A fresh agent draws all of it, in this order; a varied copy of another agent moves the `ranges` alone.
+    A new agent draws all of them, in this order; a mutated copy of another agent changes the `ranges` alone.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
-    """Every setting with the value that the first agent has."""
+    """Value of every setting for the first agent."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Positive numbers with their bounds; drawn log-uniformly, moved by factors."""
+    """Positive numbers: bounds of log-uniform draws and of mutation by factors."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sets of names, of which some are drawn; None stands for all."""
+    """Sets of names of which some are drawn; None stands for all."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values of which one is drawn."""
     learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Bounds of settings of the learner that take the place of the learner's own."""
+    """Bounds of settings of the learner that replace the learner's own."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values from which `Space(**values)` is made again."""
+        """Return plain values, for which `Space(**values)` is the same space."""
         parts = {name: part for name, part in vars(self).items() if part or name != "learner"}
         return {name: {key: _plain(value) for key, value in part.items()} for name, part in parts.items()}
 
 
 class Environment(Protocol):
-    """E environments stepped together. Episodes that end begin again within the same step."""
+    """E environments stepped together. An episode that ends begins again within the same step."""
 
     num_envs: int
     """E."""
     groups: int = 1
-    """Groups of E / groups environments each that share their row. Read only if the task has a table."""
+    """Number of groups, of E / groups environments each, that share their row. Used only if the task has a table."""
     differentiable: bool = False
     """Whether it is a `DifferentiableEnvironment`."""
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes. A seed makes these and all later episodes repeatable."""
+        """Begin all episodes. A seed makes these and all later episodes reproducible."""
         raise NotImplementedError
 
     def observe(self) -> Observation:
-        """Return the observations as they are now."""
+        """Return the current observations."""
         raise NotImplementedError
 
     def step(self, action: Tensor) -> Step:
@@ -104,7 +104,7 @@ class Environment(Protocol):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise InputError that names the first bad action since the last check. Called once a rollout."""
+        """Raise InputError that names the first bad action since the last check. Called once per rollout."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,20 +117,20 @@ class Environment(Protocol):
 
 
 class DifferentiableEnvironment(Protocol):
-    """An environment with `differentiable = True`: what it needs beside or in place of the members of `Environment`."""
+    """Members of an environment with `differentiable = True`, besides those of `Environment`."""
 
     differentiable: bool
 
     def observe(self) -> Observation:
-        """Return the observations as they are now, with the gradient of what led to them since `detach`."""
+        """Return the current observations, with their graph since `detach`."""
         raise NotImplementedError
 
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep:
-        """Apply actions [E, A] and keep the graph. `smooth` > 0 rounds kinks of that size off, where there are some."""
+        """Apply actions [E, A] and keep the graph. `smooth` > 0 smooths kinks, such as that of costs, over that width."""
         raise NotImplementedError
 
     def detach(self) -> None:
-        """Let no gradient of later steps reach the steps before."""
+        """Stop gradients of later steps from reaching earlier steps."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -139,31 +139,31 @@ class DifferentiableEnvironment(Protocol):
 
 
 class Task(Protocol):
-    """A thing to learn. A subclass gives the first five members; the others have defaults, of a task without a table."""
+    """A task to learn. A subclass defines the members in `NEEDED`; the others default to those of a task without a table."""
 
     name: str
-    """One word, by which logs and folders call it."""
+    """One word, used in logs and folders."""
     num_inputs: int
-    """S, numbers of an observation's state."""
+    """S, size of an observation's state."""
     num_actions: int
-    """A, numbers of an action."""
+    """A, size of an action."""
     num_envs: int = 64
-    """Environments that an agent trains in, if not told otherwise."""
+    """Default number of environments that an agent trains in."""
     steps: int = 600_000
-    """Environment steps that an agent trains for, if not told otherwise."""
+    """Default number of environment steps that an agent trains for."""
     measure: str = "score"
-    """Metric of a `Score` that agents are ranked by; more is better."""
+    """Metric of a `Score` that agents are ranked by; higher is better."""
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> Environment:
         """Return environments to train in."""
         raise NotImplementedError
 
     def score(self, policy: Policy) -> Score:
-        """Judge a policy; the same policy must get the same score every time. Training must not see what is judged on."""
+        """Evaluate a policy, deterministically and on data that training does not see."""
         raise NotImplementedError
 
     def table(self, device: torch.device) -> Table | None:
-        """Return the rows that environments share; None if there are none."""
+        """Return the rows that environments share, or None."""
         return None
 
     def policy(self, settings: Mapping[str, Any], generator: torch.Generator | None = None) -> Policy:
@@ -172,42 +172,42 @@ class Task(Protocol):
         return DensePolicy(DenseSpec(inputs=self.num_inputs, actions=self.num_actions, **sizes), generator)
 
     def for_agent(self, settings: Mapping[str, Any]) -> Task:
-        """Return the task as an agent of these settings sees it in training. It is judged alike for all."""
+        """Return the task as an agent of these settings sees it in training. Evaluation is the same for all agents."""
         return self
 
     def space(self) -> Space:
-        """Return what the search may vary."""
+        """Return the settings that a search may vary."""
         return Space(start={"hidden": 64}, choices={"hidden": (32, 64, 128)})
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of a learner that suit the task, where they differ from the learner's own."""
+        """Return settings of a learner for this task that differ from the learner's defaults."""
         return {}
 
     def baseline(self) -> Array | None:
-        """Return [n] returns of a policy without skill. Agents are compared by what their returns add to it."""
+        """Return the returns [n] of a policy without skill, or None. Agents are compared by their excess returns over it."""
         return None
 
     def spec(self) -> dict[str, Any]:
-        """Return plain values that travel with an agent, beside the name of the task."""
+        """Return plain values that are stored with an agent, besides the name of the task."""
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries of the log. A run is resumed only if its entry 'task' is equal; others are for the reader."""
+        """Return entries for the log. A run can be resumed only with an equal entry 'task'; others are informative."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return what processes on other machines need, with its arrays outside of any pickle so that they are not copied."""
+        """Return the task for processes on other machines, with arrays outside of any pickle so that they are not copied."""
         return dumps_by_value(self)
 
     @classmethod
     def from_shared(cls, shared: Any, device: torch.device) -> Task:
-        """Return the task that `to_shared` took apart."""
+        """Return the task that `to_shared` returned."""
         task: Task = pickle.loads(shared)
         return task
 
 
 def require_task(task: Any) -> Any:
-    """Return a task. Raises InputError that names what it lacks."""
+    """Return `task`. Raises InputError that names a member that it lacks."""
     if isinstance(task, type):
         raise InputError(
             f"{task.__name__} is a class; give an instance of it, such as {task.__name__}()", argument="task"
