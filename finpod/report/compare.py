@@ -50,47 +50,25 @@ def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: boo
 def render_comparison(comparison: Comparison, title: str = "") -> str:
     """The page as HTML; `title` stands at its head. Warns of each part that was left out."""
     heading, days = title or f"{len(comparison.runs)} runs compared", comparison.equity.index
-    legend = dict(zip(_keys(comparison), comparison.runs, strict=True)) | _rival_legend(comparison)
     start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
-    broken = [(key, place % COLOURS + 1) for place, key in enumerate(_keys(comparison)) if place >= COLOURS]
+    legend = legend_of(comparison)
+    broken = [(key, place % COLOURS + 1) for place, key in enumerate(legend) if COLOURS <= place < len(comparison.runs)]
     shared = {"comparison": comparison, "legend": legend, "start": start, "end": end, "broken": broken}
     return render_page(LAYOUT, comparison, heading, title=heading, returns=len(days) - 1, **shared)
 
 
-def _keys(comparison: Comparison) -> list[str]:
-    """The colour variable of each run in legends."""
-    return [f"run-{place}" for place in range(1, len(comparison.runs) + 1)]
-
-
-def _rival_legend(comparison: Comparison) -> dict[str, str]:
-    """Key of `PALETTE` -> the name of the rival of that kind, or that each run has its own."""
-    names: dict[str, list[str]] = {key: [] for key in RIVALS}
-    for name, rival in comparison.rivals.items():
-        names[rival.kind.replace(" ", "-")].append(name)
-    kinds = {
-        key: own[0] if len(own) == 1 else f"{key.replace('-', ' ')} of each run" for key, own in names.items() if own
-    }
-    return kinds
+def legend_of(comparison: Comparison) -> dict[str, str]:
+    """Colour variable of each line in legends -> its name, or that each run has its own benchmark or equal weight."""
+    legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
+    for key in RIVALS:
+        kind = key.replace("-", " ")
+        names = [name for name, rival in comparison.rivals.items() if rival.kind == kind]
+        legend |= {key: names[0] if len(names) == 1 else f"{kind} of each run"} if names else {}
+    return legend
 
 
 def _growth(comparison: Comparison) -> Shown:
     """Value of all accounts from 1."""
-    alt = "Lines of the value of each account and of what all are set against; the total returns are in the table of figures."
-    return Shown(alt, session_dates(comparison.equity.index), _lines(comparison), legend=_legend(comparison))
-
-
-def _falls(comparison: Comparison) -> Shown:
-    deepest = min(comparison.figures, key=lambda name: comparison.figures[name]["max_drawdown"])
-    depth = percent(comparison.figures[deepest]["max_drawdown"])
-    lines = [line._replace(values=drawdowns(line.values)) for line in _lines(comparison)]
-    alt, dates = (
-        f"Fall below the running peak; the deepest is {depth}, of {deepest}.",
-        session_dates(comparison.equity.index),
-    )
-    return Shown(alt, dates, lines, paint=lambda axes: axes.set_ylim(top=0), legend=_legend(comparison))
-
-
-def _lines(comparison: Comparison) -> list[Line]:
     lines = []
     for rival in comparison.rivals.values():
         key = rival.kind.replace(" ", "-")
@@ -98,11 +76,16 @@ def _lines(comparison: Comparison) -> list[Line]:
     for place, run in enumerate(comparison.runs):
         dash = DASHES[place // COLOURS % len(DASHES)]
         lines.append(Line(f"run-{place % COLOURS + 1}", comparison.equity[run].to_numpy(), dash))
-    return lines
+    alt = "Lines of the value of each account and of what all are set against; the total returns are in the table of figures."
+    return Shown(alt, session_dates(comparison.equity.index), lines, legend=list(legend_of(comparison)))
 
 
-def _legend(comparison: Comparison) -> list[str]:
-    return [*_keys(comparison), *_rival_legend(comparison)]
+def _falls(comparison: Comparison) -> Shown:
+    falls = {name: figures["max_drawdown"] for name, figures in comparison.figures.items()}
+    deepest, growth = min(falls, key=falls.__getitem__), _growth(comparison)
+    alt = f"Fall below the running peak; the deepest is {percent(falls[deepest])}, of {deepest}."
+    lines = [line._replace(values=drawdowns(line.values)) for line in growth.lines]
+    return growth._replace(alt=alt, lines=lines, paint=lambda axes: axes.set_ylim(top=0))
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:

@@ -24,31 +24,25 @@ _LONGEST = 200
 
 
 class Section(NamedTuple):
-    """A part of a page. The macro of the same name in the page's template of sections prints it."""
+    """A part of a page. The macro of the same name in the page's template of sections prints it.
 
-    name: str
-    """Name of the macro, and anchor of the heading."""
+    `values` makes of the subject of the page what the macro prints, or None if the page has no such section.
+    """
+
+    name: str  # of the macro, and anchor of the heading
     title: str
-    """Heading."""
     values: Callable[[Any], Mapping[str, Any] | None] = lambda subject: {}
-    """From the subject of the page to values that the macro prints; None if the page has no such section."""
-    style: str = ""
-    """Class of the element."""
+    style: str = ""  # class of the element
 
 
 class Layout(NamedTuple):
     """The parts of a page."""
 
-    template: str
-    """The template is NAME.html.j2; the macros of its sections are in _NAME.html.j2."""
+    template: str  # NAME.html.j2 is the page, _NAME.html.j2 has the macros of its sections
     charts: tuple[Spec, ...]
-    """All charts of the sections."""
-    head: tuple[Section, ...]
-    """Parts beside the title."""
-    lead: tuple[Section, ...]
-    """Parts below it, without headings."""
-    sections: tuple[Section, ...]
-    """Parts with headings."""
+    head: tuple[Section, ...]  # beside the title
+    lead: tuple[Section, ...]  # below it, without headings
+    sections: tuple[Section, ...]  # with headings
 
 
 class Printed(NamedTuple):
@@ -70,14 +64,12 @@ def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None,
     with report_style():
         charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
     shared["charts"] = {name: chart for name, chart in charts.items() if chart is not None}
-    macros = _templates().get_template(f"_{layout.template}.html.j2")
-    groups: list[list[Printed]] = []
-    for sections in (layout.head, layout.lead, layout.sections):
-        printed = (_print(macros, section, subject, shared, left_out) for section in sections)
-        groups.append([section for section in printed if section is not None])
-    head, lead, sections_ = groups
-    template = _templates().get_template(f"{layout.template}.html.j2")
-    html = template.render(**shared, head={part.name: part.html for part in head}, lead=lead, sections=sections_)
+    macros, page = (_templates().get_template(f"{mark}{layout.template}.html.j2") for mark in ("_", ""))
+    groups: dict[str, list[Printed]] = {}
+    for name in ("head", "lead", "sections"):
+        printed = (_print(macros, section, subject, shared, left_out) for section in getattr(layout, name))
+        groups[name] = [section for section in printed if section is not None]
+    html = page.render(**shared, head={part.name: part.html for part in groups.pop("head")}, **groups)
     for line in left_out:
         warnings.warn(" ".join(f"{called}: {line}".split()), ReportWarning, stacklevel=2)
     return html

@@ -39,29 +39,34 @@ class Table(NamedTuple):
     """A table of text."""
 
     head: Sequence[str]
-    """Names of the columns."""
-    rows: Sequence[Sequence[str]]
-    """Cells, the first of each row being its label."""
-    foot: Sequence[Sequence[str]] = ()
-    """Closing rows: mean, spread and count."""
+    rows: Sequence[Sequence[str]]  # the first cell of each is its label
+    foot: Sequence[Sequence[str]] = ()  # mean, spread and count
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
     """Tables of what differs between seeds or agents, with mean, spread and count, for each list that `agent` holds."""
-    variants = who_varies(result).capitalize()
-    tables = [(f"{variants} on its own over this window", _variants(result.spread))] if variants else []
+    tables = []
+    if result.variants:
+        tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))
     if result.agents:
-        tables.append(
-            ("Each agent on its own over this window, the best on validation first", _variants(result.agent_spread))
-        )
-    for name, value in sorted(result.agent.items()):
-        if isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(item, Mapping) for item in value):
-            tables.append((_TITLES.get(name, words(name)), _spread([dict(item) for item in value])))
-        elif (
-            isinstance(value, Mapping) and len(value) > 1 and all(isinstance(item, Mapping) for item in value.values())
-        ):
-            tables.append((words(name), _spread([{"": key, **item} for key, item in sorted(value.items())])))
-    return tables
+        title = "Each agent on its own over this window, the best on validation first"
+        tables.append((title, _variants(result.agent_spread)))
+    listed = {name: _records(value) for name, value in sorted(result.agent.items())}
+    return tables + [(_TITLES.get(name, words(name)), _spread(rows)) for name, rows in listed.items() if len(rows) > 1]
+
+
+def _records(value: Any) -> list[dict[str, Any]]:
+    """The rows of a list of mappings, or of a mapping of them by name; empty for any other value."""
+    rows = [{"": key, **item} for key, item in sorted(value.items())] if _is_nested(value) else value
+    return (
+        [dict(row) for row in rows]
+        if isinstance(rows, (list, tuple)) and all(isinstance(r, Mapping) for r in rows)
+        else []
+    )
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values())
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
@@ -95,14 +100,10 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
         manifest.pop(listed, None)
     data = [("Title", title), ("Content hash (SHA-256)", result.data_hash or "none"), *_flat(manifest)]
     data += [(label, "; ".join(line.strip() for line in lines)) for label, lines in checks.items() if lines]
-    shown = {name for name, _ in members(result)}
-    agent = {key: value for key, value in result.agent.items() if _TITLES.get(key, words(key)) not in shown}
-    groups = [
-        ("Data", data),
-        ("Agent", _flat(agent)),
-        ("Search", _flat(result.search) if result.trials > 1 else []),
-    ]
-    return [(title, rows) for title, rows in groups if rows]
+    agent = {key: value for key, value in result.agent.items() if len(_records(value)) < 2}
+    search = result.search if result.trials > 1 else {}
+    groups = {"Data": data, "Agent": _flat(agent), "Search": _flat(search)}
+    return [(title, rows) for title, rows in groups.items() if rows]
 
 
 def made_with() -> list[tuple[str, str]]:
@@ -149,36 +150,22 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 
 def _spread_of(label: str, value: Any) -> str:
     """Mean and deviation of a list of figures that are no seeds; else empty."""
-    if (
-        not isinstance(value, (list, tuple))
-        or len(value) < 2
-        or not all(map(_is_figure, value))
-        or "seed" in label.lower()
-    ):
+    is_list = isinstance(value, (list, tuple)) and len(value) > 1 and all(map(_is_figure, value))
+    if not is_list or "seed" in label.lower():
         return ""
     mean, deviation = _text(np.mean(value)), _text(_deviation(value))
     return f" (mean {mean}, standard deviation {deviation}, count {len(value)})"
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "n/a"
     if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
-    if _is_figure(value):
-        return _figure(value)
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(map(_text, value))
-    text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
-
-
-def _figure(value: Any) -> str:
-    if isinstance(value, (int, np.integer)):
-        return str(value)
-    if not np.isfinite(value):
+    if value is None or (_is_figure(value) and not np.isfinite(value)):
         return "n/a"
-    return f"{value + 0.0:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.5g}"
+    if _is_figure(value) and not isinstance(value, (int, np.integer)):
+        return f"{value + 0.0:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.5g}"
+    text = ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
 
 def _is_figure(value: Any) -> bool:

@@ -18,7 +18,6 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -59,27 +58,17 @@ _STYLE: dict[Any, Any] = {
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
     "text.color": PALETTE["ink"],
-    "axes.edgecolor": PALETTE["rule"],
-    "axes.labelcolor": PALETTE["muted"],
-    "xtick.color": PALETTE["rule"],
-    "ytick.color": PALETTE["rule"],
-    "xtick.labelcolor": PALETTE["muted"],
-    "ytick.labelcolor": PALETTE["muted"],
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": PALETTE["rule"],
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "lines.linewidth": 1.1,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
     "ytick.major.size": 0,
-    "axes.unicode_minus": False,
-    "text.parse_math": False,
     "path.simplify_threshold": 0.4,
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), PALETTE["rule"]),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), PALETTE["muted"]),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left"), False),
+    **dict.fromkeys(("axes.unicode_minus", "text.parse_math"), False),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
 }
 
 
@@ -87,66 +76,47 @@ class Chart(NamedTuple):
     """A drawn chart."""
 
     title: str
-    """Heading above it."""
-    alt: str
-    """Description for readers who cannot see it; shown in place of a drawing that is missing."""
-    svg: Markup = Markup()
-    """Inline SVG; empty if there is nothing to draw."""
-    curves: tuple[str, ...] = ()
-    """Keys of the legend."""
-    wide: bool = False
-    """Whether it takes the whole width."""
-    more: tuple[Chart, ...] = ()
-    """Charts that stand below it, where one drawing would not fit on a page."""
+    alt: str  # description for readers who cannot see it; shown in place of a drawing that is missing
+    svg: Markup = Markup()  # inline SVG; empty if there is nothing to draw
+    curves: tuple[str, ...] = ()  # keys of the legend
+    wide: bool = False  # whether it takes the whole width
+    more: tuple[Chart, ...] = ()  # charts that stand below it, where one drawing would not fit on a page
 
 
 class Line(NamedTuple):
     """A line, or a row of bars."""
 
-    key: str
-    """Its colour in `PALETTE`."""
-    values: Array
-    """[X], NaN where there is none."""
-    dash: Any = "solid"
-    """Line style of matplotlib."""
+    key: str  # its colour in `PALETTE`
+    values: Array  # [X], NaN where there is none
+    dash: Any = "solid"  # line style of matplotlib
 
 
 class Shown(NamedTuple):
     """The content of a chart."""
 
-    alt: str
-    """As in `Chart`."""
-    x: Array | Sequence[str] = ()
-    """[X] dates as datetime64[D], or labels that stand at equal distances."""
-    lines: Sequence[Line] = ()
-    """In the order in which they are drawn."""
-    bar: float = 0.0
-    """Width of the bars at one x, in days or labels; 0 draws lines."""
-    paint: Callable[[Axes], object] | None = None
-    """Draws what is not a line, after the axes are set."""
-    legend: Sequence[str] | None = None
-    """Keys of the legend; None explains the lines if there are several."""
-    note: str = ""
-    """End of the title."""
+    alt: str  # as in `Chart`
+    x: Array | Sequence[str] = ()  # [X] dates as datetime64[D], or labels that stand at equal distances
+    lines: Sequence[Line] = ()  # in the order in which they are drawn
+    bar: float = 0.0  # width of the bars at one x, in days or labels; 0 draws lines
+    paint: Callable[[Axes], object] | None = None  # draws the rest, after the axes are set
+    legend: Sequence[str] | None = None  # keys of the legend; None explains the lines if there are several
+    note: str = ""  # end of the title
 
 
 class Spec(NamedTuple):
-    """The specification of a chart."""
+    """The specification of a chart.
 
-    name: str
-    """As templates call it."""
+    `series` makes of the subject of the page the content, a finished chart, a sentence why there is nothing to draw, or
+    None for no chart.
+    """
+
+    name: str  # as templates call it
     title: str
-    """Heading."""
     series: Callable[[Any], Shown | Chart | str | None]
-    """From the subject of the page to the content, a finished chart, why there is nothing to draw, or None for no chart."""
-    axis: Literal["percent", "times", "plain", "log"] = "percent"
-    """How the values are written."""
-    wide: bool = False
-    """Whether it takes the whole width."""
-    height: float = 2.5
-    """Inches."""
-    zero: str = ""
-    """Colour of a line at zero."""
+    axis: Literal["percent", "times", "plain", "log"] = "percent"  # how the values are written
+    wide: bool = False  # whether it takes the whole width
+    height: float = 2.5  # inches
+    zero: str = ""  # colour of a line at zero
 
 
 def draw(spec: Spec, subject: Any) -> Chart | None:
@@ -177,8 +147,8 @@ def _draw_lines(axes: Axes, shown: Shown, *, positive: bool) -> None:
     width = shown.bar / max(len(shown.lines), 1)
     for place, (key, values, dash) in enumerate(shown.lines):
         if shown.bar:
-            left = x + (place - len(shown.lines) / 2) * width
-            bars(axes, left, values, 0.94 * width, PALETTE[key])
+            known, middle = np.isfinite(values), x + (place + 0.5 - len(shown.lines) / 2) * width
+            axes.bar(middle[known], values[known], 0.94 * width, color=PALETTE[key], linewidth=0)
             continue
         behind = key in BACKGROUND
         axes.plot(
@@ -258,18 +228,6 @@ def log_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
     )
-
-
-def bars(axes: Axes, left: Array, heights: Array, width: float, colour: str) -> None:
-    """Bars from zero, drawn as one path; left [B] as floats of the x axis, heights [B]; NaN draws none."""
-    known = np.isfinite(heights)
-    x, y = np.asarray(left, dtype=float)[known], np.asarray(heights, dtype=float)[known]
-    corners = np.stack([x, x, x + width, x + width], axis=1), np.stack([y * 0, y, y, y * 0], axis=1)
-    shapes = PolyCollection(list(np.stack(corners, axis=2)), facecolor=colour, linewidth=0)
-    axes.add_collection(shapes, autolim=False)
-    if len(x):
-        axes.update_datalim(np.column_stack([[x.min(), x.max() + width], [min(y.min(), 0), max(y.max(), 0)]]))
-        axes.autoscale_view()
 
 
 def to_svg(figure: Figure, name: str) -> Markup:

@@ -11,8 +11,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path as Outline
 from matplotlib.ticker import MaxNLocator
 
 from finpod.measures import Array
@@ -39,12 +37,9 @@ Key = tuple[int, int]
 class WorkingTime(NamedTuple):
     """Wall time without the pauses in which no pod worked: a run may be resumed days later."""
 
-    starts: Array
-    """[B] Unix times at which stretches of work begin."""
-    ends: Array
-    """[B] Unix times at which they end."""
-    offsets: Array
-    """[B] seconds of work before each."""
+    starts: Array  # [B] Unix times at which stretches of work begin
+    ends: Array  # [B] Unix times at which they end
+    offsets: Array  # [B] seconds of work before each
 
     @property
     def total(self) -> float:
@@ -253,14 +248,17 @@ def _pods(run: Training) -> Chart | str:
     rows = list(run.pods.items())[:PODS]
     lost = [moment for trial in run.trials for moment in _lost_at(trial)]
     figure, axes = _rows_figure(len(rows) + bool(lost), 0.2, left=1.15)
-    spans: dict[int, list[tuple[float, float, float]]] = {}
+    spans: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for row, (_, slices) in enumerate(rows):
         for place, level in slices:
-            spans.setdefault(level, []).append((row, place.started, place.ended))
-    levels = max(trial.level for trial in run.trials)
-    for level, of_level in sorted(spans.items()):
+            spans.setdefault((row, level), []).append((place.started, place.ended))
+    levels, blue = max(trial.level for trial in run.trials), PALETTE["strategy"]
+    for (row, level), times in spans.items():
+        left, right = clock.at(np.array(times).T) / length
+        width = np.maximum(right - left - 0.002 * clock.total / length, 0.001 * clock.total / length)  # a thin gap
         strength = PALE + (1 - PALE) * (level - 1) / max(levels - 1, 1)
-        axes.add_patch(_blocks(np.array(of_level), clock, length, strength))
+        bars, height = list(zip(left, width, strict=True)), (row - 0.36, 0.72)
+        axes.broken_barh(bars, height, facecolor=(blue, strength), edgecolor=blue, linewidth=0.6)
     if lost:
         x = clock.at(np.array(lost)) / length
         axes.plot(x, np.full(len(x), len(rows)), "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
@@ -279,17 +277,6 @@ def _lost_at(trial: Trial) -> list[float]:
     again = trial.places[-1].started if trial.places else math.nan
     moments = [again if math.isnan(loss.at) else loss.at for loss in trial.lost]
     return [moment for moment in moments if not math.isnan(moment)]
-
-
-def _blocks(spans: Array, clock: WorkingTime, length: float, strength: float) -> PathPatch:
-    """Bars of one level as a single path; spans [n, 3]: row, start, end."""
-    row, left, right = spans[:, 0], *(clock.at(spans[:, i]) / length for i in (1, 2))
-    right = np.maximum(right - 0.002 * clock.total / length, left + 0.001 * clock.total / length)  # a thin gap
-    low, high = row - 0.36, row + 0.36
-    corners = np.stack([left, low, right, low, right, high, left, high, left, low], axis=1).reshape(-1, 2)
-    codes = np.tile([Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY], len(spans))
-    blue = PALETTE["strategy"]
-    return PathPatch(Outline(corners, codes), facecolor=(blue, strength), edgecolor=blue, linewidth=0.6)
 
 
 def _rows_figure(rows: int, inches: float, left: float = 0.2) -> tuple[Figure, Axes]:
