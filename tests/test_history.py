@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -14,8 +13,7 @@ from made_logs import BEGAN, Invented, play, write_run
 from made_markets import random_market
 
 from finpod.errors import CheckpointError, InputError
-from finpod.overfitting import overfitting
-from finpod.significance import expected_best
+from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
 from finpod.tournament.history import Trial, read_history
 from finpod.tournament.log import TrialLog
@@ -255,7 +253,7 @@ def test_luck_is_that_of_as_many_draws():
     assert found.sd == pytest.approx(np.std(scores, ddof=1))
     assert found.expected == pytest.approx(expected_best(5, found.sd))
     assert found.alike == pytest.approx(found.mean + found.expected)
-    assert found.overfitting == overfitting(table, splits=16).probability
+    assert found.overfitting == overfitting(table, splits=16)
 
 
 def test_luck_of_too_little_is_undefined():
@@ -279,7 +277,7 @@ def test_many_trials_are_judged_in_fewer_blocks(monkeypatch):
 
     def note(table, splits):
         asked.append((table.shape, splits))
-        return SimpleNamespace(probability=0.25)
+        return 0.25
 
     monkeypatch.setattr("finpod.tournament.ranking.overfitting", note)
     for count in (10, 500, 20_000):

@@ -1,4 +1,4 @@
-"""What luck alone would show, against worked values and simulations."""
+"""What luck alone would show, against worked values, the measures and simulations."""
 
 import math
 from itertools import combinations, pairwise
@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from finpod.errors import InputError
-from finpod.overfitting import Overfitting, overfitting
+from finpod.measures import metrics
 from finpod.significance import (
+    METRICS,
+    Interval,
+    _figures,
+    _stationary,
+    block_length,
     deflated_sharpe,
     expected_best,
+    growth_interval,
+    intervals,
     minimum_length,
+    overfitting,
     probabilistic_sharpe,
 )
 
@@ -43,20 +51,11 @@ def test_the_probabilistic_sharpe_of_normal_returns():
     assert probabilistic_sharpe(steps, 5.0) < 1e-6
     assert math.isnan(probabilistic_sharpe(np.full(10, 0.01)))
     assert math.isnan(probabilistic_sharpe(np.array([0.01, 0.02])))
-
-
-def test_a_fat_left_tail_lowers_the_probability():
-    steps = np.random.default_rng(2).normal(0.001, 0.01, 500)
-    crash = np.append(steps, -0.12)
-    mirrored = np.append(steps, steps.mean() * 2 + 0.12)
+    crash, mirrored = (np.append(steps, steps.mean() + jump) for jump in (-0.12, 0.12))
     assert probabilistic_sharpe(crash) < probabilistic_sharpe(mirrored)
-
-
-def test_more_trials_deflate_the_sharpe_ratio():
-    steps = np.random.default_rng(3).normal(0.001, 0.01, 750)
-    values = [deflated_sharpe(steps, trials, 0.5) for trials in (1, 10, 100, 1000)]
-    assert values == sorted(values, reverse=True)
-    assert values[0] == probabilistic_sharpe(steps)
+    deflated = [deflated_sharpe(steps, trials, 0.5) for trials in (1, 10, 100, 1000)]
+    assert deflated == sorted(deflated, reverse=True)
+    assert deflated[0] == probabilistic_sharpe(steps)
 
 
 @pytest.mark.slow
@@ -105,47 +104,29 @@ def test_after_the_minimum_length_the_probability_is_the_level(benchmark):
     assert normal.cdf(reached) == pytest.approx(0.9)
 
 
+# --- overfitting ----------------------------------------------------------------------------------------------------
+
+
 def test_overfitting_of_two_columns_worked_by_hand():
-    """Two blocks of two rows. A pair p, q has mean (p + q) / 2 and deviation |p - q| / sqrt(2), so a Sharpe ratio of
-    (p + q) / (2 |p - q|) in units of sqrt(2):
-
-          first block         second block
-    A     .04 / .04 = 1       -.04 / .04 = -1       best in the first, below B in the second
-    B     .01 / .06 = 1/6      .03 / .02 = 3/2      best in the second, below A in the first
-
-    Chosen: in sample (1, 3/2), out of sample (-1, 1/6): slope (1/6 + 1) / (3/2 - 1) = 7/3, means 5/4 and -5/12; with two
-    periods a year the unit is 2.
-    """
-    table = np.array([[0.03, 0.02], [0.01, -0.01], [-0.01, 0.02], [-0.03, 0.01]])
-    found = overfitting(table, splits=2, periods_per_year=2)
-    assert (found.probability, found.loss_probability) == (1.0, 0.5)
-    assert found.slope == pytest.approx(7 / 3)
-    assert (found.in_sample, found.out_of_sample) == pytest.approx((2 * 1.25, 2 * -5 / 12))
-    assert (found.combinations, found.trials) == (2, 2)
+    """Sharpe ratios but for a factor: A 1 and -1, B 1/6 and 3/2; the best of each half is below the other in the next."""
+    assert overfitting(np.array([[0.03, 0.02], [0.01, -0.01], [-0.01, 0.02], [-0.03, 0.01]]), splits=2) == 1.0
 
 
 def by_loops(table, splits):
-    """Probability and loss probability, combination by combination."""
+    """The probability, combination by combination."""
     edges = [block * len(table) // splits for block in range(splits + 1)]
-    blocks = [table[first:stop] for first, stop in pairwise(edges)]
-    below, lost = [], []
+    blocks, below = [table[first:stop] for first, stop in pairwise(edges)], []
     for inside in combinations(range(splits), splits // 2):
-        halves = [
-            np.concatenate([blocks[block] for block in range(splits) if (block in inside) == kept])
-            for kept in (True, False)
-        ]
+        halves = [np.concatenate([blocks[b] for b in range(splits) if (b in inside) == kept]) for kept in (True, False)]
         first, then = (
             [column.mean() / column.std(ddof=1) if np.ptp(column) else -math.inf for column in half.T]
             for half in halves
         )
-        chosen = then[int(np.argmax(first))]
-        if max(first) == -math.inf:
-            continue
-        rank = sum(value < chosen for value in then) + (sum(value == chosen for value in then) + 1) / 2
-        logit = math.log(rank / (len(then) + 1 - rank))
-        below.append(1.0 if logit < 0 else 0.5 if logit == 0 else 0.0)
-        lost += [chosen < 0] if math.isfinite(chosen) else []
-    return np.mean(below), np.mean(lost)
+        if max(first) > -math.inf:
+            chosen = then[int(np.argmax(first))]
+            rank = sum(value < chosen for value in then) + (sum(value == chosen for value in then) + 1) / 2
+            below.append((np.sign((len(then) + 1) / 2 - rank) + 1) / 2)
+    return np.mean(below)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -153,55 +134,196 @@ def test_all_combinations_at_once_are_those_one_by_one(seed):
     """Rows that do not divide by the blocks, an account that never moves and one that stops moving."""
     table = np.random.default_rng(seed).normal(0.0002, 0.01, (83, 7))
     table[:, 2], table[40:, 4] = 0.001, 0.0
-    found = overfitting(table, splits=6)
-    assert found[:2] == pytest.approx(by_loops(table, 6))
-    assert found.combinations == 20
+    assert overfitting(table, splits=6) == pytest.approx(by_loops(table, 6))
 
 
-def test_choosing_among_noise_is_overfitting_half_of_the_time():
+def test_choosing_among_noise_is_overfitting_half_of_the_time_and_choosing_the_better_one_is_none():
     for trials in (5, 6):  # with an odd number one is at the median
-        found = [
-            overfitting(np.random.default_rng(seed).normal(0, 0.01, (240, trials)), splits=8) for seed in range(200)
-        ]
-        assert np.mean([one.probability for one in found]) == pytest.approx(0.5, abs=0.05)
-        assert np.mean([one.loss_probability for one in found]) == pytest.approx(0.5, abs=0.05)
-        assert np.mean([one.in_sample for one in found]) > 1
-        assert abs(np.mean([one.out_of_sample for one in found])) < 0.2
-
-
-def test_choosing_the_one_that_is_better_is_no_overfitting():
+        draws = (np.random.default_rng(seed).normal(0, 0.01, (240, trials)) for seed in range(200))
+        assert np.mean([overfitting(table, splits=8) for table in draws]) == pytest.approx(0.5, abs=0.05)
     table = np.random.default_rng(6).normal(0, 0.01, (1000, 20))
     table[:, 3] += 0.002
-    found = overfitting(table)
-    assert found.probability < 0.01
-    assert found.loss_probability < 0.01
-    assert found.out_of_sample > 2
-    assert (found.combinations, found.trials) == (12_870, 20)
+    assert overfitting(table) < 0.01
+    still = np.full((64, 4), 0.001)
+    still[:, 1] = np.random.default_rng(7).normal(-0.01, 0.001, 64)
+    assert overfitting(still, splits=4) == 0.0  # columns that never move rank last
 
 
-def test_columns_that_never_move_rank_last():
-    table = np.full((64, 4), 0.001)
-    assert np.isnan(overfitting(table, splits=4)[:5]).all()
-    table[:, 1] = np.random.default_rng(7).normal(-0.01, 0.001, 64)
-    found = overfitting(table, splits=4)
-    assert (found.probability, found.loss_probability) == (0.0, 1.0)
-
-
-def test_too_little_to_choose_from_is_undefined():
+def test_too_little_to_choose_from_is_undefined_and_what_cannot_be_is_refused():
     noise = np.random.default_rng(8).normal(0, 0.01, (64, 3))
-    for table in (noise[:, :1], noise[:31], noise[:, :0], noise[:0]):
-        found = overfitting(table)
-        assert np.isnan(found[:5]).all()
-        assert found[5:] == (12_870, table.shape[1])
-    assert isinstance(overfitting(noise[:32]), Overfitting)
-    assert math.isfinite(overfitting(noise[:32]).probability)
-
-
-def test_tables_and_splits_that_cannot_be():
-    noise = np.random.default_rng(9).normal(0, 0.01, (64, 3))
+    for table in (noise[:, :1], noise[:31], noise[:, :0], noise[:0], np.full((64, 3), 0.001)):
+        assert math.isnan(overfitting(table))
+    assert math.isfinite(overfitting(noise[:32]))
     for table in (noise[:, 0], np.where(noise > 0.02, np.nan, noise)):
-        with pytest.raises(InputError, match="one column a trial"):
+        with pytest.raises(InputError, match="shape"):
             overfitting(table)
     for splits in (0, 7, 22):
         with pytest.raises(InputError, match=f"splits is {splits}"):
             overfitting(noise, splits=splits)
+
+
+# --- bootstrap intervals --------------------------------------------------------------------------------------------
+
+
+def excess_interval(returns, other, **settings):
+    """The interval of CAGR(returns) - CAGR(other)."""
+    return intervals(returns, {"other": other}, **settings)["other"]["cagr"]
+
+
+def noise(seed, days=252, mean=0.0003, sd=0.01):
+    return np.random.default_rng(seed).normal(mean, sd, days)
+
+
+def autoregressive(seed, days, phi, sd=0.01):
+    """[days] of x[t] = phi x[t-1] + shock."""
+    shocks = noise(seed, days, 0.0, sd)
+    for day in range(1, days):
+        shocks[day] += phi * shocks[day - 1]
+    return shocks
+
+
+def test_two_days_drawn_singly_have_four_outcomes():
+    """Returns .1 and -.1, two a year: the pairs that can be drawn, all as likely, worked by hand.
+
+    pair       growth of the year     deepest fall          Sharpe
+    .1  .1     1.1 * 1.1 - 1 = .21     0                     no deviation, undefined
+    .1 -.1     1.1 * .9 - 1 = -.01     .99 / 1.1 - 1 = -.1   0
+    -.1 .1     -.01                    .9 / 1 - 1 = -.1      0
+    -.1 -.1    .9 * .9 - 1 = -.19      .81 - 1 = -.19        undefined
+
+    2.5 % of the resamples lie below the lowest value only if it is rarer than that, and it is not.
+    """
+    found = intervals(np.array([0.1, -0.1]), {}, periods_per_year=2, block=1, resamples=1000)["strategy"]
+    expected = {"sharpe": (0, 0, 0), "cagr": (-0.19, -0.01, 0.21), "max_drawdown": (-0.19, -0.1, 0)}
+    for metric, values in expected.items():
+        assert found[metric][:3] == pytest.approx(values, abs=1e-12), metric
+        assert found[metric].level == 0.95
+
+
+@pytest.mark.parametrize(("risk_free", "periods"), [(0.0, 252), (0.05, 252), (0.02, 52)])
+def test_estimates_are_the_measures(risk_free, periods):
+    own, a, b = (noise(seed, 700) for seed in range(3))
+    settings = {"risk_free": risk_free, "periods_per_year": periods}
+    found = intervals(own, {"a": a, "b": b}, resamples=10, **settings)
+    measured = {name: metrics(returns=series, **settings) for name, series in {"own": own, "a": a, "b": b}.items()}
+    assert list(found) == ["strategy", "a", "b"]
+    for metric in METRICS:
+        value = getattr(measured["own"], metric)
+        assert found["strategy"][metric].estimate == pytest.approx(value, abs=1e-12)
+        for name in ("a", "b"):
+            lead = value - getattr(measured[name], metric)
+            assert found[name][metric].estimate == pytest.approx(lead, abs=1e-12)
+
+
+def test_every_resample_is_measured_as_the_measures_do_it():
+    """Ruin, a loss of more than everything, an account that never moves and one that moves once are among them."""
+    returns = np.random.default_rng(1).normal(0.001, 0.02, (8, 40))
+    returns[1, 7], returns[2, 0], returns[3], returns[4] = -1.0, -1.3, 0.0, 0.001
+    returns[5] = np.where(np.arange(40) == 20, 0.05, 0.0)
+    returns[6, -1] = -1.0
+    expected = metrics(returns=returns.T, risk_free=0.03)
+    found = _figures(returns.copy(), 252, 1.03 ** (1 / 252) - 1)
+    for row, metric in enumerate(METRICS):
+        np.testing.assert_allclose(found[row], getattr(expected, metric), rtol=1e-12, atol=1e-12, err_msg=metric)
+    assert np.isnan(found[0]).tolist() == [False, False, False, True, True, False, False, False]
+
+
+def test_an_interval_does_not_depend_on_what_else_is_asked_for():
+    own, base = noise(2, 400), noise(3, 400)
+    slow = own - autoregressive(4, 400, 0.95)  # whose difference asks for longer blocks
+    together = intervals(own, {"base": base, "slow": slow}, resamples=200)
+    assert together["base"] == intervals(own, {"base": base}, resamples=200)["base"]
+    assert together["slow"] == intervals(own, {"slow": slow}, resamples=200)["slow"]
+    assert together["strategy"] == intervals(own, {}, resamples=200)["strategy"]
+    assert together["base"]["cagr"] == excess_interval(own, base, resamples=200)
+    assert block_length(own - slow) > block_length(own) == block_length(own - base)
+
+
+def test_the_same_seed_draws_the_same_days_however_many_fit_into_memory(monkeypatch):
+    own = noise(5)
+    found = intervals(own, {}, resamples=300)
+    assert found == intervals(own, {}, resamples=300)
+    assert found != intervals(own, {}, resamples=300, seed=1)
+    wide = intervals(own, {}, resamples=300, level=0.99)["strategy"]["cagr"]
+    assert wide.low < found["strategy"]["cagr"].low < found["strategy"]["cagr"].high < wide.high
+    monkeypatch.setattr("finpod.significance._CHUNK", 1)  # a resample at a time
+    assert [rows.shape for rows in _stationary(10, 3, 2, 0)] == [(1, 10)] * 3
+
+
+def test_blocks_have_the_mean_length_asked_for_and_all_days_are_drawn_alike():
+    rows = np.concatenate(list(_stationary(50, 20_000, 5.0, 0)))
+    assert rows.shape == (20_000, 50)
+    follows = (rows[:, 1:] == (rows[:, :-1] + 1) % 50).mean()
+    assert follows == pytest.approx(0.8 + 0.2 / 50, abs=0.002)  # a new block may begin where the old one would go on
+    drawn = np.bincount(rows.ravel(), minlength=50) / rows.size
+    assert drawn == pytest.approx(1 / 50, rel=0.03)
+    assert len(np.unique(np.concatenate(list(_stationary(50, 200, 1.0, 0)))[:, 0])) > 40
+
+
+def test_intervals_of_pure_noise_cover_zero_about_as_often_as_they_say():
+    random = np.random.default_rng(5)
+    covered = 0
+    for seed in range(100):
+        base = random.normal(0.0003, 0.01, 252)
+        own = base + random.normal(0, 0.004, 252)
+        covered += excess_interval(own, base, resamples=400, seed=seed).covers_zero
+    assert 88 <= covered <= 99
+
+
+def test_returns_that_follow_each_other_have_wider_intervals():
+    """For an autoregression the mean deviates sqrt((1 + phi) / (1 - phi)) times as much as for independent returns."""
+    steps = autoregressive(7, 4000, 0.5)
+    blocks, single = (intervals(steps, {}, block=block, resamples=1000)["strategy"]["sharpe"] for block in (None, 1))
+    assert (blocks.high - blocks.low) / (single.high - single.low) == pytest.approx(math.sqrt(3), rel=0.12)
+
+
+def test_the_block_length_of_an_autoregression():
+    """R(k) = R(0) phi^k: G = 2 R(0) phi / (1 - phi)^2, g = R(0) (1 + phi) / (1 - phi), G / g = 2 phi / (1 - phi^2)."""
+    days, phi = 100_000, 0.8
+    expected = (2 * phi / (1 - phi**2)) ** (2 / 3) * days ** (1 / 3)
+    assert expected == pytest.approx(125.4, abs=0.1)
+    found = [block_length(autoregressive(seed, days, phi)) for seed in range(4)]
+    assert np.mean(found) == pytest.approx(expected, rel=0.1)
+
+
+def test_block_lengths_have_a_floor_and_a_cap():
+    assert block_length(noise(9, 1000)) == pytest.approx(10)
+    assert block_length(np.sin(np.arange(400) / 5)) == 3 * 20  # 3 sqrt(n): a wave never forgets
+    for short in (np.array([0.01, -0.02]), np.full(500, 0.001), np.zeros(5)):
+        assert block_length(short) == pytest.approx(len(short) ** (1 / 3))
+
+
+def test_what_is_undefined_is_left_out_or_nan():
+    """An account that moved once: in some resamples it never does, and has no Sharpe ratio there."""
+    once = np.where(np.arange(30) == 10, 0.05, 0.0)
+    found = intervals(once, {"flat": np.zeros(30)}, resamples=500)
+    assert 0 < found["strategy"]["sharpe"].low <= found["strategy"]["sharpe"].high < math.inf
+    assert np.isnan(found["flat"]["sharpe"][:3]).all()
+    assert found["flat"]["cagr"] == found["strategy"]["cagr"]
+    assert Interval(-0.1, math.nan, 0.1, 0.95).covers_zero
+
+
+def test_ruin_and_bad_series():
+    ruined = np.array([0.01, -1.0, 0.0, 0.02])
+    assert excess_interval(ruined, np.zeros(4), resamples=100).estimate == -1
+    for own, base in ((np.zeros(3), np.zeros(4)), (np.zeros(1), np.zeros(1)), (np.zeros((2, 2)), np.zeros((2, 2)))):
+        with pytest.raises(InputError, match="of the same days, at least two"):
+            excess_interval(own, base)
+    with pytest.raises(InputError, match="hold NaN"):
+        excess_interval(np.array([0.1, np.nan]), np.zeros(2))
+    for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}, {"block": 0.5}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} {next(iter(wrong.values()))}"):
+            intervals(np.zeros(5), {}, **wrong)
+
+
+def test_the_quick_interval_of_growth_is_the_one_of_all_figures():
+    random = np.random.default_rng(3)
+    base = random.normal(0.0004, 0.01, 400)
+    own = base + random.normal(0.0002, 0.004, 400) + np.repeat(random.normal(0, 0.003, 40), 10)
+    assert block_length(own - base) > 400 ** (1 / 3)
+    quick = growth_interval(own, base, level=0.9, resamples=900, periods_per_year=52)
+    whole = intervals(own, {"base": base}, level=0.9, resamples=900, periods_per_year=52)["base"]["cagr"]
+    assert quick == pytest.approx(whole, rel=1e-10, abs=1e-13)
+    for wrong, message in ((own[1:], "give series of the same days"), (own - 2, "growth of a lost account")):
+        with pytest.raises(InputError, match=message):
+            growth_interval(base, wrong)

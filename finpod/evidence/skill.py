@@ -19,7 +19,6 @@ import pandas as pd
 
 from finpod.errors import InputError
 from finpod.measures import Array, metrics, simple_returns
-from finpod.overfitting import overfitting
 from finpod.result import BacktestResult
 from finpod.significance import (
     Interval,
@@ -28,6 +27,7 @@ from finpod.significance import (
     growth_interval,
     intervals,
     minimum_length,
+    overfitting,
     probabilistic_sharpe,
 )
 from finpod.strategy import Strategy
@@ -286,7 +286,5 @@ def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
         "trials": strategy.trials,
         "sharpe_sd": spread([table for table, _ in kept]),
         "ranked_sd": spread(active),
-        "overfitting": float(
-            np.mean([overfitting(table, periods_per_year=periods_per_year).probability for table in active])
-        ),
+        "overfitting": float(np.mean([overfitting(table) for table in active])),
     }

@@ -10,8 +10,7 @@ import numpy as np
 
 from finpod.active import BOUND, SMALL
 from finpod.figures import percent, ratio, times
-from finpod.overfitting import overfitting
-from finpod.significance import expected_best
+from finpod.significance import expected_best, overfitting
 from finpod.tournament.history import Trial
 
 SCORES = {
@@ -92,7 +91,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
         return math.nan
     for splits in (16, 12, 8, 4):
         if max(lengths) >= 2 * splits and math.comb(splits, splits // 2) * len(trials) * 50 <= ROOM:
-            return overfitting(np.stack([trial.returns for trial in trials], axis=1), splits=splits).probability
+            return overfitting(np.stack([trial.returns for trial in trials], axis=1), splits=splits)
     return math.nan
 
 
