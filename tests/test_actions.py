@@ -120,12 +120,6 @@ def with_splits(close, splits, **columns):
     return one_name(close, split=events, **columns)
 
 
-def test_a_split_too_small_to_see_is_suspected():
-    market = alone(with_splits(closes(), {4: 1.05}))
-    assert_array_equal(market.close[:, 0], closes())
-    assert suspicions(market) == {UNDECIDED: [("AAA", "2024-01-08")]}
-
-
 def test_g06_a_split_is_read_as_its_sibling_shows():
     """Down by 8 % on the day of a split of 1.25, in a file whose split of 4 shows prices as traded: up by 15 %."""
     market = alone(with_splits([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, volume=100.0))
@@ -175,13 +169,6 @@ def test_g06_a_lone_ambiguous_split_is_kept_and_flagged(split, before, after):
     assert f"split of {split:g}" in sentence
     assert f"{after / before - 1:+.2%}" in sentence
     assert f"{after * split / before - 1:+.2%}" in sentence
-
-
-def test_g06_several_ambiguous_splits_decide_nothing_together():
-    close = [100.0, 100, 92, 92, 92, 85, 85]
-    market = alone(with_splits(close, {2: 1.25, 5: 1.2}))
-    assert_array_equal(market.close[:, 0], close)
-    assert suspicions(market) == {UNDECIDED: [("AAA", DAYS[2]), ("AAA", DAYS[5])]}
 
 
 def test_g06_siblings_that_contradict_each_other_are_judged_alone_and_flagged():
@@ -346,15 +333,6 @@ def test_an_adjusted_close_that_disagrees_is_kept_and_suspected():
     assert_array_equal(market.close[:, 0], adjusted)
     assert market.manifest["repairs"] == []
     assert suspicions(market) == {"adj_close and the listed dividend part": [("AAA", "2024-01-09")]}
-
-
-def test_names_do_not_touch_each_other():
-    close, total = traded(0.9)
-    other = one_name(closes(30.0), dividend=0.0, adj_close=closes(30.0)).assign(ticker="BBB")
-    market = alone(pd.concat([one_name(close, adj_close=close, dividend=paid(0.9)), other]))
-    assert_array_equal(market.close[:, 1], closes(30.0))
-    assert_array_equal(market.factor[:, 1], np.ones(11))
-    assert market.close[0, 0] == pytest.approx(total[0], rel=1e-3)
 
 
 def test_actions_on_the_first_bar_or_a_masked_one():

@@ -15,17 +15,6 @@ from finpod.market.load import load_market
 from finpod.trading.execution import build_execution
 
 
-def test_bars_land_in_their_row_and_column():
-    market = built(frame())
-    assert market.tickers == ("AAA", "BBB")
-    assert_array_equal(market.dates, DAYS.to_numpy().astype("datetime64[ns]"))
-    assert_array_equal(market.close, 100.0 + np.arange(15).reshape(5, 3)[:, :2])
-    assert_array_equal(market.open, market.close - 0.5)
-    assert_array_equal(market.benchmark_close, 102.0 + 3 * np.arange(5))
-    assert_array_equal(market.benchmark_open, market.benchmark_close - 0.5)
-    assert market.factor is None
-
-
 def test_b01_a_series_is_never_filled_from_its_future():
     """NaN, NaN, 10, 11, NaN, 12: no bar before the listing; the mark carries the 11 on, and only bars can be traded."""
     days = pd.bdate_range("2024-01-02", periods=6)
@@ -115,13 +104,6 @@ def test_a_market_may_do_without_a_benchmark():
     assert market.benchmark == "none"
     assert np.isnan(market.benchmark_close).all()
     assert market.manifest["benchmark_kind"] == "none"
-
-
-def test_static_list_is_said_to_be_one():
-    market = built(frame())
-    assert market.manifest["survivorship"] is True
-    assert market.manifest["membership"] == "static list of the 2 names with prices on 2024-01-08"
-    assert market.manifest["coverage"] == {"2024": 1.0}
 
 
 @settings(max_examples=25, deadline=None)

@@ -432,13 +432,6 @@ def test_features_are_the_columns_where_there_is_a_bar(market):
         build_panel(random_market(days=130), scaling=panel.scaling)
 
 
-def test_an_own_feature_reads_the_columns_of_its_market(market):
-    def doubled(on):
-        return 2 * on.extra["score"]
-
-    assert_array_equal(compute(market, [doubled]).numpy()[..., 0], 2 * compute(market, ["extra:score"]).numpy()[..., 0])
-
-
 def test_columns_are_cut_with_the_rows_and_tickers_of_their_market(market):
     rows = market.rows(5, 50)
     assert_array_equal(rows.extra["score"], market.extra["score"][5:50])
@@ -485,15 +478,6 @@ def test_a_snapshot_keeps_the_columns(market, tmp_path):
     more = finpod.load_market(str(tmp_path / "snapshot"), extra=pd.DataFrame({"date": [again.dates[4]], "vix": [20.0]}))
     assert more.extra.names == ("score", "rate", "vix")
     assert_array_equal(more.extra["vix"][:, 0], [NAN] * 4 + [20.0] * 126)
-
-
-def test_the_sample_takes_extra_columns():
-    table = pd.DataFrame({"date": ["2020-01-02", "2020-01-03"], "ticker": ["AAPL", "MSFT"], "score": [1.0, 2.0]})
-    market = finpod.load_market("sample", extra=table)
-    row = market.row_of("2020-01-03")
-    assert np.nansum(market.extra["score"][row - 2]) == 0
-    assert np.nansum(market.extra["score"][row]) == 3
-    assert market.manifest["title"] == finpod.sample_market().manifest["title"]
 
 
 FEATURES = ["return_5", "extra:score", "extra:rate"]
@@ -547,9 +531,3 @@ def test_g21_a_column_of_dates_among_the_values_is_refused(known):
     table = pd.DataFrame({"date": ["2024-01-03"], "ticker": ["AAA"], "pe": [1.0], "rdq": known})
     with pytest.raises(DataError, match="rdq"):
         load(table)
-
-
-def test_dates_with_dots_are_dates(tmp_path):
-    (tmp_path / "pe.csv").write_text("date;ticker;pe\n31.01.2024;AAA;13,25\n15.01.2024;AAA;12,5\n")
-    column = load(tmp_path / "pe.csv").extra["pe"]
-    assert set(column[np.isfinite(column)]) <= {12.5, 13.25}

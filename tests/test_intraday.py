@@ -79,12 +79,6 @@ def test_a_window_on_the_last_day_of_training_is_refused():
     assert backtest(Trained(), minutes(), start="2024-01-11").equity.index[0] == pd.Timestamp("2024-01-11 09:30")
 
 
-def test_a_window_takes_whole_sessions():
-    market = minutes()
-    first, last = market.window("2024-01-03", "2024-01-04")
-    assert (first, last) == (2 * BARS, 4 * BARS - 1)
-
-
 def test_the_report_draws_one_point_a_session():
     result = backtest(EqualWeight(), minutes(sessions=60))
     drawn = result.by_session()
@@ -115,13 +109,6 @@ def test_sessions_begin_at_the_first_bar():
     for one in (drawn.weights, drawn.fan, *(getattr(drawn, name)[label] for name in curves for label in curves[name])):
         assert list(one.index) == list(drawn.equity.index)
     assert drawn.table["strategy"]["total_return"] == pytest.approx(result.table["strategy"]["total_return"])
-
-
-def test_a_first_session_of_one_bar_is_no_session_more():
-    """Its bar is V_0, and nothing was earned in it."""
-    drawn = backtest(EqualWeight(), minutes(sessions=60).rows(BARS - 1, 4 * BARS)).by_session()
-    assert list(drawn.equity.index) == list(pd.bdate_range("2024-01-01", periods=4))
-    assert drawn.metrics.days == len(drawn.turnover) == 3
 
 
 def test_a_benchmark_that_comes_late_in_the_first_session_counts_from_its_first_bar():
@@ -192,19 +179,6 @@ def test_intraday_times_of_another_clock_are_refused():
     assert len(load_market(frame, benchmark=None).dates) > 0
     with pytest.raises(DataError, match="its days begin at 2024-01-02T14:30"):
         load_market(frame.assign(date=frame["date"] + pd.Timedelta("5h")), benchmark=None)
-
-
-def test_a_gap_does_not_change_the_year():
-    market = minutes(sessions=9)
-    kept = np.delete(np.arange(len(market.dates)), [3, 4, 5])
-    cut = minutes(
-        sessions=9,
-        dates=market.dates[kept],
-        close=market.close[kept],
-        open=None,
-        benchmark_close=market.benchmark_close[kept],
-    )
-    assert cut.periods_per_year == 252 * BARS
 
 
 def test_a_late_gap_or_a_missing_session_is_told_by_sessions():

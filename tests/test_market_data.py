@@ -1,7 +1,6 @@
 from datetime import date, datetime
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -118,21 +117,8 @@ def test_the_hash_is_one_of_content():
 
 
 @pytest.mark.parametrize(
-    "given",
-    ["2024-01-02", np.datetime64("2024-01-02"), pd.Timestamp("2024-01-02 15:30"), pd.Timestamp("2024-01-02").date()],
-)
-def test_dates_in_any_form(given):
-    assert as_date(given) == DATES[0]
-
-
-@pytest.mark.parametrize("given", ["soon", "2024-13-01", None, "NaT"])
-def test_what_is_no_date(given):
-    with pytest.raises(InputError, match="is not a date; write it as YYYY-MM-DD"):
-        as_date(given)
-
-
-@pytest.mark.parametrize(
-    "text", ["20200102", "2020", "2020-07", "today", "now", 20200102, True, "2020-13-01", "9999-01-01"]
+    "text",
+    ["soon", "NaT", None, "20200102", "2020", "2020-07", "today", "now", 20200102, True, "2020-13-01", "9999-01-01"],
 )
 def test_only_whole_days_are_dates(text):
     """numpy takes 20200102 for a year, and counts it past what nanoseconds hold."""

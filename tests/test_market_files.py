@@ -102,12 +102,6 @@ def test_wide_and_two_level_files_are_the_same_closes(tmp_path):
         assert (market.open is None) == ("wide" in path.name)
 
 
-def test_a_folder_may_hold_long_files(tmp_path):
-    frame(tickers=("AAA", "QQQ")).to_csv(tmp_path / "one.csv", index=False)
-    frame(tickers=("BBB",)).to_csv(tmp_path / "two.csv", index=False)
-    assert load_market(tmp_path).tickers == ("AAA", "BBB")
-
-
 @pytest.mark.parametrize(
     ("name", "ticker"),
     [
@@ -131,12 +125,6 @@ def test_a_file_name_that_is_no_ticker(tmp_path, name):
     with pytest.raises(DataError, match=r"cannot be one; give ticker="):
         load_market(tmp_path / name, benchmark=None)
     assert load_market(tmp_path / name, benchmark=None, ticker="AAA").tickers == ("AAA",)
-
-
-def test_a_ticker_that_would_leave_its_folder_is_refused(tmp_path):
-    (tmp_path / "bars.csv").write_text("date,ticker,close\n2024-01-02,../../etc/passwd,1\n")
-    with pytest.raises(DataError, match=r"'\.\./\.\./etc/passwd' cannot be a ticker"):
-        load_market(tmp_path / "bars.csv")
 
 
 @pytest.mark.parametrize(

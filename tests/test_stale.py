@@ -6,9 +6,6 @@ import pytest
 from made_bars import alone, built, one_name, places, repairs, suspicions
 from numpy.testing import assert_array_equal
 
-from finpod import Costs, backtest
-from finpod.rules import RULES
-
 CARRIED = "bars masked, the last price carried forward"
 SAME = "closes that stay the same to the end"
 DAYS = pd.bdate_range("2024-01-02", periods=100)
@@ -45,15 +42,6 @@ def test_g10_a_price_carried_forward_without_volume_is_masked(tail):
     assert repairs(market) == {CARRIED: tail}
     assert places(market, CARRIED)[0][:3] == ("AAA", f"{DAYS[stop]:%Y-%m-%d}", "close")
     assert suspicions(market) == {"series that end early": [("AAA", f"{DAYS[stop - 1]:%Y-%m-%d}")]}
-
-
-def test_g10_the_position_becomes_cash_at_the_last_price():
-    market = alone(with_others(carried(moving("AAA"), 60)))
-    result = backtest(RULES["buy-and-hold"](), market, costs=Costs(fee_bps=0))
-    gone = result.trades[result.trades["kind"] == "delisted"]
-    assert list(gone["ticker"]) == ["AAA"]
-    assert gone["date"].iloc[0] == DAYS[40]
-    assert gone["price"].iloc[0] == market.close[39, 0]
 
 
 @pytest.mark.parametrize("tail", [1, 4])

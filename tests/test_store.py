@@ -70,14 +70,6 @@ def test_b29_the_manifest_records_source_time_and_hash(market, tmp_path):
     assert pq.read_table(folder / "bars.parquet").column_names[:2] == ["date", "ticker"]
 
 
-def test_close_only_market_round_trips(tmp_path):
-    market = sample_market().rows(0, 300)
-    again = load_snapshot(save_snapshot(market, tmp_path / "sample"))
-    assert again.content_hash == market.content_hash
-    assert again.open is None
-    assert again.benchmark_open is None
-
-
 def test_an_existing_snapshot_is_refused(market, tmp_path):
     save_snapshot(market, tmp_path / "three")
     with pytest.raises(InputError, match="exists already"):
@@ -144,11 +136,6 @@ def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault):
         load_snapshot(folder)
     assert "\n" not in str(caught.value)
     assert ("is damaged" in str(caught.value)) == (fault != "other format")
-
-
-def test_a_folder_without_a_snapshot(tmp_path):
-    with pytest.raises(InputError, match="holds no snapshot"):
-        load_snapshot(tmp_path)
 
 
 def test_the_same_content_again_changes_nothing(market, tmp_path):

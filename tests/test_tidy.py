@@ -39,12 +39,6 @@ def test_b15_layout_of_columns_changes_nothing(order, shape):
     assert_array_equal(bars["date"].to_numpy(), DAYS[:4].to_numpy())
 
 
-def test_two_names_in_a_table_of_two_levels():
-    bars = tidy_bars(pd.concat({"AAA": FLAT, "BBB": FLAT * 2}, axis=1))
-    assert_array_equal(bars["close"].to_numpy(), [1.5, 3, 2.5, 5, 3.5, 7, 4.5, 9])
-    assert list(bars["ticker"][:2]) == ["AAA", "BBB"]
-
-
 def test_names_of_a_table_of_two_levels_may_lack_fields():
     ragged = pd.concat({"AAA": FLAT[["Close", "Volume"]], "BBB": FLAT[["Close"]] * 2}, axis=1)
     bars = tidy_bars(ragged)
@@ -73,11 +67,6 @@ def test_a_wide_table_is_one_of_closes(index):
 )
 def test_spellings_of_columns(spelled, column):
     assert column in tidy_bars(frame().drop(columns=["high", "volume"]).assign(**{spelled: 200.0})).columns
-
-
-def test_the_column_without_a_name_holds_the_dates():
-    unnamed = FLAT.rename_axis(None).reset_index(names="")
-    assert_array_equal(tidy_bars(unnamed, ticker="AAA")["date"].to_numpy(), DAYS[:4].to_numpy())
 
 
 def test_b21_equal_rows_are_dropped_by_date_not_by_value():

@@ -112,13 +112,6 @@ def test_known_errors_of_the_index_package_are_mended():
     assert "ENDP" in members.tickers
 
 
-def test_unknown_index_and_empty_list():
-    with pytest.raises(InputError, match="unknown universe 'dax40'"):
-        index_members("dax40")
-    with pytest.raises(InputError, match="list of tickers is empty"):
-        static_members([], sentence="nothing")
-
-
 def test_members_without_prices_are_named_with_their_days(tmp_path):
     """GONE has no prices at all, LATE only after it joined, HALF not after its series ended; a short gap does not count."""
     path = written(

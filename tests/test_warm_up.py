@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_agents import CONFIG, TRAIN, tiny_train
 from made_markets import make_market, random_market
-from test_ppo import bandit, experience, rollout_of, weights_of
+from test_ppo import bandit, experience, rollout_of
 
 import finpod
 from finpod.cli import main
@@ -109,15 +109,6 @@ def test_g13_the_command_line_says_which(market, tmp_path, monkeypatch, capsys):
     assert [path.name for path in Path("strategies").iterdir()] == ["short"]
 
 
-def test_g13_progress_and_watch_are_told_instead_of_a_warning(market, tmp_path):
-    told, remarks = [], []
-    plain = {"features": ["return_5", late(80)], "agents": 1, "rounds": 1, "keep": 1}
-    tiny_train(market, tmp_path / "progress", progress=lambda doing, share: told.append(doing), **plain)
-    assert any("late_close 98.2%" in doing for doing in told)
-    tiny_train(market, tmp_path / "watch", watch=lambda status: remarks.append(status.remark), **plain)
-    assert sum("late_close 98.2%" in remark for remark in remarks) == 1
-
-
 @pytest.mark.parametrize(("first", "kept"), [(0, True), (27, True), (28, True), (29, False), (56, False)])
 def test_g13_at_least_half_of_the_training_rows_must_have_a_value(market, first, kept):
     """28 of the rows 25 to 80 are half of them."""
@@ -141,16 +132,6 @@ def test_g13_only_bars_of_members_count():
     panel = build_panel(make_market(close, member=member), ["return_5", own], fit=(10, 60))
     assert panel.dropped == {}
     assert panel.undefined == {"return_5": pytest.approx(5 / 105)}
-
-
-def test_g13_values_are_those_of_a_panel_that_never_asked_for_what_is_dropped(market):
-    asked = build_panel(market, fit=(0, 253))
-    plain = build_panel(market, asked.names, fit=(0, 253))
-    assert torch.equal(asked.features, plain.features)
-    assert asked.scaling == plain.scaling
-    whole = build_panel(market, fit=(253, 300))
-    assert whole.dropped == whole.undefined == {}
-    assert whole.names == AVAILABLE
 
 
 def test_g13_a_training_window_without_any_feature_is_refused(market, tmp_path):
@@ -209,20 +190,6 @@ def test_g14_advantages_are_finite_whatever_their_number(shape, center_days):
     assert learner.standardise(torch.full(shape, 2.0)).isfinite().all()
 
 
-def test_g14_an_update_on_one_number_follows_its_sign():
-    moved = []
-    for sign in (1.0, -1.0):
-        learner = bandit(replace(CONFIG, gamma=0.0, num_minibatches=1, update_epochs=1, vf_coef=0.0), groups=1)
-        torch.manual_seed(3)
-        data = experience(learner, accounts=1, steps=1)
-        data["advantage"] = torch.full_like(data["advantage"], sign)
-        before = weights_of(learner.policy)
-        learner.update(rollout_of(data, learner))
-        moved.append(weights_of(learner.policy) - before)
-    assert all(move.isfinite().all() and move.norm() > 0 for move in moved)
-    assert float(moved[0] @ moved[1]) < 0
-
-
 @given(groups=st.integers(1, 40), minibatches=st.integers(1, 12))
 @settings(max_examples=30, deadline=None)
 def test_g15_every_pass_takes_as_many_steps_as_asked_for(groups, minibatches):
@@ -235,14 +202,3 @@ def test_g15_every_pass_takes_as_many_steps_as_asked_for(groups, minibatches):
     for one_pass in (sizes[:steps], sizes[steps:]):
         assert sum(one_pass) == groups
         assert max(one_pass) - min(one_pass) <= 1
-
-
-@pytest.mark.parametrize(
-    ("groups", "minibatches", "sizes"), [(5, 4, [2, 1, 1, 1]), (16, 5, [4, 3, 3, 3, 3]), (8, 4, [2] * 4)]
-)
-def test_g15_examples(groups, minibatches, sizes, monkeypatch):
-    learner = bandit(replace(CONFIG, update_epochs=1, num_minibatches=minibatches), groups=groups)
-    seen, loss = [], learner.loss
-    monkeypatch.setattr(learner, "loss", lambda row, **part: seen.append(row.shape[1]) or loss(row, **part))
-    learner.update(rollout_of(experience(learner), learner))
-    assert seen == sizes

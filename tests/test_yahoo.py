@@ -142,12 +142,6 @@ def test_each_failure_has_its_reason():
     assert waits == [3.0, 6.0, 12.0]
 
 
-def test_a_limited_crumb_does_not_matter():
-    with serving(only("AAA"), crumbs=False) as server:
-        market, waits = fetched(server, ["AAA"])
-    assert (market.shape, waits) == ((4, 1), [])
-
-
 def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
     """Also: a symbol that has gone to another company since is not the member."""
     members = tmp_path / "members.csv"
@@ -187,15 +181,6 @@ def test_b26_the_bar_of_an_unfinished_session_is_left_out():
     assert kinds(late)[0] == {}
 
 
-def test_b26_a_half_day_is_over_early():
-    listings = {name: flat(weekdays("2024-07-01", "2024-07-03")) for name in ("QQQ", "AAA")}
-    with serving(listings) as server:
-        for minute, last in ((10, "2024-07-02"), (20, "2024-07-03")):
-            moment = datetime(2024, 7, 3, 13, minute, tzinfo=NEW_YORK)
-            market, _ = fetched(server, ["AAA"], start="2024-07-01", end=None, now=lambda moment=moment: moment)
-            assert str(market.dates[-1])[:10] == last
-
-
 def test_b27_both_ends_are_included():
     with serving(only("AAA")) as server:
         market, _ = fetched(server, ["AAA"], start="2024-03-25", end="2024-03-28")
@@ -213,15 +198,6 @@ def test_the_end_defaults_to_today_in_new_york_and_on_a_sunday_to_friday():
         sunday = datetime(2024, 4, 28, 12, tzinfo=NEW_YORK)
         market, _ = fetched(server, ["AAA"], start="2024-04-25", end=None, now=lambda: sunday)
     assert (str(market.dates[-1])[:10], market.manifest["request"]["stop"]) == ("2024-04-26", "2024-04-27")
-
-
-def test_nulls_are_no_bars():
-    closes = [100.0, None, 102.0, 103.0]
-    with serving(only("BBB", AAA=Listing(MARCH[:4], closes))) as server:
-        market, _ = fetched(server, ["AAA", "BBB"], MARCH[0], MARCH[3])
-    assert market.has_bar[:, 0].tolist() == [True, False, True, True]
-    assert market.has_bar[:, 1].all()
-    assert market.close[[0, 2, 3], 0].tolist() == [100.0, 102.0, 103.0]
 
 
 def test_an_adjustment_for_which_nothing_is_listed_is_suspected_and_left_alone():
@@ -325,12 +301,6 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
 
 
-def test_names_leave_no_trace_on_disk_before_anything_has_come_in(tmp_path):
-    with serving({}) as server, pytest.raises(DataError, match="no bar for any of 2 names"):
-        fetched(server, ["AAA"], partial=tmp_path / "partial")
-    assert not (tmp_path / "partial").exists()
-
-
 def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
     limit = Missing(Failure.LIMITED, "HTTP 429")
     requests, waits = [], []
@@ -393,15 +363,6 @@ def test_impossible_requests(tmp_path):
         url = server.url
     with pytest.raises(DataError, match=r"cannot reach 127.0.0.1 .*sample"):
         fetch_market(["AAA"], "2024-01-02", "2024-01-05", base_url=url)
-
-
-def test_no_network_is_one_clear_line(monkeypatch):
-    def refuse(address, timeout):
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    with pytest.raises(DataError, match=r"cannot reach query2.finance.yahoo.com .*Network is unreachable.*sample"):
-        fetch_market(["AAA"], "2024-01-02", "2024-01-05")
 
 
 def test_the_connection_test_goes_to_the_proxy_where_there_is_one(monkeypatch):
