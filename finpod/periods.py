@@ -1,4 +1,4 @@
-"""Bars a year: measured from dates, compared with a number given by hand, and written beside yearly figures.
+"""Bars a year: measured from dates, compared with a number given by the user, and printed beside yearly figures.
 
     sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), set to the usual number
                       that lies within 6 %, otherwise rounded
@@ -26,44 +26,44 @@ from finpod.errors import InputError
 Array = NDArray[Any]
 
 USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
-"""Sessions a year of continuous markets, of exchanges, of every second session, of weekly bars and so on."""
+"""Usual sessions a year: continuous markets, exchanges, every second session, weekly bars and so on."""
 DEFAULT = 252
-"""Periods a year of undated values, and of dates that are too few."""
+"""Periods a year of undated values, and of too few dates."""
 TOLERANCE = 0.06
 """Relative distance within which a measured number becomes a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28
-"""Fewer session dates, or days between the first and the last, are not measured."""
+"""Fewest session dates, and days from first to last, for a measurement."""
 YEAR, SLACK = 366, 4
-"""Below so many days from first to last, so many of them may be holidays or weekends that are no fair share."""
+"""Below `YEAR` days from first to last, up to `SLACK` days of holidays and weekends are allowed for."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""Shortest and longest gap in days of bars of which a year has so many; months of sessions are up to 33 days apart."""
+"""(shortest gap, longest gap, bars a year) of regular bars, in days. Last sessions of months are up to 33 days apart."""
 _FIRST_DATE, _LAST_DATE = 17000101, 22001231
-"""Whole numbers from the one to the other are dates YYYYMMDD; larger ones count seconds."""
+"""Range of whole numbers that are dates YYYYMMDD; larger numbers are seconds."""
 LONG_GAP = 10
-"""Times the median gap from which a gap is a hole in the data."""
+"""Multiple of the median gap from which a gap is a hole in the data."""
 CONTRADICTION = 1.1
-"""Factor from which a number given by hand contradicts the measured one; 2 where the dates are too few to measure."""
+"""Factor from which the user's number contradicts the measured one; 2 if the dates are too few to measure."""
 FEWEST_GUESSED = 5
-"""Fewer dates contradict nothing."""
+"""Fewest dates that can contradict a number."""
 
 
 class PeriodsWarning(UserWarning):
-    """The dates do not say how many periods a year has, or contradict the number given."""
+    """The dates do not determine the periods a year, or contradict the number given."""
 
 
 class Periods(NamedTuple):
-    """How many bars and sessions a year has, as measured from dates."""
+    """Bars and sessions a year, measured from dates."""
 
     sessions_per_year: float
-    """Sessions a year; for bars that are rarer than sessions, bars a year."""
+    """Sessions a year; for bars rarer than sessions, bars a year."""
     bars_per_session: float
-    """Bars on one date, the median; 1 for daily and rarer bars."""
+    """Median bars on one date; 1 for daily and rarer bars."""
     rate: float
-    """Sessions a year between long gaps, before it became a usual number; NaN without two dates."""
+    """Sessions a year without long gaps, not rounded; NaN for fewer than two dates."""
     is_measured: bool
-    """Whether the dates were enough to measure it."""
+    """Whether there were enough dates for a measurement."""
     note: str
-    """Why the number may be wrong; empty if it is a usual one."""
+    """Why the number may be wrong; empty for a usual one."""
 
     @property
     def per_year(self) -> float:
@@ -72,7 +72,7 @@ class Periods(NamedTuple):
 
 
 def measure(dates: Array) -> Periods:
-    """Bars and sessions a year of datetime64 `dates` [T], in any order; several on one day are bars of one session."""
+    """Bars and sessions a year of datetime64 `dates` [T] in any order. Several on one day are bars of one session."""
     sessions, counts = np.unique(np.asarray(dates).astype("datetime64[D]"), return_counts=True)
     bars = float(np.median(counts)) if len(counts) else 1.0
     gaps = np.diff(sessions).astype(np.int64)
@@ -102,7 +102,7 @@ _WAY_OUT = "give periods_per_year if another number is right"
 
 
 def _regular(gaps: Array) -> int | None:
-    """Bars a year if three or more gaps [k], and most of them, are of one of the `REGULAR` lengths."""
+    """Bars a year if at least three gaps [k], and most of them, have one of the `REGULAR` lengths."""
     for shortest, longest, number in REGULAR:
         fitting = int(((gaps >= shortest) & (gaps <= longest)).sum())
         if fitting >= 3 and 2 * fitting > len(gaps):
@@ -111,7 +111,7 @@ def _regular(gaps: Array) -> int | None:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """What speaks against a number given by hand for `dates` [T]; empty if the two agree or the dates are too few."""
+    """How `dates` [T] contradict the number given; empty if they agree or are too few."""
     measured = measure(dates)
     number, rate, limit = measured.per_year, measured.rate * measured.bars_per_session, CONTRADICTION
     if not measured.is_measured:
@@ -127,13 +127,13 @@ def contradiction(periods_per_year: float, dates: Array) -> str:
 
 
 def is_weekly_or_longer(dates: Array) -> bool:
-    """Whether the median gap between the different days of `dates` [T] is six days or more."""
+    """Whether the median gap between distinct days of `dates` [T] is six days or more."""
     gaps = np.diff(np.unique(np.asarray(dates).astype("datetime64[D]"))).astype(np.int64)
     return bool(len(gaps) and np.median(gaps) >= REGULAR[0][0])
 
 
 def check_periods(value: Any) -> float:
-    """The number as an int if it is whole, else as a float. Raises InputError unless it is positive and finite."""
+    """The number, as an int if it is whole. Raises InputError unless it is positive and finite."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise InputError(
             f"periods_per_year is {value!r}; it must be a positive number, such as 252", argument="periods_per_year"
@@ -147,7 +147,7 @@ def plain(value: float) -> float:
 
 
 def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
-    """One line to print beside yearly figures: how many returns they count a year."""
+    """One line to print beside yearly figures: the bars a year."""
     return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
 
 
@@ -167,10 +167,10 @@ def describe(periods_per_year: float, sessions_per_year: float) -> str:
 
 
 def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
-    """The number given; without one, that measured from `dates` [T], or `DEFAULT` without dates.
+    """The number given, else the one measured from `dates` [T], else `DEFAULT`.
 
-    Warns with a `PeriodsWarning`, as if in the caller's caller, where the dates contradict the number given or do not say
-    how many bars a year has. Raises InputError for a number that is not positive and finite.
+    Warns with a `PeriodsWarning`, attributed to the caller's caller, if the dates contradict the number or are too few.
+    Raises InputError for a number that is not positive and finite.
     """
     if periods_per_year is not None:
         number = check_periods(periods_per_year)
@@ -186,17 +186,17 @@ def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
 
 
 def session_dates(dates: Any) -> Array:
-    """Dates [T] as datetime64[D]; time-zone-aware pandas dates become the day on their own clock."""
+    """Dates [T] as datetime64[D]; time-zone-aware dates become the day on their own clock."""
     if getattr(dates, "tz", None) is not None:
         dates = dates.tz_localize(None)
     return np.asarray(dates).astype("datetime64[D]")
 
 
 def dates_of(values: Any, what: str) -> Array | None:
-    """The dates [T] that a Series or frame is indexed by, as datetime64[ns] on their own clock; None if it has none.
+    """The dates [T] of the index of a Series or frame, as datetime64[ns] on their own clock; None if it has none.
 
-    Dates are those of a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError, naming the date, if
-    one is missing, repeated or before the one above it; other labels of pandas objects must increase as well.
+    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError for a date that is missing, repeated
+    or out of order. Other labels of pandas objects must increase as well.
     """
     index: Any = getattr(values, "index", None)
     if not hasattr(index, "is_monotonic_increasing"):  # the `index` of a list is a method

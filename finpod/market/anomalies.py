@@ -60,8 +60,8 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or rarer. Distributions
     and jumps on the rows `listed` [R] are explained by a split or dividend of the file. A crash is no suspicion.
     """
-    own = calendar is None or is_weekly_or_longer(dates)
-    sessions = dates if own else sessions_of(str(calendar), dates[0], dates[-1]).dates
+    by_dates = calendar is None or is_weekly_or_longer(dates)
+    sessions = dates if by_dates else sessions_of(str(calendar), dates[0], dates[-1]).dates
     sessions = np.unique(sessions.astype("datetime64[D]").astype("datetime64[ns]"))
     at = np.searchsorted(sessions, bars.date.astype("datetime64[D]").astype("datetime64[ns]"))
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
@@ -91,8 +91,8 @@ def _large_distributions(placed: Placed) -> Found:
     paid = np.flatnonzero(step > 1e-3)
 
     def is_unusual(row: int) -> bool:
-        own = paid[np.searchsorted(paid, bars.start[row]) : np.searchsorted(paid, bars.stop[row])]
-        near = own[(own != row) & (np.abs(bars.date[own] - bars.date[row]) <= USUAL_DAYS)]
+        others = paid[np.searchsorted(paid, bars.start[row]) : np.searchsorted(paid, bars.stop[row])]
+        near = others[(others != row) & (np.abs(bars.date[others] - bars.date[row]) <= USUAL_DAYS)]
         return not len(near) or bool(step[row] >= min(ALWAYS_LARGE, UNUSUAL * np.median(step[near])))
 
     def sentence(row: int) -> str:

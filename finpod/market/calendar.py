@@ -25,15 +25,15 @@ class Sessions(NamedTuple):
     closes: Array
     """[S] datetime64[ns], UTC, half days included."""
     hours: Array
-    """[S, 2] datetime64[ns], open and close on the exchange's own clock."""
+    """[S, 2] datetime64[ns], open and close in the exchange's time zone."""
     offsets: frozenset[str]
-    """Distances to UTC that the exchange's clock had in these years, such as -05:00."""
+    """UTC offsets of the exchange in these years, such as -05:00."""
     zone: ZoneInfo
     """Time zone of the exchange."""
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """The sessions of the exchange `calendar` within [first, last]. Raises InputError for a name that is none."""
+    """The sessions of the exchange `calendar` within [first, last]. Raises InputError for an unknown name."""
     years = _sessions(calendar, *(str(day.astype("datetime64[Y]")) for day in (first, last)))
     within = (years.dates >= first.astype("datetime64[D]")) & (years.dates <= last)
     return years._replace(dates=years.dates[within], closes=years.closes[within], hours=years.hours[within])
@@ -44,7 +44,7 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
     import exchange_calendars
 
     try:
-        found = exchange_calendars.get_calendar(calendar, start=f"{first}-01-01", end=f"{last}-12-31")
+        exchange = exchange_calendars.get_calendar(calendar, start=f"{first}-01-01", end=f"{last}-12-31")
     except exchange_calendars.errors.InvalidCalendarName as error:
         raise InputError(
             f"unknown calendar {calendar!r}; give a name of exchange_calendars such as XNYS, XTKS or XLON, or None",
@@ -54,15 +54,15 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
         raise InputError(
             f"the calendar {calendar} does not cover {first} to {last} ({first_line(error)})", argument="calendar"
         ) from error
-    closes = found.closes
-    local = pd.DatetimeIndex(closes).tz_convert(found.tz)
+    closes = exchange.closes
+    local = pd.DatetimeIndex(closes).tz_convert(exchange.tz)
     distances = np.unique(local.tz_localize(None).to_numpy() - pd.DatetimeIndex(closes).tz_localize(None).to_numpy())
     return Sessions(
-        found.sessions.to_numpy().astype("datetime64[ns]"),
+        exchange.sessions.to_numpy().astype("datetime64[ns]"),
         pd.DatetimeIndex(closes).tz_localize(None).to_numpy().astype("datetime64[ns]"),
-        np.stack([_clock(found.opens, found.tz), _clock(found.closes, found.tz)], axis=1),
+        np.stack([_clock(exchange.opens, exchange.tz), _clock(exchange.closes, exchange.tz)], axis=1),
         frozenset(offset_text(distance) for distance in distances),
-        ZoneInfo(str(found.tz)),
+        ZoneInfo(str(exchange.tz)),
     )
 
 
@@ -71,7 +71,7 @@ def _clock(moments: Any, zone: Any) -> Array:
 
 
 def offset_text(distance: np.timedelta64) -> str:
-    """A distance to UTC as +HH:MM."""
+    """A UTC offset as +HH:MM."""
     minutes = int(distance.astype("timedelta64[m]").astype(int))
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
@@ -86,14 +86,14 @@ class Timeline(NamedTuple):
     bars: Array | None
     """[T] datetime64[ns] of intraday bars; None for one row per session."""
     zone: ZoneInfo | None
-    """The clock of the rows; None: times of day count as they are written."""
+    """Time zone of the rows; None leaves times of day as written."""
 
     def first_rows(self, stamps: Array) -> Array:
-        """[R] the first row at which each of the stamps [R] lies in the past; T where there is none, or for NaT.
+        """[R] the first row at which each stamp [R] is in the past; T if there is none, or for NaT.
 
-        A stamp at midnight is a day without a time. It counts for the session of that day, or the next one; in an intraday
-        market, whose sessions have many rows, from the close of that session on. A time counts from the first row that ends,
-        or the first intraday bar that begins, at or after it.
+        A stamp at midnight is a day without a time. It counts from the session of that day or the next one; in an intraday
+        market from the close of that session. A time counts from the first row that ends, or the first intraday bar that
+        begins, at or after it.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)
@@ -105,9 +105,9 @@ class Timeline(NamedTuple):
 
 
 def timeline_of(dates: Array, calendar: str | None) -> Timeline:
-    """The rows of a market with these dates [T], with the closes of the exchange `calendar`; None: a session ends with its day.
+    """The timeline of a market with these dates [T]. Rows end at the close of `calendar`; without one, with the day.
 
-    A row that is no session of the exchange ends with its day as well.
+    A row that is not a session of the exchange ends with its day as well.
     """
     sessions = dates.astype("datetime64[D]")
     ends = (sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")

@@ -25,13 +25,13 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 NO_BENCHMARK = "none"
-"""What the benchmark is called where there is none."""
+"""Name of the benchmark if there is none."""
 NO_CALENDAR = "the dates of the file"
-"""What the manifest gives as the calendar where every date counts as a session."""
+"""Calendar in the manifest if every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
-"""Time of day of the first bar from which a day begins strangely late."""
+"""Time of day of the first bar from which a day begins too late."""
 ODD_DATES = 0.05
-"""Share of dates that are no sessions, above which the file is taken to belong to another exchange."""
+"""Share of dates that are not sessions, above which the file belongs to another exchange."""
 
 
 def build_market(
@@ -52,11 +52,11 @@ def build_market(
     adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close), where `adj_close` is the
     vendor's, mended where it contradicts the splits and dividends listed, or is made from these; without either the
     prices are taken as already adjusted. What cannot be trusted is masked. The manifest lists it (`repairs`) and what
-    looks wrong and was left alone (`suspicions`), beside what the `log` of the reader holds. Rows that are no sessions of
+    looks wrong but was not changed (`suspicions`), including the entries of the reader's `log`. Rows that are no sessions of
     `calendar`, or not over at `now` (aware; None: this moment), are dropped; bars whose spacing is weekly or longer may have
-    any date. `periods_per_year` None is measured. `membership` None takes every name as a member for all time; `benchmark`
-    None goes without one. Raises InputError for a benchmark without rows, and for members without any unless
-    `allow_missing`; DataError for content that cannot be used.
+    any date. `periods_per_year` None is measured. `membership` None makes every asset a member for all time; `benchmark`
+    None means none. Raises InputError for a benchmark without rows, and for members without any unless
+    `allow_missing`; DataError for unusable content.
     """
     log = RepairLog() if log is None else log
     _check_benchmark(tuple(bars["ticker"].cat.categories), benchmark, name)
@@ -157,7 +157,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions) -> Array:
 
 
 def _check_clock(stamps: Array, row: Array, outside: Array, calendar: str, name: str) -> None:
-    """Raise DataError where days begin long after the open and go on after the close: the clock of another place, or UTC."""
+    """Raise DataError if days begin long after the open and go on after the close: stamps in another time zone, or UTC."""
     first = stamps[np.searchsorted(row, np.unique(row))]  # bars are sorted by date
     late = first - first.astype("datetime64[D]") >= LATE_START
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
@@ -183,7 +183,7 @@ def _check_exchange(
 
 
 def _possible_bars(bars: pd.DataFrame, dropped: Array, name: str, log: RepairLog) -> tuple[LongBars, Array]:
-    """The bars that can be, without prices carried forward to the end, and the dates [T] of the market."""
+    """The plausible bars, without prices carried forward to the end, and the dates [T] of the market."""
     dates = np.unique(bars["date"].to_numpy()[~dropped])
     kept = mask_impossible(long_bars(bars, dropped), log)
     if not len(kept):
@@ -201,18 +201,23 @@ def _market(
     periods_per_year: float | None,
     name: str,
 ) -> MarketData:
-    """The bars on a grid of dates and names, the benchmark apart; names without a bar are no names."""
-    own = np.array([ticker == benchmark for ticker in bars.tickers])
+    """The bars on a grid of dates and assets, the benchmark apart, without assets that have no bar."""
+    is_benchmark = np.array([ticker == benchmark for ticker in bars.tickers])
     empty = bars.per_asset(slice(None)) == 0
-    names, bare = (tuple(np.array(bars.tickers, dtype=object)[which]) for which in (~own & ~empty, ~own & empty))
+    names, bare = (
+        tuple(np.array(bars.tickers, dtype=object)[which]) for which in (~is_benchmark & ~empty, ~is_benchmark & empty)
+    )
     if not names:
         raise DataError(
             f"{name} holds no bar that can be used of any name but the benchmark {benchmark}; a market needs at least one "
             "(or take that name itself, without a benchmark)"
         )
     tables = _grids(bars, dates)
-    series = {key: table[:, own].ravel() if own.any() else np.full(len(dates), np.nan) for key, table in tables.items()}
-    tables = {key: table[:, ~own & ~empty] for key, table in tables.items()}
+    series = {
+        key: table[:, is_benchmark].ravel() if is_benchmark.any() else np.full(len(dates), np.nan)
+        for key, table in tables.items()
+    }
+    tables = {key: table[:, ~is_benchmark & ~empty] for key, table in tables.items()}
     member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
     if membership is None:
         facts["missing"] = sorted({*facts["missing"], *bare})

@@ -1,4 +1,4 @@
-"""Names of columns in price files: which hold dates, tickers and numbers, as vendors spell them."""
+"""Column names of price files as vendors spell them: dates, tickers, fields, and columns that are not read."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _WORDS = {
     benchmarkclose benchmarkopen year month""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
-"""Words for dates, for symbols and identifiers, for names of companies, each with the preferred first; and for columns that
-finpod does not read. A column of dates must also hold dates, and names of companies are read where there is no symbol."""
+"""Words for dates, for symbols and identifiers, and for company names, each with the preferred first; and for columns that
+are not read. A column of dates must also hold dates. Company names are read if there is no symbol."""
 
 _CLOSES = {
     "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",
@@ -57,38 +57,38 @@ _SPELLINGS = {
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
-"""Field -> words for it, the preferred first: of several columns for a field the first is read."""
+"""Field -> words for it, the preferred first. Of several columns for a field the first is read."""
 ANY_PRICE = frozenset(_CLOSES["last"].split())
-"""Words for a close that a table may use for something else."""
+"""Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _OWN_DATES, _OWN_TICKERS = ("date", "datetime", "timestamp"), ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Words for dates and tickers in a table of the user's own, whose other columns may have any name."""
+"""Words for dates and tickers in extra tables, whose other columns may have any name."""
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""What vendors of bars in JSON call their columns."""
+"""Column names of JSON interfaces."""
 _KNOWN = frozenset((*_OTHERS, *_FIELDS))
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
 )
 _LISTED = 12
-"""Columns that a message lists."""
+"""Most columns that a message lists."""
 _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.\d+)?")
 
 
 def word(label: Any) -> str:
-    """The label in small letters without accents and marks: "5. Adjusted Close*" is adjustedclose, "<VOL>" is vol."""
+    """The label in small letters without accents and punctuation: "5. Adjusted Close*" is adjustedclose, "<VOL>" is vol."""
     text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
     text = "".join(character for character in text if not unicodedata.combining(character))
     return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
 
 
 def field_of(label: Any) -> str | None:
-    """The field that a label stands for: "Adj Close" is adj_close; None for no field."""
+    """The field of a label: "Adj Close" is adj_close; None if it is not a field."""
     return _FIELDS.get(word(label))
 
 
 def spelled_out(labels: Sequence[str]) -> list[str]:
-    """The labels, single letters of bars (o, h, l, c, v, t) spelled out where these are all that finpod does not know."""
+    """The labels with single letters (o, h, l, c, v, t) spelled out, if all other labels are known words."""
     bars = {"o", "h", "l", "c"} <= set(labels) and all(
         label in _LETTERS or is_word(label, DATES, TICKERS, DESCRIPTIONS, _OTHERS) for label in labels
     )
@@ -96,18 +96,17 @@ def spelled_out(labels: Sequence[str]) -> list[str]:
 
 
 def is_word(label: Any, *words: Collection[str]) -> bool:
-    """Whether the label is one of some words."""
+    """Whether the label is among the words."""
     return any(word(label) in known for known in words)
 
 
 def is_unnamed(label: Any) -> bool:
-    """Whether the label is empty, or what pandas writes for a column or level without a name."""
+    """Whether the label is empty, or pandas' placeholder for a column or level without a name."""
     return _UNNAMED.fullmatch(word(label)) is not None
 
 
 def canonical(label: Any) -> str:
-    """Name of a column in a table of the user's own: date, ticker, the field that it spells out, or the label with "_" for
-    spaces, in small letters."""
+    """Name of a column of an extra table: date, ticker, a field, or the label in small letters with "_" for spaces."""
     field = field_of(label)
     if is_word(label, _OWN_DATES):
         return "date"
@@ -121,7 +120,7 @@ def canonical(label: Any) -> str:
 
 
 def canonical_columns(labels: Sequence[Any]) -> list[str]:
-    """The names of the columns (see `canonical`); a first column without a name holds the dates, where no other does."""
+    """The names of the columns (see `canonical`). A first column without a name holds the dates, if no other does."""
     names = [canonical(label) for label in labels]
     if names and is_unnamed(labels[0]) and "date" not in names:
         names[0] = "date"
@@ -145,25 +144,25 @@ class Column:
 
     @cached_property
     def unnamed(self) -> bool:
-        """Whether it has no name of its own. A column of decimal numbers called index has one."""
+        """Whether it has no name. A column of decimal numbers called index has one."""
         return is_unnamed(self.label) and not (self.word == "index" and self.kind == "number")
 
     @property
     def known(self) -> bool:
-        """Whether its name says what it holds, and it may hold that."""
+        """Whether its name is a known word that fits its values."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
         return self.word in _KNOWN or (self.word in DATES and holds_dates(self.values, digits=True))
 
     @cached_property
     def texts(self) -> list[str]:
-        """Its different values as text, without those that stand for a missing one."""
+        """Its distinct values as text, without words for missing values."""
         texts = (str(value).strip() for value in pd.unique(self.values.dropna()))
         return [text for text in texts if text.lower() not in BLANK]
 
     @cached_property
     def kind(self) -> str:
-        """What it holds: "dates", "whole" numbers, "number", "text" or "blank", by all of its values."""
+        """Kind of its values: "dates", "whole" numbers, "number", "text" or "blank"."""
         if self.values.dtype.kind in "iub":
             return "number" if self.values.dtype.kind == "b" else "whole"
         if self.values.dtype.kind == "f":
@@ -180,7 +179,7 @@ class Column:
 
     @property
     def is_flag(self) -> bool:
-        """Whether it holds nothing but yes and no, as text, numbers or booleans."""
+        """Whether all values are yes or no, as text, numbers or booleans."""
         return {text.lower() for text in self.texts} <= {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
 
     @property
@@ -190,12 +189,12 @@ class Column:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds whole numbers, perhaps as floats."""
+        """Whether it holds whole numbers, possibly as floats."""
         return self.kind == "whole" or (self.values.dtype.kind == "f" and bool((self.values.dropna() % 1 == 0).all()))
 
     @property
     def identifies(self) -> bool:
-        """Whether a column with a word for tickers may hold some: text, or whole numbers."""
+        """Whether its values can be tickers: text, or whole numbers."""
         if self.word in ("ticker", "symbol"):
             return True
         if self.values.dtype.kind == "f":  # whole numbers of which one is missing
@@ -204,7 +203,7 @@ class Column:
 
 
 def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
-    """The labels of some columns for a message, after the word for one or for several of them."""
+    """Labels of columns for a message, after the word for one or for several of them."""
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
     labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()

@@ -53,31 +53,31 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     """
     values = dict(bars.values)
     split, dividend, vendors = (values.pop("split", None), values.pop("dividend", None), values.get("adj_close"))
-    given = np.zeros(len(bars), dtype=bool) if vendors is None else ~np.isnan(vendors)
+    has_adjusted = np.zeros(len(bars), dtype=bool) if vendors is None else ~np.isnan(vendors)
     if vendors is not None:
-        values["adj_close"] = np.where(given, vendors, values["close"])
+        values["adj_close"] = np.where(has_adjusted, vendors, values["close"])
     bars = LongBars(bars.tickers, bars.code, bars.date, values)
-    bars, splits = _fit_splits(bars, np.ones(len(bars)) if split is None else split, given, log)
+    bars, splits = _fit_splits(bars, np.ones(len(bars)) if split is None else split, has_adjusted, log)
     steps = splits.missing
     if dividend is not None:
         dividend = np.nan_to_num(dividend)
-        steps = steps + _fit_dividends(bars, dividend, splits, given, log)
+        steps = steps + _fit_dividends(bars, dividend, splits, has_adjusted, log)
     if vendors is not None or steps.any():
         adjusted = bars.values.get("adj_close", bars.values["close"])
         bars = bars.with_values(adj_close=adjusted * np.exp(-bars.sum_after(steps)))
     if splits.in_closes.any():
         bars = bars.with_values(traded=bars.values["close"] * np.exp(bars.sum_after(splits.in_closes)))
     listed = (splits.as_traded + splits.in_closes != 0) | (False if dividend is None else dividend > 0)
-    return bars, _notes(bars, given, steps, name, dividend is not None), listed
+    return bars, _notes(bars, has_adjusted, steps, name, dividend is not None), listed
 
 
-def _notes(bars: LongBars, given: Array, steps: Array, name: str, dividends: bool) -> list[str]:
+def _notes(bars: LongBars, has_adjusted: Array, steps: Array, name: str, dividends: bool) -> list[str]:
     """Notes on assets whose file has no adjusted close; `steps` [R] are what was added to the adjusted close."""
-    lacking = np.unique(bars.code[~given])
+    lacking = np.unique(bars.code[~has_adjusted])
     if not len(lacking):
         return []
-    who = f"{name} has no adjusted close" + (f" for {len(lacking)} of its names" if given.any() else "")
-    if not steps[~given].any():
+    who = f"{name} has no adjusted close" + (f" for {len(lacking)} of its names" if has_adjusted.any() else "")
+    if not steps[~has_adjusted].any():
         return [f"{who}; its prices are taken as adjusted for splits and dividends"]
     if not dividends:
         return [f"{who} and lists splits but no dividends; its returns leave dividends out"]
@@ -200,10 +200,10 @@ def _scaled(bars: LongBars, part: slice, ratio: float, log: RepairLog) -> LongBa
     return bars.with_values(**columns)
 
 
-def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, given: Array, log: RepairLog) -> Array:
+def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
     """[R] log steps that the adjusted close lacks (+) or has too much (-) at each dividend."""
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
-    rows = rows[given[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
+    rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
     close, cash = bars.values["close"], dividend[rows]
     before = close[rows - 1] * np.exp(-splits.as_traded[rows])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -212,7 +212,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, given: Array
     large = cash > SPECIAL * before
     factor = bars.values.get("adj_close", close) / close
     in_file = bars.log_steps(factor)[rows] + splits.missing[rows] - splits.as_traded[rows]
-    vendors = given[rows]
+    vendors = has_adjusted[rows]
     wrong = np.zeros(len(rows), dtype=bool)
     wrong[vendors] = _wrong_steps(
         bars, *(part[vendors] for part in (rows, cash, large, in_file, usual, reinvested)), log=log

@@ -1,4 +1,4 @@
-"""How complete the members of a market and their prices are: facts of the manifest, and questions to it."""
+"""Completeness of a market's members and prices, as the manifest records it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from finpod.market.universe import Membership
 from finpod.measures import Array
 
 GAP = 5
-"""Sessions in a row without a bar from which a member counts as one without prices."""
+"""Fewest sessions in a row without a bar that count as a member without prices."""
 
 
 def membership_facts(
     membership: Membership | None, dates: Array, names: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """[T, N] membership, and what the manifest says of it; None takes every name for all time.
+    """[T, N] membership and its entries for the manifest. None makes every asset a member for all time.
 
-    Raises DataError if no name with prices is ever a member.
+    Raises DataError if no asset with prices is ever a member.
     """
     if membership is None:
         member = np.ones((len(dates), len(names)), dtype=bool)
@@ -51,14 +51,14 @@ def membership_facts(
 
 
 def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
-    """The members of a market that have no prices on some sessions of [first, last], by its manifest; sorted."""
+    """Members without prices on some sessions of [first, last], from the manifest; sorted."""
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
     spells = manifest.get("without_prices", {})
     return sorted(name for name, days in spells.items() if any(a <= end and b >= begin for a, b in days))
 
 
 def _few(names: Sequence[str]) -> str:
-    """The first three names, such as an error shows."""
+    """The first three tickers, for an error."""
     return ", ".join(names[:3]) or "not at all"
 
 
@@ -72,9 +72,9 @@ class Listed(NamedTuple):
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """The day within [first, last] on which the list of a market's index is furthest from its size; None without an index.
+    """The day within [first, last] on which the list of members differs most from the index's size; None without an index.
 
-    The manifest has the first session of each year: the last of them before `first` counts for the days up to the next.
+    The manifest has the first session of each year, which counts until the next.
     """
     listed = manifest.get("listed")
     if not listed:
@@ -98,7 +98,7 @@ def _listed(membership: Membership, dates: Array) -> dict[str, Any]:
 def _without_prices(
     membership: Membership, dates: Array, names: Sequence[str], missing: Sequence[str], has_bar: Array
 ) -> dict[str, list[list[str]]]:
-    """Name -> [first, last session] of each spell as a member without a bar; short gaps in a series are left out."""
+    """Ticker -> [first, last session] of each spell as a member without a bar; gaps shorter than `GAP` are left out."""
     lacking = np.hstack([membership.grid(dates, names) & ~has_bar, membership.grid(dates, missing)])
     padded = np.vstack([lacking[:1] & False, lacking, lacking[:1] & False]).astype(np.int8)
     column, begin = np.nonzero((np.diff(padded, axis=0) > 0).T)

@@ -1,4 +1,4 @@
-"""`MarketData`: the bars of N names over T sessions, validated once and never changed."""
+"""`MarketData`: the bars of N assets over T sessions, validated and immutable."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Between these, nanoseconds count every day."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""A window may name days this far outside the data: weekends and holidays."""
+"""Days that a window may reach outside the data: weekends and holidays."""
 
 _PRICES = ("open", "high", "low", "close")
 _TABLES = (*_PRICES, "volume", "factor", "member")
@@ -30,10 +30,10 @@ _TABLES = (*_PRICES, "volume", "factor", "member")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarketData:
-    """Bars on a grid of sessions and names; every array is read-only.
+    """Bars on a grid of sessions and assets. Arrays are read-only.
 
-    Prices and volume are adjusted for splits and dividends in such a way that `close * volume` is the dollar volume
-    as traded. NaN means that there is no bar. A table the source does not have (`open` of a close-only source) is None.
+    Prices and volume are adjusted for splits and dividends such that `close * volume` is the dollar volume as traded. NaN
+    means no bar. A table that the source lacks (`open` of a close-only source) is None.
     Raises DataError, naming the first offender, for shapes that disagree, dates that are not strictly increasing,
     repeated tickers and prices that are not positive; InputError for bars a year that are not positive and finite.
     """
@@ -55,21 +55,21 @@ class MarketData:
     factor: Array | None = None
     """[T, N] float64, adjusted price / price as traded; None stands for 1 everywhere."""
     member: Array = None  # type: ignore[assignment]
-    """[T, N] bool, in the universe on that day; left out (a static list), it becomes all true."""
+    """[T, N] bool, member of the universe on that day; all true by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of the last bar in the whole snapshot; NaT for a name without any; survives slicing."""
+    """[N] datetime64[ns], date of the last bar in the whole snapshot, also in slices; NaT for an asset without any."""
     benchmark: str = "QQQ"
-    """What the benchmark is, as every output names it."""
+    """Name of the benchmark in every output."""
     benchmark_close: Array
     """[T] float64, adjusted; NaN where missing."""
     benchmark_open: Array | None = None
     """[T] float64, adjusted."""
     extra: ExtraData = NO_EXTRA
-    """The user's own columns, each value from the row on which it was known; `extra["pe"]` is [T, N]."""
+    """The user's columns, each value from the row at which it was known; `extra["pe"]` is [T, N]."""
     periods_per_year: float = None  # type: ignore[assignment]
-    """Bars a year, by which yearly figures are scaled; left out, measured (see `finpod.periods`); survives slicing."""
+    """Bars a year, by which yearly figures are scaled; measured by default (see `finpod.periods`); kept in slices."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions a year; for bars that are rarer than sessions, bars a year; left out, it follows from `periods_per_year`."""
+    """Sessions a year; for bars rarer than sessions, bars a year. By default it follows from `periods_per_year`."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able provenance: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -124,7 +124,7 @@ class MarketData:
             raise DataError(f"dates are not strictly increasing: {one!s:.10} is followed by {next_one!s:.10}")
 
     def _set_periods(self) -> None:
-        """Measure the bars a year, or check the number given; what speaks against it becomes the manifest's `periods_note`."""
+        """Measure the bars a year, or check the number given; a contradiction becomes the manifest's `periods_note`."""
         if self.sessions_per_year is not None and self.periods_per_year is not None:  # a part of another market
             numbers = check_periods(self.periods_per_year), check_periods(self.sessions_per_year)
             note = self.manifest.get("periods_note", "")
@@ -160,7 +160,7 @@ class MarketData:
 
     @cached_property
     def sessions(self) -> Array:
-        """[T] datetime64[D], the session each bar belongs to."""
+        """[T] datetime64[D], the session of each bar."""
         return self.dates.astype("datetime64[D]")
 
     @cached_property
@@ -170,7 +170,7 @@ class MarketData:
 
     @cached_property
     def bars_per_session(self) -> float:
-        """Bars in the usual session, the median: 1 for daily data, about 390 for minute bars; gaps and half days do not count."""
+        """Median bars a session: 1 for daily data, about 390 for minute bars."""
         return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
 
     @property
@@ -282,7 +282,7 @@ class MarketData:
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """The benchmark as a market of one name, always a member; sessions on which it has no bar are left out."""
+        """The benchmark as a market of one asset, always a member, without the sessions on which it has no bar."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data")
@@ -308,12 +308,14 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
     Raises InputError, about `argument`, for anything else: numpy would take 20200102 for a year.
     """
-    given: Any = getattr(value, "to_datetime64", lambda: value)()
+    day_like: Any = getattr(value, "to_datetime64", lambda: value)()
     wrong = InputError(f"{value!r} is not a date; write it as YYYY-MM-DD", argument=argument)
-    if not isinstance(given, (date, np.datetime64)) and not (isinstance(given, str) and _ISO.fullmatch(given.strip())):
+    if not isinstance(day_like, (date, np.datetime64)) and not (
+        isinstance(day_like, str) and _ISO.fullmatch(day_like.strip())
+    ):
         raise wrong
     try:
-        text: Any = given.strip()[:10] if isinstance(given, str) else given
+        text: Any = day_like.strip()[:10] if isinstance(day_like, str) else day_like
         day: np.datetime64 = np.datetime64(text, "D")
     except (ValueError, TypeError) as error:
         raise wrong from error

@@ -1,4 +1,4 @@
-"""Days and times in price files: spellings, units, time zones. Decided by all values of a column, or refused."""
+"""Dates, times and time zones from text and numbers. All values of a column decide how it is read."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _FIRST_SECOND, _LAST_SECOND = 315_532_800, 4_102_444_800
 """1980-01-01 and 2100-01-01 in seconds since 1970."""
 
 FIRST_YEAR, LAST_YEAR = 1700, 2200
-"""Years in which a stamp may lie."""
+"""Valid years."""
 _CLOCK = r"[T ,]\s*(\d{1,2}:.*)$"
-"""The time of day behind a date."""
+"""The time of day after a date."""
 _ZONE = r"\s*(?:Z|UTC|[+-]\d{2}(?::?\d{2})?)$"
-"""A distance to UTC behind a time of day."""
+"""A UTC offset after a time of day."""
 _CLOCK_TIME = rf"\d{{1,2}}:\d{{2}}(:\d{{2}}(\.\d+)?)?(\s*[AaPp][Mm])?({_ZONE.removesuffix('$')})?"
-"""A time of day that can be read."""
+"""A valid time of day."""
 _REST = r"^\d+[-/.]\d+[-/.]\d+[T ,]+\S|[^\d]$"
-"""What stands behind a date, where its time of day is taken away, and is none."""
+"""Text after a date that is not a time of day."""
 
 INTRADAY = 3
-"""Different stamps a day, on average, from which bars are taken to be intraday."""
+"""Average distinct stamps a day from which bars are intraday."""
 _INTRADAY_READING = "intraday bars, their times as in New York"
 
 
@@ -49,15 +49,15 @@ class Dates(NamedTuple):
     """A column of stamps."""
 
     days: Array
-    """[rows] datetime64[ns], midnight of the day that each stamp shows on its own clock; with its time, if intraday."""
+    """[rows] datetime64[ns], the day of each stamp on its own clock; the stamp itself for intraday bars."""
     offsets: tuple[str, ...]
-    """Distances to UTC that the stamps carry, sorted; empty where they carry none."""
+    """UTC offsets of the stamps, sorted; empty if they have none."""
     reading: str
-    """How they were read, where that was a decision; empty otherwise."""
+    """How they were read, if that was a decision; else empty."""
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Whether the column holds dates, by its dtype or its first value; `digits` admits YYYYMMDD and seconds since 1970."""
+    """Whether the column holds dates, by its dtype or first value; with `digits` also YYYYMMDD and seconds since 1970."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     if column.dtype.kind in "iufb" and not digits:
@@ -74,11 +74,11 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
 
 
 def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Dates:
-    """The day of each stamp, whatever its unit, spelling or time zone; of intraday bars the stamp itself, in New York.
+    """The day of each stamp in any unit, spelling or time zone; for intraday bars the stamp itself, in New York.
 
-    Whole numbers are YYYYMMDD, or seconds (or thousandths, ...) since 1970 in UTC. Whether 03/04/2024 is in March or
-    April is decided by all values of the column; where none of them is above 12 it must be said with `day_first`.
-    Raises DataError naming the first value that is no date.
+    Whole numbers are YYYYMMDD, or seconds (or thousandths, ...) since 1970 in UTC. All values of the column decide whether
+    03/04/2024 is in March or April; if none is above 12, `day_first` must say so. Raises DataError for the first value
+    that is not a date.
     """
     dates = plain(dates)
     if isinstance(dates.dtype, pd.PeriodDtype):
@@ -116,14 +116,14 @@ def parse_dates(dates: pd.Series, name: str = "the frame", day_first: bool | Non
 
 
 def _all_digits(dates: pd.Series) -> bool:
-    """Whether a column of text holds whole numbers only."""
+    """Whether a column of text holds only whole numbers."""
     if dates.dtype.kind == "M" or len(dates) == 0 or not str(dates.iloc[0]).strip().isdecimal():
         return False
     return all(str(value).strip().isdecimal() for value in pd.unique(dates))
 
 
 def _unit(numbers: pd.Series) -> str | None:
-    """The unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None for no unit."""
+    """The unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None for none."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
     scales = zip(_EPOCHS, (1, 1e3, 1e6, 1e9), strict=True)
@@ -131,7 +131,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_numbers(dates: pd.Series, name: str) -> tuple[pd.Series, str]:
-    """Text as YYYYMMDD, or aware stamps, from numbers; and how they were read."""
+    """Numbers as text YYYYMMDD or as aware stamps, and how they were read."""
     numbers = pd.to_numeric(dates.astype(str) if is_text(dates) else dates)
     unit = _unit(numbers)
     if unit is None:
@@ -143,7 +143,7 @@ def _from_numbers(dates: pd.Series, name: str) -> tuple[pd.Series, str]:
 
 
 def _stamps(text: pd.Series, days: Array, aware: bool) -> Array:
-    """[values] the days with the times that follow them, midnight where there is none; in New York."""
+    """[values] the days with the times in the text, midnight without one; in New York."""
     if aware:
         return _new_york(pd.to_datetime(text, utc=True, format="ISO8601"))
     parts = text.str.extract(_TIME)
@@ -156,7 +156,7 @@ def _stamps(text: pd.Series, days: Array, aware: bool) -> Array:
 
 
 def is_intraday(stamps: Array) -> bool:
-    """Whether stamps are those of bars within the day: several different ones a day."""
+    """Whether there are several distinct stamps a day."""
     stamps = np.unique(stamps[~np.isnat(stamps)])
     return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
 
@@ -166,7 +166,7 @@ def _new_york(stamps: pd.Series) -> Array:
 
 
 def _days(text: pd.Series, name: str, day_first: bool | None) -> tuple[Array, str]:
-    """[values] days, NaT for text that is no date; and how they were read, where that was a decision."""
+    """[values] days, NaT for text that is not a date; and how they were read, if that was a decision."""
     for form in _FORMS:
         parts = text.str.extract(form)
         if parts["year"].iloc[:1].notna().all():  # the form of the first value is that of all
@@ -189,7 +189,7 @@ def _days(text: pd.Series, name: str, day_first: bool | None) -> tuple[Array, st
 
 
 def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_first: bool | None) -> bool:
-    """Whether `one`, not `two`, is the day, by the values above 12 or as `day_first` says. Raises DataError if they differ."""
+    """Whether `one`, not `two`, is the day, by values above 12 or `day_first`. Raises DataError for contradictions."""
     above = {True: one > 12, False: two > 12}
     shown = [choice for choice, where in above.items() if where.any()]
     if len(shown) == 2 or (shown and day_first is not None and shown != [day_first]):
@@ -209,10 +209,10 @@ def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_f
 
 
 def parse_stamps(stamps: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None = None) -> Array:
-    """[R] datetime64[ns] with their times, NaT where blank, on the clock of `zone`; None: on the clock they are written on.
+    """[R] datetime64[ns] with times, NaT where blank, on the clock of `zone` (None: on the clock that they show).
 
-    Stamps without a distance to UTC are taken to be on that clock already. A stamp at midnight on its own clock is a day,
-    which no zone moves. Raises DataError naming the first value that is no date or time.
+    Stamps without a UTC offset are on that clock already. A stamp at midnight on its own clock is a day, which no zone
+    moves. Raises DataError for the first value that is not a date or time.
     """
     stamps = plain(stamps)
     if stamps.dtype.kind == "M":
@@ -233,7 +233,7 @@ def parse_stamps(stamps: pd.Series, name: str, zone: ZoneInfo | None, day_first:
 
 
 def _check_years(years: pd.Series, stamps: pd.Series, name: str) -> None:
-    """Raise DataError, naming the first, for stamps that nanoseconds cannot count."""
+    """Raise DataError for stamps out of the range of nanoseconds."""
     outside = (years < FIRST_YEAR) | (years > LAST_YEAR)
     if outside.any():
         wrong = str(stamps[outside].iloc[0])
@@ -241,14 +241,14 @@ def _check_years(years: pd.Series, stamps: pd.Series, name: str) -> None:
 
 
 def _on_clock(shown: pd.Series, moments: pd.Series, zone: ZoneInfo | None) -> Array:
-    """[R] datetime64[ns]: the aware `moments` on the clock of `zone`, but as `shown` at midnight and without a zone."""
+    """[R] datetime64[ns]: the aware `moments` on the clock of `zone`; as `shown` at midnight or without a zone."""
     if zone is not None:
         shown = moments.dt.tz_convert(zone).dt.tz_localize(None).where(shown != shown.dt.normalize(), shown)
     return shown.to_numpy().astype("datetime64[ns]")
 
 
 def _from_text(text: pd.Series, name: str, zone: ZoneInfo | None, day_first: bool | None) -> Array:
-    """[V] datetime64[ns] of different texts."""
+    """[V] datetime64[ns] of distinct texts."""
     text = text.str.replace(r"^(\d{4})(\d{2})(\d{2})(?=$|[T ])", r"\1-\2-\3", regex=True)
     if (numbers := text.str.fullmatch(r"\d+\.?\d*")).any():
         raise DataError(f"{name}: the date {text[numbers].iloc[0]} is a number; write dates as YYYY-MM-DD")

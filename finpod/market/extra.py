@@ -11,20 +11,20 @@ from finpod.errors import DataError, InputError, did_you_mean
 from finpod.measures import Array
 
 PREFIX = "extra:"
-"""How the name of a feature begins that is one of these columns: `extra:pe` is the column `pe`."""
+"""Prefix of features that are extra columns: `extra:pe` is the column `pe`."""
 
 
 def column_of(feature: object) -> str | None:
-    """The extra column that a feature is, `pe` for `extra:pe`; None for any other feature."""
+    """The extra column of a feature, `pe` for `extra:pe`; None for other features."""
     return feature.removeprefix(PREFIX) if isinstance(feature, str) and feature.startswith(PREFIX) else None
 
 
 @dataclass(frozen=True, eq=False)
 class ExtraData:
-    """Own columns of a market of T rows and N tickers. Row t depends only on what was known at row t.
+    """The user's columns of a market of T rows and N tickers. Row t contains only what was known at row t.
 
-    A column has one value per ticker ([T, N]) or one value for all of them ([T], such as a rate of interest). NaN means
-    that nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` builds it from tables.
+    A column has one value per ticker ([T, N]) or one value for all of them ([T], such as an interest rate). NaN means that
+    nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` builds it from tables.
     """
 
     tables: Mapping[str, Array] = field(default_factory=dict)

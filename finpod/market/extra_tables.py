@@ -1,4 +1,4 @@
-"""The user's own tables as columns of a market: every value is shown from the first row on which it was known."""
+"""Extra tables as columns of a market: each value is shown from the first row at which it was known."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, T
 """A table, tables by the name of their variable, or several of either; None for none."""
 
 KEYS = ("date", "ticker", "known_at")
-"""Columns that say of what day, of what ticker, and since when a value is known."""
+"""Columns with the day a value is about, its ticker, and when it became known."""
 TABLES = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
-"""Names of finpod's own tables, which a column of values cannot have."""
+"""Names of finpod's tables, which extra columns cannot have."""
 FEATURES = {
     *("residual_momentum_12_1", "momentum_12_1", "return_63", "return_126", "return_252", "smooth_momentum_126"),
     *("high_252_distance", "beta_252", "idiosyncratic_volatility_63", "volatility_21", "volatility_63"),
@@ -41,20 +41,20 @@ FEATURES = {
 _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "period"}
 """What pandas calls columns of dates and times."""
 NAMED = 5
-"""Tickers that are named where there are too many to name all."""
+"""Most unknown tickers that the manifest lists."""
 
 
 class Source(NamedTuple):
-    """One table that was given."""
+    """One extra table."""
 
     label: str
-    """How messages and the manifest call it: the file's name, or "the extra table pe"."""
+    """Its name in messages and the manifest: the file's name, or "the extra table pe"."""
     variable: str | None
-    """The name of the variable that a wide table holds: its key, or the file's stem; None for a frame without a key."""
+    """Variable of a wide table: its key, or the file's stem; None for a frame without a key."""
     has_key: bool
     """Whether it was given by a key."""
     frame: pd.DataFrame
-    """Its columns, `date`, `ticker` and `known_at` under these names, as far as it has them."""
+    """Its columns, with `date`, `ticker` and `known_at` under these names."""
 
 
 class Known(NamedTuple):
@@ -115,7 +115,7 @@ def with_extra(
 
 
 def _sources(extra: Any, tickers: Sequence[str], decimal: str | None, key: str | None = None) -> Iterator[Source]:
-    """Every table of `extra`, read. Raises InputError for anything that is no table."""
+    """Every table of `extra`. Raises InputError for anything else."""
     if extra is None:
         return
     if isinstance(extra, Mapping) and key is None:
@@ -145,7 +145,7 @@ def _sources(extra: Any, tickers: Sequence[str], decimal: str | None, key: str |
 
 
 def _flat(frame: pd.DataFrame, tickers: Sequence[str]) -> pd.DataFrame:
-    """A table whose index and second level of columns, where they hold dates and tickers, have become columns."""
+    """A table with dates and tickers of the index, and the second level of its header, turned into columns."""
     if frame.columns.nlevels == 2:
         known = [sum(_is_among(label, tickers) for label in frame.columns.levels[level]) for level in (0, 1)]
         of_tickers = int(known[1] >= known[0])
@@ -167,12 +167,12 @@ def _flat(frame: pd.DataFrame, tickers: Sequence[str]) -> pd.DataFrame:
 
 
 def _is_among(label: object, tickers: Sequence[str]) -> bool:
-    """Whether a label is a ticker of the market, in its spelling or another one."""
+    """Whether a label is a ticker of the market in any spelling."""
     return label in tickers or normal_ticker(label, tickers) in tickers
 
 
 def _are_dates(level: pd.Index) -> bool:
-    """Whether a level of an index holds dates, as such or as text."""
+    """Whether a level of an index holds dates, or dates as text."""
     return level.dtype.kind == "M" or bool(re.match(r"\d{1,4}[-/.]\d", str(level[0]) if len(level) else ""))
 
 
@@ -185,7 +185,7 @@ def _mark(frame: pd.DataFrame, decimal: str | None, label: str) -> str:
 def _known(
     source: Source, market: MarketData, timeline: Timeline, day_first: bool | None, decimal: str | None
 ) -> Known:
-    """A table in long form, its stamps, tickers and numbers parsed. Raises DataError for what cannot be used."""
+    """A table in long form with parsed stamps, tickers and numbers. Raises DataError for invalid content."""
     label, frame = source.label, source.frame
     if "date" not in frame.columns:
         raise DataError(f"{label} has no column date; name the column of dates so, or put them into the index")
@@ -213,23 +213,23 @@ def _known(
 
 
 def _long(source: Source, tickers: Sequence[str]) -> pd.DataFrame:
-    """A table with one column for each variable; a wide table, which has one for each ticker, is turned.
+    """A table with one column a variable; a wide table, with one column a ticker, is melted.
 
-    Raises DataError for a table that fits both readings, and for a wide one without a name.
+    Raises DataError for a table that fits both layouts, and for a wide one without a name.
     """
     label, frame = source.label, source.frame
     names = [name for name in frame.columns if name not in KEYS]
     if not names:
         raise DataError(f"{label} has no column of values beside {', '.join(frame.columns)}; add one")
     if "ticker" not in frame.columns:
-        own = [name for name in names if _is_among(name, tickers)]
-        written_so = [name for name in own if name == name.upper() or name in tickers]
-        others = [name for name in names if name not in own and not (is_ticker(name) and name == name.upper())]
+        members = [name for name in names if _is_among(name, tickers)]
+        written_so = [name for name in members if name == name.upper() or name in tickers]
+        others = [name for name in names if name not in members and not (is_ticker(name) and name == name.upper())]
         several = source.has_key and len(names) > 1
-        if own and (others or not (written_so or several)):
+        if members and (others or not (written_so or several)):
             other = f"and a column {others[0]}, which is none" if others else "if its letters are made capitals"
             raise DataError(
-                f"{label} has a column {own[0]}, a ticker of the market, {other}: it may be one variable by ticker, or hold "
+                f"{label} has a column {members[0]}, a ticker of the market, {other}: it may be one variable by ticker, or hold "
                 "one value for all tickers in each column; add a column ticker, or rename the column"
             )
         if written_so or several:
@@ -245,7 +245,7 @@ def _long(source: Source, tickers: Sequence[str]) -> pd.DataFrame:
 
 
 def _check_name(name: str, label: str) -> None:
-    """Raise InputError for a column of values that is called like one of finpod's own tables or features."""
+    """Raise InputError for a column with the name of one of finpod's tables or features."""
     plain = canonical(name)
     if plain in TABLES | FEATURES:
         kind = "table" if plain in TABLES else "feature"
@@ -257,9 +257,9 @@ def _check_name(name: str, label: str) -> None:
 
 
 def _tickers(frame: pd.DataFrame, market: MarketData, label: str) -> tuple[Array | None, tuple[str, ...]]:
-    """[R] columns of the tickers in the market, -1 for others, and those others; None for a table without tickers.
+    """[R] positions of the tickers in the market, -1 for others, and the others; None for a table without tickers.
 
-    The old symbol of a name that was joined with its new one stands for it.
+    The old symbol of a renamed listing counts as the new one.
     """
     if "ticker" not in frame.columns:
         return None, ()
@@ -296,7 +296,7 @@ def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
 
 
 def _point_in_time(known: Known, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
-    """[T, N], or [T] for one value for all tickers, of a column, and what the manifest says of it."""
+    """A column [T, N], or [T] for one value for all tickers, and its entry for the manifest."""
     days, width = len(market.dates), 1 if known.shared else len(market.tickers)
     there = np.isfinite(known.values[name]) & (known.when["ticker"] >= 0).to_numpy()
     cells = known.when[there].assign(value=known.values[name][there])
@@ -332,5 +332,5 @@ def _point_in_time(known: Known, name: str, label: str, market: MarketData) -> t
 
 
 def _text(stamp: np.datetime64) -> str:
-    """A date, with its time where it has one."""
+    """A date, with its time unless that is midnight."""
     return f"{pd.Timestamp(stamp)}".removesuffix(" 00:00:00")

@@ -25,7 +25,7 @@ from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
 
 Numbers = dict[tuple[str, str | None], pd.Series]
-"""(field, ticker) -> [T] values; the ticker is None where a row is one bar: in a long table, and in one of one name."""
+"""(field, ticker) -> [T] values. The ticker is None in long tables and in tables of one asset."""
 Pairs = Sequence[tuple[str, str, pd.Series]]
 """Columns of a header of two levels: upper label, lower label, values."""
 
@@ -34,7 +34,7 @@ class Header(NamedTuple):
     """The lines before the first row of a CSV."""
 
     labels: list[Any]
-    """One a column: text, or (upper label, lower label) in a header of two levels."""
+    """One label a column: text, or (upper label, lower label) in a header of two levels."""
     levels: tuple[str | None, str | None] | None
     """Names of the two levels of the header; None for one level."""
     lines: int
@@ -70,10 +70,10 @@ def header_of(rows: Sequence[tuple[int, list[str]]]) -> Header:
 
 
 def _two_lines(cells: Sequence[list[str]]) -> tuple[list[tuple[str, str]], tuple[str | None, str | None], int] | None:
-    """Labels, names of the levels and number of lines of a header of two levels; None for a header of one level.
+    """Labels, level names and number of lines of a header of two levels; None for a header of one level.
 
-    Tickers below fields are known by the name of their level, by the line with the name of the index that follows, or by
-    being tickers of which each has a close, without a value for the first column. Fields below tickers are known as such.
+    Tickers below fields are recognised by the name of their level, by a following line with the name of the index, or if
+    each has a close and the first column has no value. Fields below tickers are recognised by their names.
     """
     if len(cells) < 2 or len(cells[0]) != len(cells[1]) or len(cells[0]) < 2:
         return None
@@ -98,18 +98,18 @@ def _two_lines(cells: Sequence[list[str]]) -> tuple[list[tuple[str, str]], tuple
 
 
 def _without_number(label: str) -> str:
-    """The label without the number that pandas gives to one that it meets again: Close.1 is Close."""
+    """The label without the number that pandas adds to repeated labels: Close.1 is Close."""
     bare = re.sub(r"\.\d+$", "", label)
     return bare if field_of(bare) else label
 
 
 def _names_a_row(value: str, labels: Sequence[Any]) -> bool:
-    """Whether the first cell of a row that has one more than the header is its number or date, as R writes it."""
+    """Whether the first cell of a row with one cell more than the header is its number or date, as R writes it."""
     return value.isdecimal() or (_is_date(value) and not any(is_word(label, DATES) for label in labels))
 
 
 def _names_the_index(cells: Sequence[str]) -> bool:
-    """Whether a line has only the name of the first column, as pandas writes below a header of several levels."""
+    """Whether a line has only the name of the first column, as pandas writes below headers of two levels."""
     return word(cells[0]) in DATES and not any(cells[1:])
 
 
@@ -133,7 +133,7 @@ def by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 
 
 def _level_of_fields(names: Sequence[object], levels: Sequence[Sequence[str]], name: str) -> int:
-    """0 or 1: the level of the header that holds the fields. Raises DataError for neither, and where both could."""
+    """The level of the header that holds the fields, 0 or 1. Raises DataError if neither or both could."""
     with_close = [number for number, labels in enumerate(levels) if "close" in map(field_of, labels)]
     if len(with_close) == 2:
         called = [number for number, label in enumerate(names) if label is not None and word(label) in TICKERS]
@@ -156,9 +156,9 @@ def _closes(labels: Iterable[str]) -> list[str]:
 
 
 def split_labels(columns: Sequence[Column], name: str) -> Pairs:
-    """Columns such as AAPL.Close as (field, ticker, values); none where no label holds both a close and a ticker.
+    """Columns such as AAPL.Close as (field, ticker, values); empty if no label holds both a close and a ticker.
 
-    Raises DataError where only some labels hold both, and for one such as close_OPEN, in which either may be the field.
+    Raises DataError if only some labels hold both, and for labels such as close_OPEN, in which either may be the field.
     """
     for column in columns:
         fields = [field_of(part) for part in re.split(r"[_. |:-]", column.label, maxsplit=1)]
@@ -180,7 +180,7 @@ def split_labels(columns: Sequence[Column], name: str) -> Pairs:
 
 
 def split_label(label: str) -> tuple[str, str] | None:
-    """(field, ticker) of a label that holds both, in either order; None for another label."""
+    """(field, ticker) of a label that holds both, in either order; None for other labels."""
     if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
         one, two = match.groups()
         return (one, two) if field_of(one) else (two, one) if field_of(two) else None

@@ -1,4 +1,4 @@
-"""The layout of a table of prices: long, wide, of one name, or with a header of two levels; recognised, or refused."""
+"""Layouts of price tables: long, wide, one asset, or a header of two levels. Ambiguous tables are refused."""
 
 from __future__ import annotations
 
@@ -29,43 +29,42 @@ from finpod.market.headers import Numbers, Pairs, by_ticker, split_label, split_
 from finpod.market.parsing import is_ticker, normal_ticker, plain
 
 _TICKERS_A_WORD = 3
-"""A wide table has at least this many columns for each one that is called by a known word, such as OPEN."""
+"""Fewest columns of a wide table for each one whose ticker is a known word, such as OPEN."""
 
 
 class Layout(NamedTuple):
-    """What the columns of a table of T rows hold, as they are in the table."""
+    """The columns of a table of T rows by their meaning, values as in the table."""
 
     dates: pd.Series
     """[T]"""
     tickers: pd.Series | None
-    """[T] the ticker of each row's bar, in a long table; None in the others."""
+    """[T] tickers of a long table; None for other layouts."""
     numbers: Numbers
     columns: tuple[Column, ...]
     """All columns of the table, for messages."""
     reading: tuple[str, ...] = ()
-    """What was decided, as sentences for the manifest."""
+    """Decisions, as sentences for the manifest."""
 
     @property
     def one_name(self) -> bool:
-        """Whether nothing in the table says whose bars they are."""
+        """Whether the table names no ticker."""
         return self.tickers is None and all(ticker is None for _, ticker in self.numbers)
 
 
 def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, ticker_column: str | None = None) -> Layout:
-    """The layout of a table, by the names of its columns and by what they hold.
+    """The layout of a table, by the names and values of its columns.
 
-    Levels of the row index are columns as well, with or without names. Columns without a name that hold whole numbers
-    are row numbers and left out; where a table has no tickers, they must not occur again.
+    Levels of the row index count as columns, with or without names. Columns without a name that hold whole numbers are row
+    numbers and left out. In a table without tickers they must not repeat.
 
-    - **dates**: the column called `date`, or by another word for it, or the only one that holds dates.
-    - **two levels**: of the two levels of the header, the one with a close holds fields and the other tickers. Labels such
-      as AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read alike.
-    - **long**: a close, and a column of tickers: `ticker_column`, or one called by a word for tickers that holds text or
-      whole numbers, or the other level of a row index with dates.
-    - **one name**: a close and no tickers. A column of text that is not understood is refused, unless `ticker` says whose
-      bars they are.
-    - **wide**: no close and no tickers; each column holds the closes of the ticker that it is called. At most one in three
-      may be called by a known word such as OPEN, unless the index of the columns is called ticker.
+    - **dates**: the column called `date` or another word for it, or the only one that holds dates.
+    - **two levels**: the level of the header with a close holds fields, the other tickers. Labels such as AAPL.Close,
+      Close_AAPL or "('Close', 'AAPL')" are read alike.
+    - **long**: a close, and a column of tickers: `ticker_column`, or one with a word for tickers that holds text or whole
+      numbers, or the other level of a row index with dates.
+    - **one asset**: a close and no tickers. Text columns of unknown meaning are refused unless `ticker` names the asset.
+    - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
+      may be a known word such as OPEN, unless the index of the columns is called ticker.
 
     Raises DataError for a table that fits none of these, or two, naming both; InputError for a `ticker_column` that the
     table does not have.
@@ -88,15 +87,15 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     else:
         may_name = [c for c in rest if not c.known and _may_name(c)]
         if may_name and (ticker is None or called):
-            found = listed(may_name, "a column", "columns")
-            text = f"{name} has {found} of unknown meaning, which may hold tickers. {ask_for_tickers(columns)}"
+            shown = listed(may_name, "a column", "columns")
+            text = f"{name} has {shown} of unknown meaning, which may hold tickers. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
         numbers, reading = (_called_wide(named, name), ()) if called else _without_tickers(named, ticker, name)
     return Layout(dates.values, None if tickers is None else tickers.values, numbers, tuple(columns), reading)
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """The end of a message about a table that may hold several names: its columns, and how to say which has the tickers."""
+    """End of a message about a table that may hold several assets: its columns, and how to name that of the tickers."""
     return (
         f"Its columns are {listed(columns)}; name the one that holds the tickers with ticker_column=, or give ticker= if "
         "all rows are bars of one name"
@@ -104,7 +103,7 @@ def ask_for_tickers(columns: Sequence[Column]) -> str:
 
 
 def _columns(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """The levels of the row index and the columns; and the columns of a header of two levels."""
+    """The levels of the row index and the columns, and the columns of a header of two levels."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns = []
@@ -132,7 +131,7 @@ def _text(label: object) -> str:
 
 
 def _dates(columns: Sequence[Column], name: str) -> Column:
-    """The column of dates. Raises DataError for none, and for two of which neither is preferred."""
+    """The column of dates. Raises DataError for none, and for two that differ."""
     ranks: dict[int, list[Column]] = {}
     for column in columns:
         if column.word == DATES[0] or (column.word in DATES and holds_dates(column.values, digits=True)):
@@ -156,7 +155,7 @@ def _dates(columns: Sequence[Column], name: str) -> Column:
 
 
 def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None) -> Column | None:
-    """The column of tickers, None for none. Raises where two columns are tickers that do not go together."""
+    """The column of tickers, or None. Raises DataError if two identifiers contradict each other."""
     if ticker_column is not None:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:
@@ -183,7 +182,7 @@ def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column:
 
 
 def _check_identifiers(columns: Sequence[Column], name: str) -> None:
-    """Raise DataError if one ticker has two values of another identifier: two securities would become one series."""
+    """Raise DataError if one ticker has two values of another identifier: two securities would be joined."""
     for other in columns[1:]:
         both = pd.DataFrame({"ticker": columns[0].values, "other": other.values}).drop_duplicates().dropna()
         again = both["ticker"].duplicated()
@@ -198,7 +197,7 @@ def _check_identifiers(columns: Sequence[Column], name: str) -> None:
 
 
 def _tells_apart(level: Column) -> bool:
-    """Whether a level of a row index beside the dates may hold tickers: text, or numbers other than 0, 1, 2, ... of rows."""
+    """Whether a level of the row index may hold tickers: text, or numbers other than 0, 1, 2, ... ."""
     if level.kind != "whole" or not (level.unnamed or level.word.endswith(("id", "code"))):
         return level.kind == "text"
     numbers = {int(number) for number in level.values.unique()}
@@ -206,14 +205,14 @@ def _tells_apart(level: Column) -> bool:
 
 
 def _may_name(column: Column) -> bool:
-    """Whether a column of unknown meaning may hold tickers: text, identifiers, or numbers of rows that occur again."""
+    """Whether a column of unknown meaning may hold tickers: text, identifiers, or repeated row numbers."""
     if column.kind != "whole":
         return column.kind == "text" or (column.unnamed and column.kind == "blank")
     return column.values.nunique() < len(column.values) if column.unnamed else column.word.endswith(("id", "code"))
 
 
 def _long(columns: Sequence[Column], tickers: Column, name: str) -> tuple[Numbers, tuple[str, ...]]:
-    """The fields of bars with tickers; and what was decided."""
+    """The fields of a long table, and decisions."""
     fields = _fields(columns, name)
     if "close" not in fields:
         raise _no_close(columns, name)
@@ -222,7 +221,7 @@ def _long(columns: Sequence[Column], tickers: Column, name: str) -> tuple[Number
 
 
 def _without_tickers(columns: Sequence[Column], ticker: str | None, name: str) -> tuple[Numbers, tuple[str, ...]]:
-    """The fields of the bars of one name, of a header of two levels in one, or the closes of a wide table."""
+    """The fields of one asset, of labels that hold field and ticker, or the closes of a wide table; and decisions."""
     fields = _fields(columns, name)
     if "close" not in fields:
         if pairs := split_labels(columns, name):
@@ -239,8 +238,8 @@ def _without_tickers(columns: Sequence[Column], ticker: str | None, name: str) -
 
 
 def _is_close_of_a_ticker(column: Column, fields: Mapping[str, Column]) -> bool:
-    """Whether an unknown column beside a close may be the close of a ticker: by a label such as Close_AAPL, or as AAPL where
-    the close has a name such as LAST, without an open, a high and a low."""
+    """Whether an unknown column beside a close may be another ticker's close: a label such as Close_AAPL, or a ticker if the
+    close is called LAST or the like and there is no open, high and low."""
     parts = split_label(column.label)
     if parts is not None and field_of(parts[0]) == "close" and not is_word(parts[0], ANY_PRICE):
         return True
@@ -267,20 +266,20 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 
 
 def _told(fields: Mapping[str, Column], columns: Sequence[Column]) -> tuple[str, ...]:
-    """For `reading`: which column the closes are from, where that is not its name, and which columns are not read."""
+    """Sentences on the source of the closes, if its label is ambiguous, and on columns that are not read."""
     close = fields["close"]
     closes = () if field_of(close.label) and close.word not in ANY_PRICE else (f"closes read from {close.label}",)
     return (*closes, *_left_out([column for column in columns if column is not close]))
 
 
 def _left_out(columns: Sequence[Column]) -> tuple[str, ...]:
-    """For `reading`: the columns whose meaning is unknown."""
+    """A sentence on columns of unknown meaning."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
     return (listed(unknown, "left out the column", "left out the columns"),) if unknown else ()
 
 
 def _check_one_value_a_row(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for a table with the name of a field in each row."""
+    """Raise DataError for a table with a column of field names."""
     for column in columns:
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
@@ -292,7 +291,7 @@ def _check_one_value_a_row(columns: Sequence[Column], tickers: Column | None, na
 
 
 def _called_wide(columns: Sequence[Column], name: str) -> Numbers:
-    """(close, ticker) -> values, of a table whose index of columns is called ticker. Raises DataError for one of bars."""
+    """(close, ticker) -> values of a table whose index of columns is called ticker. Raises DataError for bars of one asset."""
     fields = _fields(columns, name)
     if len(fields) > 1 and "close" in fields and fields["close"].word not in ANY_PRICE:
         raise DataError(
@@ -303,7 +302,7 @@ def _called_wide(columns: Sequence[Column], name: str) -> Numbers:
 
 
 def _wide(columns: Sequence[Column], name: str) -> Numbers:
-    """(close, ticker) -> values, of a wide table."""
+    """(close, ticker) -> values of a wide table."""
     numbers: Numbers = {}
     for column in columns:
         if ("close", column.label) in numbers:
@@ -319,7 +318,7 @@ def _counts_rows(values: pd.Series) -> bool:
 
 
 def _check_wide(columns: Sequence[Column], name: str) -> None:
-    """Raise DataError for a table without a close that is not clearly one of closes by ticker."""
+    """Raise DataError for a table without a close that is not clearly wide."""
     for column in columns:
         if column.is_whole and _counts_rows(column.values):
             raise DataError(

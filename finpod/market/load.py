@@ -123,7 +123,7 @@ def load_market(
 
 
 def _named_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: Any) -> tuple[str, pd.DataFrame]:
-    """What messages call a frame, file or folder, and its tidy bars; `reading` are arguments of `read_bars`."""
+    """Name of a frame, file or folder in messages, and its tidy bars; `reading` are arguments of `read_bars`."""
     if isinstance(path, (pd.DataFrame, pd.Series)):
         return "the frame", tidy_bars(pd.DataFrame(path), **reading)
     if not isinstance(path, (str, PathLike)):
@@ -132,7 +132,7 @@ def _named_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading:
 
 
 def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those arguments of `load_market` that are not its defaults, paths absolute; empty if one of them is not plain."""
+    """Arguments of `load_market` that differ from the defaults, with absolute paths; empty if one cannot be stored."""
     defaults = inspect.signature(load_market).parameters
     origin: dict[str, Any] = {}
     for argument, value in arguments.items():
@@ -155,13 +155,13 @@ def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    """A path that exists as an absolute one; anything else as it is."""
+    """The absolute path if it exists; anything else unchanged."""
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
 
 
 def _index_of(members: Members) -> Index | None:
-    """The index that `members` names; None if it is something else. Raises InputError for an unknown one."""
+    """The index that `members` names, or None. Raises InputError for an unknown index."""
     if not isinstance(members, str):
         return None
     is_name = find_index(members) or ("." not in members and not Path(members).exists())
@@ -169,7 +169,7 @@ def _index_of(members: Members) -> Index | None:
 
 
 def _membership(members: Members, index: Index | None, name: str, joins: Sequence[Rename]) -> Membership | None:
-    """The membership that `members` describes, under the symbols of the bars after the `joins`."""
+    """The membership of `members`, under the symbols of the bars after the `joins`."""
     if members is None:
         return None
     if index is not None:
@@ -187,7 +187,7 @@ def _membership(members: Members, index: Index | None, name: str, joins: Sequenc
 def _whole(
     path: str, members: object, benchmark: str | None, renames: object, periods_per_year: float | None
 ) -> MarketData:
-    """The sample or a snapshot: a market with its own members, names and benchmark."""
+    """The sample or a snapshot, which have their own members, tickers and benchmark."""
     for argument, value in (("members", members), ("renames", renames)):
         if value is not None:
             raise InputError(f"{path} carries its own members and names; leave {argument} out")

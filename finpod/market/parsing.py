@@ -1,4 +1,4 @@
-"""The meaning of text in price files: tickers and numbers. Decided by all values of a column, or refused."""
+"""Tickers and numbers from text. All values of a column decide how it is read; ambiguous columns are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tickers(NamedTuple):
     names: pd.Categorical
     """[rows] in their one spelling (see `one_spelling`), categories sorted."""
     written: pd.Categorical
-    """[rows] as the file writes them, without spaces around."""
+    """[rows] as written in the file, stripped."""
 
 
 def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
@@ -55,12 +55,12 @@ def one_spelling(labels: Iterable[Any]) -> dict[Any, str]:
 
 
 def is_ticker(label: str) -> bool:
-    """Whether the text could be a ticker: it has no slash, no space and no character with a meaning to a shell."""
+    """Whether the text is a valid ticker: no slash, no space, no character with a meaning to a shell."""
     return _TICKER.fullmatch(label) is not None
 
 
 def check_tickers(labels: Iterable[str], name: str) -> None:
-    """Raise DataError for the first label that could not be a ticker, such as one with a slash or a shell character."""
+    """Raise DataError for the first label that is not a valid ticker, such as one with a slash or a shell character."""
     for label in labels:
         if not is_ticker(label):
             raise DataError(
@@ -69,9 +69,9 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 
 
 def parse_tickers(column: pd.Series, name: str) -> Tickers:
-    """The tickers of [rows], as written and in one spelling. Whole numbers are names, too.
+    """The tickers of [rows], as written and in one spelling. Whole numbers are tickers, too.
 
-    Raises DataError for a row without a ticker, for foreign characters, and for numbers with a fraction.
+    Raises DataError for a missing ticker, for invalid characters, and for numbers with a fraction.
     """
     column = plain(column)
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
@@ -92,7 +92,7 @@ def parse_tickers(column: pd.Series, name: str) -> Tickers:
 
 
 def plain(column: pd.Series) -> pd.Series:
-    """The column with a dtype of numpy or pandas in place of one of Arrow."""
+    """The column with Arrow dtypes converted to those of numpy or pandas."""
     if not isinstance(column.dtype, pd.ArrowDtype):
         return column
     import pyarrow as pa
@@ -104,15 +104,15 @@ def plain(column: pd.Series) -> pd.Series:
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether the column holds text, as against numbers."""
+    """Whether the column holds text rather than numbers."""
     return column.dtype.kind not in "iufb"
 
 
 def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], decimal: str | None, name: str) -> str:
-    """'.' or ',': the decimal mark, by what all columns of text show, or as `decimal` says; `whole` marks whole numbers.
+    """The decimal mark '.' or ',': `decimal`, or as all columns of text show. `whole` marks columns of whole numbers.
 
     A mark that occurs twice in a number, before the other mark, or in a whole number separates thousands. Raises DataError
-    where it remains open whether 1,234 is a thousand or one, InputError for another mark.
+    if 1,234 may be a thousand or one, InputError for another mark.
     """
     if decimal is not None:
         if decimal not in (".", ","):
@@ -140,10 +140,10 @@ def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], decimal: s
 
 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
-    """[rows] float64, NaN where blank. Raises DataError for text that is no number.
+    """[rows] float64, NaN where blank. Raises DataError for text that is not a number.
 
-    Currency signs before or after the number, thousands separated by the other mark, a space or an apostrophe, and
-    exponents are read; in volumes 1.5K, 1.5M, 1.5B and 1.5T as well.
+    Accepts currency signs before or after the number, thousands separated by the other mark, a space or an apostrophe, and
+    exponents; in volumes also 1.5K, 1.5M, 1.5B and 1.5T.
     """
     column = plain(column)
     if not is_text(column):

@@ -26,7 +26,7 @@ from finpod.market.tidy import join_bars, mark_of, tidy_layout
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
-"""Bytes from which the separator and header of a CSV are read."""
+"""Bytes in which the separator and header of a CSV are looked for."""
 _LINES = 40
 """Lines in which the header is looked for."""
 _SEPARATORS = ",;\t|"
@@ -90,11 +90,11 @@ def _read_file(
 
 
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
-    """One parquet or CSV file as it is; pandas' metadata in parquet restore its index, tickers in a CSV stay text.
+    """One parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
 
-    A CSV may be separated by commas, semicolons, tabs or bars, start with a byte-order mark or titles, and have a header of
-    two levels. Such a header is known by what it says: a line with a close above a line of tickers, or a line of fields
-    below one of tickers. Raises InputError for another kind of file and DataError for one that cannot be read.
+    A CSV may be separated by commas, semicolons, tabs or bars, begin with a byte-order mark or titles, and have a header of
+    two levels: a line with a close above a line of tickers, or a line of fields below one of tickers. Raises InputError for
+    other kinds of files and DataError for unreadable ones.
     """
     kind = source.suffix.lower()
     if kind not in KINDS:
@@ -106,10 +106,10 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
 
 
 def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
-    """A small CSV, separated by commas or semicolons, as stripped text ("" where a cell is empty), with lower-case labels.
+    """A small CSV, separated by commas or semicolons, as stripped text ("" for empty cells), with lower-case labels.
 
-    `columns` must be there; `kind` names the file in errors, `entry` one of its rows, and `argument` the argument it was given
-    as. Raises InputError for a missing file and DataError for one that is no CSV, lacks a column or has no row.
+    Errors call the file `kind`, one of its rows `entry`, and are about `argument`. Raises InputError for a missing file and
+    DataError for one that is no CSV, lacks one of `columns` or has no row.
     """
     needed = ", ".join(columns)
     if not source.is_file():
@@ -135,8 +135,8 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
 def ticker_of(source: Path) -> str:
     """The ticker in the name of a file: AAPL.csv, daily_AAPL.csv and AAPL_1d.csv hold AAPL.
 
-    The one part in capitals among those that _, a space or a comma separates, else the whole name. Raises DataError if
-    that could not be a ticker.
+    The only part in capitals, separated by _, a space or a comma, or else the whole name. Raises DataError if that is not
+    a valid ticker.
     """
     parts = re.split(r"[_ ,]", source.stem)
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
@@ -150,7 +150,7 @@ def ticker_of(source: Path) -> str:
 
 
 def _read_parquet(source: Path) -> pd.DataFrame:
-    """A parquet file as a frame with the index that it was written with."""
+    """A parquet file as a frame with its index."""
     try:
         return pd.read_parquet(source)
     except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
@@ -166,7 +166,7 @@ def _read_parquet(source: Path) -> pd.DataFrame:
 
 
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
-    """A CSV as a frame: numbers where a column has only these and words for missing ones, text else."""
+    """A CSV as a frame. Columns of numbers and words for missing values are numeric, others text."""
     from pyarrow import csv as arrow_csv
 
     lines = _first_lines(source)
@@ -198,7 +198,7 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
 
 def _stays_text(label: Any, ticker_column: str | None) -> bool:
-    """Whether a column of a CSV is read as text: tickers, which may have leading zeros, and what may be such, and dates."""
+    """Whether a column of a CSV is read as text: dates, and possible tickers, which may have leading zeros."""
     if isinstance(label, tuple):
         return False
     chosen = ticker_column is not None and word(label) == word(ticker_column)
@@ -206,7 +206,7 @@ def _stays_text(label: Any, ticker_column: str | None) -> bool:
 
 
 def _first_lines(source: Path) -> list[tuple[int, str]]:
-    """The first lines that are not blank, with their numbers. Raises ValueError for a file that is no text."""
+    """The first lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
     with source.open("rb") as stream:
         head = stream.read(_HEAD)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -1,4 +1,4 @@
-"""Listings that changed their symbol: the bundled table, a user's own, and their series joined under the newest symbol."""
+"""Renamed listings: the bundled table, the user's renames, and series joined under the newest symbol."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ LEVEL = np.log(1.5)
 
 
 class Rename(NamedTuple):
-    """One change of a symbol."""
+    """One change of symbol."""
 
     old: str
     new: str
     day: np.datetime64 | None = None
-    """First day under the new symbol; None where it is not known, or makes no difference."""
+    """First day under the new symbol; None if unknown."""
     bundled: bool = False
-    """Whether it is of the bundled table and not of the user."""
+    """Whether it comes from the bundled table."""
 
 
 def families() -> list[tuple[str, ...]]:
@@ -95,7 +95,7 @@ def families() -> list[tuple[str, ...]]:
 
 
 def last_days() -> dict[str, np.datetime64]:
-    """Old symbol of the bundled table -> first day on which it no longer is that of the listing."""
+    """Old symbol of the bundled table -> first day under the new one."""
     return {old: np.datetime64(day, "ns") for old, _, day in RENAMED}
 
 
@@ -139,14 +139,13 @@ def _day(text: str, name: str) -> np.datetime64 | None:
 
 
 def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
-    """Tidy bars in which the series of a renamed listing are one, under the newest of its symbols.
+    """Tidy bars with the series of each renamed listing joined under its newest symbol, and the renames applied.
 
-    `renames` (see `read_renames`) comes before the bundled table; a symbol renamed to itself keeps its bars. A rename of the
-    bundled table applies to two names of the market, and not where the new symbol belonged to another company before. Bars
-    that the old symbol has after the day of the rename and a pause belong to another company and stay. A day on which both
-    symbols have the same price counts once. Returns the renames as well, with a day where later bars of the old symbol
-    stayed. Raises DataError, naming both symbols, for days on which
-    their prices differ, and InputError for renames in a circle and for a mapping of which the market has no name.
+    `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
+    bundled rename applies if the market has both symbols, unless the new one belonged to another company before. Bars of the
+    old symbol after the rename and a pause belong to another company and stay; the returned rename then has its day.
+    Days on which both symbols have the same price count once. Raises DataError for days on which their prices differ, and
+    InputError for circular renames and for a mapping without any ticker of the market.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
@@ -160,18 +159,22 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
 
 
 def newest_symbol(symbol: str, joins: Sequence[Rename]) -> str:
-    """The symbol that a name has after the joins."""
+    """The symbol of an asset after the joins."""
     for rename in joins:
         symbol = rename.new if symbol == rename.old else symbol
     return symbol
 
 
 def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
-    """The renames that apply to the names `present`, those into a symbol before the rename of this symbol."""
-    own = {rule.old: rule for rule in read_renames(renames)}
-    if isinstance(renames, Mapping) and own and not present & {symbol for rule in own.values() for symbol in rule[:2]}:
+    """The renames that apply to the symbols `present`, in the order in which chains must be joined."""
+    user_rules = {rule.old: rule for rule in read_renames(renames)}
+    if (
+        isinstance(renames, Mapping)
+        and user_rules
+        and not present & {symbol for rule in user_rules.values() for symbol in rule[:2]}
+    ):
         raise InputError(
-            f"renames: {name} has none of the names {', '.join(own)}; its {len(present)} names are such as "
+            f"renames: {name} has none of the names {', '.join(user_rules)}; its {len(present)} names are such as "
             f"{', '.join(sorted(present)[:3])}",
             argument="renames",
         )
@@ -180,9 +183,9 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
     for old, new, day in RENAMED:
         while new not in present and new in later:
             new = later[new]
-        if new not in own or own[new].new != old:  # a user may turn a rename round
+        if new not in user_rules or user_rules[new].new != old:  # a user may turn a rename round
             rules[old] = Rename(old, new, np.datetime64(day, "ns"), bundled=True)
-    rules = {old: rule for old, rule in (rules | own).items() if old != rule.new}
+    rules = {old: rule for old, rule in (rules | user_rules).items() if old != rule.new}
     graph = {old: {other for other, rule in rules.items() if rule.new == old} for old in rules}
     try:
         order = [rules[old] for old in TopologicalSorter(graph).static_order()]
@@ -199,9 +202,9 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
 
 
 def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
-    """Move the bars of the listing from the old symbol of `series` (symbol -> bars by date) to the new one; None for no move.
+    """Move the listing's bars in `series` (symbol -> bars by date) from the old symbol to the new; None if it does not apply.
 
-    Rows without a price are no bars: a wide table has one for each symbol and day.
+    Rows without a price are not bars: a wide table has one for each symbol and day.
     """
     if rule.old not in series:  # all its bars are another listing's by now
         return None
@@ -235,14 +238,14 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
 
 
 def _carried_forward(old: pd.Series, new: pd.Series) -> pd.Series:
-    """[n] bool: closes of the old symbol at its end that repeat the one before while the new symbol moves away from it."""
+    """[n] bool: final closes of the old symbol that repeat the one before while the new symbol trades at other prices."""
     repeats = old.eq(old.shift())[::-1].cummin()[::-1] & old.index.isin(new.index)
     away = (old[repeats] / new.reindex(old.index[repeats]) - 1).abs() > ALIKE
     return repeats & bool(away.any())
 
 
 def _of_the_listing(days: pd.Index, rule: Rename) -> Array:
-    """[n] bool: the bars of the old symbol that belong to the listing; those after a pause that ends later than the day do not."""
+    """[n] bool: bars of the old symbol that belong to the listing. Those after a pause that ends after the rename do not."""
     if rule.day is None:
         return np.ones(len(days), dtype=bool)
     pause = np.diff(days, prepend=rule.day - GRACE) > GRACE
@@ -252,9 +255,9 @@ def _of_the_listing(days: pd.Index, rule: Rename) -> Array:
 def _is_certain(
     old: pd.Index, new: pd.Index, rule: Rename, same: pd.Index, different: pd.Index, log: RepairLog
 ) -> bool:
-    """Whether a rename of the bundled table applies to bars on these days of the two symbols; if it is open, that is noted.
+    """Whether a bundled rename applies to two symbols with bars on these days; doubts are logged.
 
-    `same` and `different` are the days of both on which their closes agree and do not.
+    `same` and `different` are the common days on which their closes agree and differ.
     """
     if len(same) and not len(different):
         return True
@@ -271,10 +274,10 @@ def _is_certain(
 
 
 def _joined(moved: pd.DataFrame, new: pd.DataFrame, same: pd.Index) -> pd.DataFrame:
-    """The bars of both, those of the new symbol where both have one, their adjusted closes on one scale.
+    """The bars of both symbols, those of the new one where both have one, with adjusted closes on one scale.
 
-    A vendor adjusts the series of each symbol to its own end, so that adj_close / close of the old one is brought to that of
-    the new one on a day that both have, or from the last day of the old to the first of the new one.
+    Vendors adjust each series to its own end. adj_close / close of the old symbol is scaled to that of the new one on a
+    common day, or from the last day of the old to the first day of the new.
     """
     if "adj_close" in new and (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
         moved, new = (

@@ -31,12 +31,12 @@ SHARED = "extra_shared"
 def save_snapshot(
     market: MarketData, folder: str | Path, *, overwrite: bool = False, created: datetime | None = None
 ) -> Path:
-    """Write the market to `folder` (all or nothing) and return it; `created` is the time to record, by default now.
+    """Write the market to `folder`, all or nothing, and return the folder. `created` is the recorded time, by default now.
 
-    `bars.parquet` has one row per session and ticker, sorted by both, NaN where there is no bar. The benchmark, and an extra
-    column with one value for all tickers, are repeated on every row of their session. Processes that write at the same
-    time take turns. A folder with the same content is left as it is. Raises InputError if the folder holds anything else
-    (unless `overwrite`) or cannot be written.
+    `bars.parquet` has one row per session and ticker, sorted by both, NaN where there is no bar. The benchmark, and extra
+    columns with one value for all tickers, are repeated on every row of their session. Concurrent writers take turns. A
+    folder with the same content is left unchanged. Raises InputError if the folder holds anything else (unless `overwrite`)
+    or cannot be written.
     """
     days, names = market.shape
     columns: dict[str, Any] = {
@@ -76,7 +76,7 @@ def save_snapshot(
 
 
 def _holds(target: Path, content: dict[str, Any]) -> bool:
-    """Whether the folder has this content, whenever it was written, and whole."""
+    """Whether the folder has this content, undamaged, written at any time."""
     try:
         there = json.loads((target / SNAPSHOT).read_text())
         same = json.loads(to_json({**content, "created": there["created"]})) == there
@@ -86,7 +86,7 @@ def _holds(target: Path, content: dict[str, Any]) -> bool:
 
 
 def load_snapshot(folder: str | Path) -> MarketData:
-    """Read back what `save_snapshot` wrote, to the last bit, its hash checked; a process that is writing it is waited for.
+    """Load a snapshot and check its hash, after any process that is writing it has finished.
 
     Raises InputError for a folder that holds no snapshot, DataError for one that is damaged or of another format.
     """

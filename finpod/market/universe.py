@@ -1,4 +1,4 @@
-"""Who was in the universe on a date: spells of membership, and the indexes whose members are known point in time."""
+"""Point-in-time membership: spells of members, and the indexes whose historical members are known."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DEFAULT = "nasdaq100"
 
 
 class Index(NamedTuple):
-    """An index whose members are known point in time, and what its markets are loaded with unless told otherwise."""
+    """An index with known historical members, and the defaults of its markets."""
 
     name: str
-    """As `members=` and the universe of `fetch_market` take it."""
+    """Name that `members=` and the universe of `fetch_market` accept."""
     title: str
-    """As its owner writes it."""
+    """Official name."""
     benchmark: str
-    """Yahoo's symbol of the fund that the index is usually compared with."""
+    """Yahoo's ticker of the fund that tracks the index."""
     calendar: str
-    """Its exchange in exchange_calendars."""
+    """Name of its exchange in exchange_calendars."""
     size: int
-    """Number of companies that it has by its rules; companies with two classes of shares make the list longer."""
+    """Number of companies by its rules. Companies with two share classes make the list of members longer."""
 
 
 INDEXES = {
@@ -56,16 +56,16 @@ _CORRECTED = (
     ("nasdaq100", "MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
     ("dow30", "PM", "2003-01-27", "MO"),  # Philip Morris Companies; PM is what it spun off in 2008
 )
-"""(index, symbol, last day of the spell, exclusive, or "" for all spells, symbol of the company today): known errors."""
+"""Known errors of index-constitution: (index, wrong symbol, end of the spell or "" for all spells, right symbol)."""
 _GAPS = (
     ("nasdaq100", "WTW", "2015-01-01", "2018-12-24"),
     ("nasdaq100", "ENDP", "2015-01-01", "2015-12-21"),
     ("nasdaq100", "TCOM", "2015-01-01", "2015-12-21"),
 )
-"""(index, ticker, from, to_exclusive) in which index-constitution lists a member that was out of the index."""
+"""Days on which index-constitution lists an asset that had left the index: (index, ticker, from, to_exclusive)."""
 
 COLUMNS = ("ticker", "from", "to_exclusive")
-"""Columns of a membership CSV: one row a spell; an empty end means that the spell is still open."""
+"""Columns of a membership CSV, one row a spell. An empty end means that the spell is still open."""
 
 RENAMED = (
     *families(),
@@ -77,14 +77,14 @@ RENAMED = (
     ("SBC", "T"),
     ("XON", "XOM"),
 )
-"""Symbols one listing went by, oldest first: a member is found under whichever of them the prices use."""
+"""Symbols of each renamed listing, oldest first. A member is found under whichever of them the prices use."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Membership:
-    """Spells of membership [S]; a name may have several."""
+    """Spells of membership [S]. An asset may have several."""
 
     tickers: Array
     """[S] symbols, as str objects."""
@@ -93,24 +93,24 @@ class Membership:
     stop: Array
     """[S] datetime64[ns], first day after the spell; the year 2200 for one that is still open."""
     sentence: str
-    """What the list is and where it comes from, for manifests and reports."""
+    """Kind and source of the list, for manifests and reports."""
     survivorship: bool = False
-    """Whether the list is one of a later date, which flatters every back-test on it."""
+    """Whether the list was made at a later date, which biases backtests upwards."""
     index: str = ""
     """Title of the index whose members these are; empty for other lists."""
     size: int | None = None
     """Number of members that the index has by its rules, where it is known."""
 
     def during(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
-        """Names that were members on some day of [first, last], sorted."""
+        """Tickers that were members on some day of [first, last], sorted."""
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
     def count(self, dates: Array) -> Array:
-        """[T] int: number of spells on each session. Companies of which one took the symbol of the other count as two."""
+        """[T] int: number of members on each session, counted by spell."""
         return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
-        """[T, N] bool: is the name a member on the session? Names without a spell are never members."""
+        """[T, N] bool: whether the asset is a member on the session. Assets without a spell are never members."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
         known = column >= 0
         entered, left = (np.searchsorted(dates, days[known]) for days in (self.start, self.stop))
@@ -120,9 +120,9 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """The same spells under the symbols of the prices: spelled as there, and the new symbol of a renamed listing.
+        """The same spells under the symbols of the prices, renamed listings included.
 
-        A spell of an old symbol that began after the rename, where its day is known, is that of another company and stays.
+        A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
         symbols = set(available)
         spelled = [normal_ticker(ticker, symbols) for ticker in self.tickers]
@@ -137,12 +137,12 @@ class Membership:
         return replace(self, tickers=np.array(tickers, dtype=object))
 
     def renamed_to_newest(self) -> Membership:
-        """The same spells under the newest symbol of every renamed listing, as vendors file its whole history."""
+        """The same spells under the newest symbol of each renamed listing, under which vendors file its whole history."""
         newest = [family[-1] for family in RENAMED]
         return self.spelled_as([*newest, *set(self.tickers) - {old for family in RENAMED for old in family[:-1]}])
 
     def renamed(self, rename: Rename) -> Membership:
-        """The spells of the old symbol under the new one; with a day, those that began before it."""
+        """The spells of the old symbol under the new one. If the rename has a day, only spells that began before it move."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
@@ -159,7 +159,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Membership for all time, and therefore with survivorship bias, from a list in any spelling (see `normal_ticker`).
+    """Membership for all time, which has survivorship bias, from tickers in any spelling (see `normal_ticker`).
 
     Raises InputError for an empty list.
     """
@@ -181,10 +181,9 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
 
 
 def _membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
-    """Membership from a table of text with the columns of `COLUMNS`; `name` is what errors call it.
+    """Membership from a table of text with the columns `COLUMNS`; errors call it `name`.
 
-    Raises DataError, naming the row, for what is no date, for what cannot be a ticker, and for a spell that ends before it
-    begins.
+    Raises DataError for invalid dates and tickers, and for a spell that ends before it begins.
     """
     days = {}
     for column in COLUMNS[1:]:
@@ -215,7 +214,7 @@ def find_index(name: str) -> Index | None:
 
 
 def is_universe(text: str) -> bool:
-    """Whether the text is meant as the name of an index: it is one, or small letters and a number, which no ticker is."""
+    """Whether the text looks like the name of an index: a known one, or small letters followed by a number."""
     return find_index(text) is not None or re.fullmatch(r"[a-z&]+\W?\d+", text) is not None
 
 
@@ -232,20 +231,20 @@ def index_named(name: str) -> Index:
 
 
 def _key(name: str) -> str:
-    """The name in small letters, without the marks that titles have: "S&P 500" is sp500."""
+    """The name in small letters without punctuation: "S&P 500" is sp500."""
     return re.sub(r"[ &_-]", "", name.lower())
 
 
 def settled(benchmark: str | None, calendar: str | None, index: Index | None) -> tuple[str | None, str | None]:
-    """Benchmark and calendar as they are, but those of the index (or of `DEFAULT`) in the place of "auto"."""
-    own = index or INDEXES[DEFAULT]
-    return own.benchmark if benchmark == AUTO else benchmark, own.calendar if calendar == AUTO else calendar
+    """Benchmark and calendar, with "auto" replaced by those of the index, or of `DEFAULT` without one."""
+    index = index or INDEXES[DEFAULT]
+    return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 
 
 def index_members(name: str) -> Membership:
     """Point-in-time membership of an index from the package index-constitution, under Yahoo's symbols.
 
-    Its known errors are corrected, and spells that end on the day on which they begin are left out (see data/README.md).
+    Known errors are corrected, and spells of zero days left out (see data/README.md).
     Raises InputError for an unknown index.
     """
     index = index_named(name)
@@ -263,7 +262,7 @@ def index_members(name: str) -> Membership:
 
 
 def _corrected(table: pd.DataFrame, index: Index) -> pd.DataFrame:
-    """The spells without the errors that are known."""
+    """The spells without the known errors."""
     for name, symbol, end, company in _CORRECTED:
         if name == index.name:
             wrong = (table["ticker"] == symbol) & (table["to_exclusive"].eq(end) | (end == ""))

@@ -1,4 +1,4 @@
-"""`fetch_market`: daily bars from Yahoo Finance, name by name accounted for, resumable, adjusted once."""
+"""`fetch_market`: daily bars from Yahoo Finance, resumable, with the reason for every missing ticker."""
 
 import re
 import socket
@@ -35,21 +35,21 @@ from finpod.market.yahoo_fetch import Failure, Missing, PartialFetch, RetryPolic
 
 YAHOO = "https://query2.finance.yahoo.com"
 LONGEST_PAUSE = np.timedelta64(14, "D")
-"""Days before any day among which an exchange has a session, New Year of the Chinese calendar included."""
+"""Longest time without a session: the Chinese New Year."""
 UNLISTED = 1e-3
-"""Smallest step of the adjusted close, as a share of the price, that needs a dividend; Yahoo rounds to 1e-6."""
+"""Smallest step of the adjusted close, as a share of the price, that a dividend must explain; Yahoo rounds to 1e-6."""
 LISTED = 12
-"""Names that an error lists."""
+"""Tickers that an error lists."""
 STRANGE = Missing(Failure.EMPTY, "no bar on a day as a member; is the symbol another's now?")
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 
 
 class _Span(NamedTuple):
-    """The days that are asked for."""
+    """The days of a request."""
 
     first: np.datetime64
     last: np.datetime64
-    """Last session that is asked for."""
+    """Last session of the request."""
     over: np.datetime64
     """Last session that is over; <= last."""
 
@@ -68,22 +68,24 @@ def fetch_market(
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
     report: Progress = lambda doing, share: None,
 ) -> MarketData:
-    """Daily bars of a universe over [start, end], both days included, today if there is no end.
+    """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
-    `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500) or a
-    membership CSV (every name that was a member on some day of the range is fetched, under its newest symbol), or a list of
-    tickers. `benchmark` is a ticker, or None to go without, and `calendar` an exchange of exchange_calendars; "auto" takes
-    those of the index, and QQQ and XNYS for other universes. Prices come unadjusted with their adjusted close (auto_adjust=False,
-    actions=True), dividends and splits, are adjusted here, and mended or suspected where these contradict each other
-    (`manifest["repairs"]`, `manifest["suspicions"]`). The bar of a session that is not over yet is left out.
+    `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
+    membership CSV, or a list of tickers. Of an index or a CSV, every asset that was a member on some day of the range is
+    fetched under its newest symbol. `benchmark` is a ticker, or None for none. `calendar` is an exchange of
+    exchange_calendars. "auto" takes those of the index, and QQQ and XNYS for other universes.
 
-    Names that are rate limited or not answered for are asked again, as `patience` has it; if some remain, that is an
-    error unless `allow_missing`. Names that Yahoo does not have are named in `manifest["failed"]` with the reason; for
-    a list of tickers they are an error unless `allow_missing`. With `partial`, a folder, what has come in is kept
-    there; the same request goes on from it, and the caller removes it (`yahoo_fetch.discard`) once the market is stored.
+    Prices are downloaded unadjusted with adjusted close, dividends and splits (auto_adjust=False, actions=True) and adjusted
+    here. Contradictions between these are repaired or reported (`manifest["repairs"]`, `manifest["suspicions"]`). The bar of
+    an unfinished session is left out.
 
-    `base_url` sends every request to another server that speaks as Yahoo does. `now` (aware) exists to be replaced.
-    Raises InputError for the arguments and missing names, DataError for what the network does.
+    Tickers that are rate limited or not answered are requested again as `patience` says. If some remain, InputError is
+    raised unless `allow_missing`. Tickers that Yahoo does not have are listed in `manifest["failed"]` with the reason; those
+    of a list raise InputError unless `allow_missing`. Downloaded bars are kept in the folder `partial`. The same request
+    resumes from it, and the caller removes it (`yahoo_fetch.discard`) once the market is stored.
+
+    `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present (aware), for tests.
+    Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
     membership, index = _membership(universe)
@@ -93,7 +95,7 @@ def fetch_market(
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     names = _symbols([*against, *membership.during(span.first, span.last)])
-    asked = Path(universe).name if isinstance(universe, str) else names[len(against) :]
+    requested = Path(universe).name if isinstance(universe, str) else names[len(against) :]
     request = _request(span, base_url)
     fetch = PartialFetch(None if partial is None else Path(partial), request)
     failed = _collect(names, request, fetch, patience or RetryPolicy(), base_url, report)
@@ -118,7 +120,7 @@ def fetch_market(
             "title": f"Yahoo Finance, {len(names) - len(against)} names, {span.first!s:.10} to {span.over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "request": {"universe": asked, **request},
+            "request": {"universe": requested, **request},
             "fetch": fetch.facts(names, failed),
             "failed": {name: str(reason) for name, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
@@ -134,7 +136,7 @@ def _collect(
     base_url: str | None,
     report: Progress,
 ) -> dict[str, Missing]:
-    """Bring in what is not in the fetch yet; the reasons of the names that did not come."""
+    """Download the tickers that the partial fetch lacks; return the reasons of those that failed."""
     if fetch.bars.keys() >= set(names):
         return {}
     ends = time.monotonic() + patience.deadline
@@ -160,7 +162,7 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
 
 
 def _membership(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
-    """The members, under their newest symbols, and the index that they are those of, if it is one."""
+    """The members under their newest symbols, and their index, if the universe is one."""
     if not isinstance(universe, str):
         names = _symbols(universe)
         return static_members(names, sentence=f"static list of {len(names)} names asked for"), None
@@ -171,7 +173,7 @@ def _membership(universe: str | Sequence[str]) -> tuple[Membership, Index | None
 
 
 def _symbols(names: Sequence[str]) -> list[str]:
-    """The names in Yahoo's spelling, each once. Raises InputError for what cannot be a symbol (or a file's name)."""
+    """The tickers in Yahoo's spelling, each once. Raises InputError for an invalid symbol."""
     symbols = list(dict.fromkeys(normal_ticker(name) for name in names))
     if wrong := [name for name in symbols if not _SYMBOL.fullmatch(name)]:
         raise InputError(f"{wrong[0]!r} is not a symbol; Yahoo's have letters, digits and . - = ^ only, such as BRK-B")
@@ -179,7 +181,7 @@ def _symbols(names: Sequence[str]) -> list[str]:
 
 
 def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
-    """What is asked of every name. A fetch goes on from what an earlier one kept only if this is the same."""
+    """The parameters of a request. A fetch resumes an earlier one only if these are equal."""
     return {
         "server": base_url or "Yahoo",
         "start": f"{span.first!s:.10}",
@@ -192,43 +194,43 @@ def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
 
 
 def _check_connection(url: str, seconds: float) -> None:
-    """Raise DataError at once where there is no way to the server (or to the proxy that leads there)."""
-    asked = urlsplit(url)
-    if asked.scheme not in ("http", "https") or not asked.hostname:
+    """Raise DataError at once if the server, or the proxy in front of it, cannot be reached."""
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
         raise InputError(
             f"{url!r} is not the address of a server; write it as http://127.0.0.1:8000", argument="base_url"
         )
-    host, port = asked.hostname, asked.port or (443 if asked.scheme == "https" else 80)
-    proxy = urlsplit(urllib.request.getproxies().get(asked.scheme, ""))
+    host, port = address.hostname, address.port or (443 if address.scheme == "https" else 80)
+    proxy = urlsplit(urllib.request.getproxies().get(address.scheme, ""))
     if proxy.hostname and not urllib.request.proxy_bypass(host):
         host, port = proxy.hostname, proxy.port or 8080
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError as error:
         raise DataError(
-            f"cannot reach {asked.hostname} ({error}); check the network, or use a file, a snapshot or the sample"
+            f"cannot reach {address.hostname} ({error}); check the network, or use a file, a snapshot or the sample"
         ) from error
 
 
-def _check_answers(failed: Mapping[str, Missing], asked: int, allow_missing: bool, partial: str | Path | None) -> None:
-    """Raise for names of which nothing is known, and for a fetch that brought nothing."""
+def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
+    """Raise for tickers without an answer, and for a fetch without any bar."""
     passing = {name: reason for name, reason in sorted(failed.items()) if reason.passes}
-    if len(passing) == asked:
-        raise DataError(f"Yahoo answered for none of {asked} names ({next(iter(passing.values()))}); try again later")
+    if len(passing) == total:
+        raise DataError(f"Yahoo answered for none of {total} names ({next(iter(passing.values()))}); try again later")
     if passing and not allow_missing:
-        again = "try again later" if partial is None else f"{asked - len(failed)} names are kept, go on by trying again"
+        again = "try again later" if partial is None else f"{total - len(failed)} names are kept, go on by trying again"
         more = f" and {len(passing) - LISTED} more" if len(passing) > LISTED else ""
         reasons = ", ".join(sorted({str(reason) for reason in passing.values()}))
         raise InputError(
-            f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {asked} names; "
+            f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {total} names; "
             f"{reasons}); {again}, or pass allow_missing=True"
         )
-    if len(failed) == asked:
-        raise DataError(f"Yahoo gave no bar for any of {asked} names; check the symbols and the dates")
+    if len(failed) == total:
+        raise DataError(f"Yahoo gave no bar for any of {total} names; check the symbols and the dates")
 
 
 def _without_member_day(bars: pd.DataFrame, fetched: set[str], membership: Membership, span: _Span) -> list[str]:
-    """Members without a bar on a day on which they were members: their symbol went to another company."""
+    """Members without a bar on any day of their membership: their symbol now belongs to another company."""
     names = [name for name in membership.during(span.first, span.last) if name in fetched]
     dates, row = np.unique(bars["date"].to_numpy(), return_inverse=True)
     column = pd.Index(names).get_indexer(pd.Index(bars["ticker"]))
@@ -239,7 +241,7 @@ def _without_member_day(bars: pd.DataFrame, fetched: set[str], membership: Membe
 
 
 def _suspect_unlisted(bars: pd.DataFrame, log: RepairLog) -> None:
-    """List each day on which Yahoo adjusts and lists neither a dividend nor a split."""
+    """Report each day on which Yahoo's adjusted close moves without a listed dividend or split."""
     rows = bars.sort_values(["ticker", "date"], ignore_index=True)
     factor = rows["adj_close"] / rows["close"]
     step = 1 - factor.groupby(rows["ticker"], observed=True).shift() / factor

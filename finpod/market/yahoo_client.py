@@ -1,4 +1,4 @@
-"""One batch of names through yfinance, over a session that notes each answer and can be pointed at another server."""
+"""One request through yfinance, over a session that records each answer and can use another server."""
 
 import logging
 import threading
@@ -30,14 +30,14 @@ COLUMNS = {
 }
 """yfinance's columns under auto_adjust=False, actions=True, and what they are called here."""
 SECONDS = 10.0
-"""Longest wait for one answer; yfinance alone would wait 30 s for each cookie."""
+"""Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
 
 
 class Client:
     """Daily bars over [first, stop), unadjusted with their adjusted close, dividends and splits.
 
-    `ends` (on the clock of `time.monotonic`) is when the last request is given up. With `base_url` every request, those
-    for cookies and crumbs included, goes to that server in place of Yahoo's: http://127.0.0.1:8000, say.
+    Requests stop at `ends`, on the clock of `time.monotonic`. `base_url` replaces Yahoo's servers for all requests, cookies
+    and crumbs included.
     """
 
     def __init__(self, first: str, stop: str, *, ends: float, base_url: str | None = None) -> None:
@@ -69,14 +69,14 @@ class Client:
             raise DataError(f"yfinance {yfinance.__version__} failed ({reason}); use a file or the sample") from error
         finally:  # yfinance would go on with this session, its deadline included, wherever else it is used
             YfData(session=Session(impersonate="chrome"))
-        bars = {name: own for name in names if len(own := _bars_of(frame, name))}
+        bars = {name: table for name in names if len(table := _bars_of(frame, name))}
         return bars, {name: _reason(self._session.answers.get(name)) for name in names if name not in bars}
 
 
 class _Session(Session):
-    """What yfinance makes itself, with a deadline, another server if wanted, and the last answer for each symbol.
+    """yfinance's session with a deadline, a replaceable server, and the last answer for each symbol.
 
-    The answers tell a limit or a broken network from a name that does not exist; yfinance calls all of them "possibly
+    The answers distinguish a rate limit, a broken network and an unknown symbol. yfinance calls all of them "possibly
     delisted".
     """
 
@@ -103,13 +103,13 @@ class _Session(Session):
         if left <= 0:
             raise TimeoutError("the deadline has passed")
         if self._server is not None:
-            asked = urlsplit(url)
-            url = self._server.rstrip("/") + asked._replace(scheme="", netloc="").geturl()
+            address = urlsplit(url)
+            url = self._server.rstrip("/") + address._replace(scheme="", netloc="").geturl()
         return super().request(method, url, *args, **{**options, "timeout": min(SECONDS, left)})
 
 
 def _reason(answer: Response | Exception | None) -> Missing:
-    """Why there are no bars, from Yahoo's last answer for the name."""
+    """Why there are no bars, from Yahoo's last answer for the symbol."""
     if answer is None:
         return Missing(Failure.UNREACHED, "yfinance did not ask")
     if isinstance(answer, Exception):
@@ -128,7 +128,7 @@ def _reason(answer: Response | Exception | None) -> Missing:
 
 
 def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:
-    """The rows of one name that have a close: `date` and the values of `COLUMNS`, float64."""
+    """The rows of one ticker that have a close: `date` and the values of `COLUMNS`, float64."""
     if frame is None or not frame.size:
         return pd.DataFrame()
     if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.levels[1]):
@@ -139,15 +139,15 @@ def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:
         )
     if (name, "Close") not in frame.columns:
         return pd.DataFrame()
-    own = frame[name].reindex(columns=list(COLUMNS)).set_axis(list(COLUMNS.values()), axis=1)
-    own = own[own["close"].notna()].astype("float64")
-    days = pd.DatetimeIndex(own.index).tz_localize(None).normalize().as_unit("ns")
-    return own.set_axis(days.rename("date"), axis=0).reset_index()
+    table = frame[name].reindex(columns=list(COLUMNS)).set_axis(list(COLUMNS.values()), axis=1)
+    table = table[table["close"].notna()].astype("float64")
+    days = pd.DatetimeIndex(table.index).tz_localize(None).normalize().as_unit("ns")
+    return table.set_axis(days.rename("date"), axis=0).reset_index()
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without yfinance's log, which says "possibly delisted" of whatever goes wrong, and its warnings to developers."""
+    """Silence yfinance's log, which says "possibly delisted" for every failure, and its developer warnings."""
     logger = logging.getLogger("yfinance")
     sink = logging.NullHandler()
     propagate, logger.propagate = logger.propagate, False

@@ -1,4 +1,4 @@
-"""Requests to Yahoo for many names: batches, growing waits, a deadline, and a folder from which to resume."""
+"""Requests for many tickers: batches, growing waits, a deadline, and a folder from which to resume."""
 
 import json
 import random
@@ -22,7 +22,7 @@ _FILES = (REQUEST, f".{REQUEST}.*", "bars_*.parquet", ".bars_*")
 
 
 class Failure(StrEnum):
-    """Why there are no bars for a name."""
+    """Why a ticker has no bars."""
 
     UNKNOWN = "unknown symbol"
     EMPTY = "no data in the range"
@@ -31,14 +31,14 @@ class Failure(StrEnum):
 
 
 class Missing(NamedTuple):
-    """Why a name has no bars, and what was seen of it."""
+    """Why a ticker has no bars, and the answer that says so."""
 
     kind: Failure
     detail: str
 
     @property
     def passes(self) -> bool:
-        """Whether asking again later may help: nothing has been said about the name itself."""
+        """Whether a later request may succeed: the answer says nothing about the ticker."""
         return self.kind in (Failure.LIMITED, Failure.UNREACHED)
 
     def __str__(self) -> str:
@@ -47,25 +47,24 @@ class Missing(NamedTuple):
 
 Bars = Mapping[str, pd.DataFrame]
 Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
-"""One request for some names: the bars of those that came, and why the others did not."""
+"""One request for some tickers: their bars, and the reasons of those that failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How patiently to ask. Raises InputError for numbers that cannot be used."""
+    """Batches, retries, waits and deadline. Raises InputError for numbers out of range."""
 
     batch: int = 25
-    """Names in one request to the client."""
+    """Tickers in one request."""
     attempts: int = 6
-    """How often a name is asked for in all, while it is rate limited or not answered for; and how many batches in a row
-    may bring nothing before the job is given up."""
+    """Requests for a ticker that is rate limited or not answered, and batches in a row without any bar, before giving up."""
     wait: float = 5.0
-    """Seconds to wait after a batch with such names; doubles while they go on, plus up to a half at random."""
+    """Seconds to wait after a batch with such tickers. Doubles from batch to batch, plus up to a half at random."""
     deadline: float = 1800.0
     """Seconds for the whole job."""
     sleep: Callable[[float], None] = time.sleep
     random: Callable[[], float] = field(default_factory=lambda: random.Random().random)
-    """A number in [0, 1), so that several clients do not come back at the same moment."""
+    """Random number in [0, 1), so that clients do not retry at the same moment."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("attempts", 1), ("wait", 0), ("deadline", 0)):
@@ -73,27 +72,27 @@ class RetryPolicy:
                 raise InputError(f"{name} is {getattr(self, name)}; give at least {least}", argument=name)
 
     def pause(self, streak: int) -> float:
-        """Seconds to wait after the `streak`-th batch in a row that was not answered in full; always growing."""
+        """Seconds to wait after the `streak`-th incomplete batch in a row."""
         return self.wait * 2.0 ** (streak - 1) * (1 + self.random() / 2)
 
 
 class PartialFetch:
-    """The bars that have come in, in memory and, if there is a folder, on disk for the next run of the same request.
+    """Downloaded bars, in memory and in a folder (if any) from which the same request can resume.
 
-    The folder holds `request.json` and one `bars_NAME.parquet` a name, each written whole. A folder of another request
-    starts anew. Raises InputError for a folder that holds something else.
+    The folder holds `request.json` and one `bars_TICKER.parquet` a ticker, each written whole or not at all. The content of
+    another request is discarded. Raises InputError for a folder that holds anything else.
     """
 
     def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
         self.bars: dict[str, pd.DataFrame] = {}
         self.limited: set[str] = set()
-        """Names that were rate limited at some time."""
+        """Tickers that were rate limited at some time."""
         self._folder, self._request = folder, json.loads(to_json(request))
         self._written = folder is None or self._resume(folder)
         self.resumed = frozenset(self.bars)
 
     def add(self, bars: Bars, missing: Mapping[str, Missing]) -> None:
-        """Keep what came in, and which names were rate limited."""
+        """Store the bars of one request, and which tickers were rate limited."""
         limited = {name for name, reason in missing.items() if reason.kind is Failure.LIMITED}
         new, self.limited = not limited <= self.limited, self.limited | limited
         self.bars |= bars
@@ -108,7 +107,7 @@ class PartialFetch:
             write_bytes(self._folder / f"bars_{name}.parquet", table.to_parquet(None))
 
     def facts(self, names: Sequence[str], failed: Mapping[str, Missing]) -> dict[str, Any]:
-        """How many of the names were asked for, came in, and were there from an earlier run; and which were limited."""
+        """Numbers of tickers requested, fetched and resumed, and the tickers that were rate limited."""
         return {
             "asked": len(names),
             "fetched": len(names) - len(failed),
@@ -117,7 +116,7 @@ class PartialFetch:
         }
 
     def _resume(self, folder: Path) -> bool:
-        """Take over what an earlier run of the same request kept; whether there was one."""
+        """Load what an earlier run of the same request stored; return whether there was one."""
         if folder.exists() and not (
             folder.is_dir() and all(any(path.match(pattern) for pattern in _FILES) for path in folder.iterdir())
         ):
@@ -138,7 +137,7 @@ class PartialFetch:
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of an unfinished fetch, whatever a killed process left in it; other files stay."""
+    """Remove the folder of an unfinished fetch, including files of a killed process. Other files stay."""
     for pattern in _FILES:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
@@ -155,10 +154,10 @@ def gather(
     ends: float,
     report: Progress = lambda doing, share: None,
 ) -> dict[str, Missing]:
-    """Ask for all names that have not come in yet; the reasons of those that did not.
+    """Request all tickers that are not stored yet; return the reasons of those that failed.
 
-    Names that are rate limited or not answered for go to the end of the queue, after a wait that grows while that goes
-    on. `ends` is on the clock of `time.monotonic`.
+    Tickers that are rate limited or not answered go to the end of the queue, after a growing wait. `ends` is on the clock
+    of `time.monotonic`.
     """
     queue = deque(name for name in names if name not in fetch.bars)
     failed: dict[str, Missing] = {}
