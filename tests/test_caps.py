@@ -6,14 +6,10 @@ import torch
 from made_agents import tiny_train
 from made_markets import random_market
 from torch.testing import assert_close
-from typer.testing import CliRunner
 
 import finpod
-from finpod.cli import app
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
-from finpod.rl.apg import APG, APGConfig, ScorerPolicy, ScorerSpec
-from finpod.rl.task import Table
 from finpod.trading.caps import within_caps
 from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms
@@ -191,21 +187,6 @@ def test_a_strategy_brings_its_caps_unless_told_others():
     assert finpod.backtest(Bold(), market, max_weight=1.0).weights.to_numpy().max() > 0.9
 
 
-def test_apg_learns_within_caps():
-    market = random_market(60, gaps=0)
-    env = env_of(market, max_weight=0.25, max_turnover=0.1, hold=5)
-    policy = ScorerPolicy(ScorerSpec(features=1, tilt=8.0))
-    values = torch.linspace(-1, 1, 5)[None, :, None].expand(60, -1, -1).contiguous()
-    learner = APG(
-        policy, Table(values, env.among(torch.arange(60))), env.groups, APGConfig(num_steps=4), torch.Generator()
-    )
-    for _ in range(3):
-        played = learner.collect(env)
-        assert played.turnover.max() <= 0.102  # of the account at the close before
-        assert learner.update(played)["moving"] == 1
-    assert policy.out.weight.abs().sum() > 0
-
-
 @pytest.mark.parametrize(
     ("settings", "argument"),
     [
@@ -239,14 +220,3 @@ def test_training_says_once_that_there_are_too_few_names(tmp_path):
     assert sum("max_weight 0.15 takes 7 names to invest all, and some days have" in remark for remark in set(said)) == 1
     agent = finpod.load_strategy(tmp_path / "few")
     assert (agent.max_weight, agent.max_turnover) == (0.15, None)
-
-
-def test_the_command_line_takes_caps(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    refused = CliRunner().invoke(app, ["backtest", "equal-weight", "--max-weight", "2"])
-    assert refused.exception.argument == "max_weight"
-    options = ["--start", "2018-01-02", "--end", "2018-03-01", "--quick", "--no-report", "--json"]
-    ended = CliRunner().invoke(app, ["backtest", "equal-weight", *options, "--max-turnover", "0.1"])
-    assert ended.exit_code == 0, ended.output
-    saved = finpod.load_result("equal-weight")
-    assert saved.turnover.max() <= 0.1 + CLOSE

@@ -13,7 +13,6 @@ from finpod import ensemble as module
 from finpod.ensemble import RECENT, Ensemble, load_ensemble, shares
 from finpod.errors import FinpodError
 from finpod.strategy import MarketView
-from finpod.tournament import leaderboard
 from finpod.tournament.evolution import Job
 from finpod.tournament.leaderboard import Leaderboard, correlation
 from finpod.tournament.pod import train_slice
@@ -70,35 +69,12 @@ def test_alike_is_measured_above_equal_weight(bets):
     assert agents(board.best(2, base, 0.3)) == ["one", "two"]
 
 
-def test_those_that_hold_equal_weight_are_one_bet(bets):
-    base, (one, _, _) = bets
-    board = board_of(("still", 3.0, base.copy()), ("as still", 2.0, base.copy()), ("one", 1.0, one))
-    assert correlation(base - base, one - base) == 1.0
-    assert agents(board.best(2, base, 0.999)) == ["still", "as still"]  # like everybody, and then by rank
-    assert agents(board.best(1, base)) == ["still"]
-
-
-def test_the_opposite_bet_is_another(bets):
-    base, (one, _, _) = bets
-    board = board_of(("one", 2.0, one), ("against", 1.0, 2 * base - one))
-    assert correlation(one - base, base - one) == pytest.approx(-1)
-    assert agents(board.best(2, base)) == ["one", "against"]
-
-
 def test_d10_undefined_and_lost_agents_are_never_kept(bets):
     base, (one, two, _) = bets
     board = board_of(("lost", 9.0, None), ("undefined", NAN, two), ("one", 1.0, one))
     assert agents(board.best(3, base)) == ["one"]
     with pytest.raises(FinpodError, match="no agent has a validation score"):
         board_of(("lost", 9.0, None), ("undefined", NAN, two)).best(3, base)
-
-
-def test_only_agents_on_the_board_are_kept_for_the_others_have_no_files(bets, monkeypatch):
-    base, (one, two, three) = bets
-    monkeypatch.setattr(leaderboard, "BOARD", 3)
-    twins = [(f"twin {i}", 3.0 - i, base + (1 + i / 9) * (one - base)) for i in range(3)]
-    board = board_of(*twins, ("two", 0.5, two), ("three", 0.4, three))
-    assert agents(board.best(2, base)) == ["twin 0", "twin 1"]
 
 
 # --- how they decide together
@@ -166,14 +142,6 @@ def test_recent_follows_the_member_with_the_better_sharpe_ratio_63_sessions_at_a
         np.testing.assert_array_equal(weights, np.eye(2)[leader])
     assert leaders[0] == 0
     assert leaders[-1] == 1  # and it has changed sides
-
-
-def test_recent_begins_anew_at_step_0(of_names):
-    market, ensemble = two_names(), of_names("recent")
-    first = decisions(ensemble, market, 260)
-    assert not np.array_equal(first[255], [0.5, 0.5])
-    again = decisions(ensemble, market, 260)
-    assert all(np.array_equal(first[step], again[step]) for step in first)
 
 
 def test_recent_earns_what_the_better_member_earns(of_names, members):

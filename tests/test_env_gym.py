@@ -1,20 +1,16 @@
 """The gymnasium faces of the environment, `make_env` and the choice of a device."""
 
 import math
-import re
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from gymnasium.wrappers.utils import RunningMeanStd
 from gymnasium.wrappers.vector import (
     ClipAction,
     ClipReward,
@@ -25,12 +21,10 @@ from gymnasium.wrappers.vector import (
     TransformReward,
 )
 
-import finpod
 from finpod import Costs, InputError, MarketData, make_env, simulate_market
 from finpod.devices import pick_device
 from finpod.envs.gym import REACH, DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.features.panel import build_panel
 from finpod.trading.execution import build_execution
 
 
@@ -74,15 +68,6 @@ def test_it_is_a_gymnasium_vector_environment_on_tensors(market):
     assert env.action_space.shape == (6, *env.single_action_space.shape) == (6, 4)
 
 
-@pytest.mark.parametrize(
-    ("action", "columns", "bounded"), [("tilt", 4, False), ("softmax", 5, False), ("shares", 4, True)]
-)
-def test_action_spaces(market, action, columns, bounded):
-    env = make_env("stocks", market=market, num_envs=2, action=action)
-    assert env.single_action_space.shape == (columns,)
-    assert env.single_action_space.is_bounded() == bounded
-
-
 def test_it_steps_as_the_market_environment_does(market):
     config = TradingConfig(num_envs=4, start_groups=2, hold=1, horizon=3)
     env = TradingEnv(market, start="2010-02-01", end="2010-04-01", config=config, seed=5)
@@ -105,14 +90,6 @@ def test_it_steps_as_the_market_environment_does(market):
         assert first <= obs["row"].min() <= info["final_obs"]["row"].max() <= last
 
 
-def test_the_scaling_is_fitted_on_the_window_or_given(market):
-    env = TradingEnv(market, end="2010-04-01", features=age)
-    _, last = market.window(None, "2010-04-01")
-    assert env.panel.scaling == build_panel(market, age, fit=(0, last + 1)).scaling
-    test = TradingEnv(market, start="2010-04-01", features=age, scaling=env.panel.scaling)
-    assert test.panel.scaling == env.panel.scaling
-
-
 def test_c13_episode_statistics_begin_anew_with_each_episode():
     """Prices rise by one a session and the account holds one share: each step is worth 1."""
     env = make_env("stocks", market=rising_market(), **{**ONE_A_STEP, "numpy": False})
@@ -129,18 +106,6 @@ def test_c13_episode_statistics_begin_anew_with_each_episode():
     for _ in range(3):
         info = env.step(torch.zeros(2, 1))[-1]
     assert info["episode"]["l"].tolist() == [3, 3]
-
-
-def test_c14_seeds_repeat_the_days_of_this_and_later_episodes(market):
-    env = make_env("stocks", market=market, num_envs=4, hold=1, horizon=2)
-
-    def rows(seed):
-        first = env.reset(seed=seed)[0]["row"]
-        return torch.stack([first] + [env.step(torch.zeros(4, 4))[0]["row"] for _ in range(5)])
-
-    assert torch.equal(rows(7), rows(7))
-    assert not torch.equal(rows(7), rows(8))
-    assert len(set(rows(7)[0].tolist())) > 1
 
 
 def test_c18_a_bad_action_is_refused_before_anything_is_traded(market):
@@ -223,49 +188,6 @@ def test_g20_the_numpy_face_is_the_environment_on_tensors(market):
             np.testing.assert_array_equal(array, tensor)
 
 
-def test_g20_recorded_episodes_are_those_of_the_environment():
-    env = RecordEpisodeStatistics(make_env("stocks", market=rising_market(), **ONE_A_STEP))
-    env.reset(seed=0)
-    for number in range(1, 10):
-        *_, info = env.step(np.zeros((2, 1), np.float32))
-        if number % 3 == 0:
-            assert info["_episode"].tolist() == [True, True]
-            assert info["episode"]["r"].tolist() == [3.0, 3.0]
-            assert info["episode"]["l"].tolist() == [3, 3]
-        else:
-            assert "episode" not in info
-    assert list(env.return_queue) == [3.0] * 6
-    assert list(env.length_queue) == [3] * 6
-
-
-def test_g20_normalised_rewards():
-    env = NormalizeReward(make_env("stocks", market=rising_market(), **ONE_A_STEP), gamma=0.5)
-    env.reset(seed=0)
-    returns, statistics = np.zeros(2), RunningMeanStd(shape=())
-    for number in range(1, 8):
-        _, reward, *_ = env.step(np.zeros((2, 1), np.float32))
-        returns = 0.5 * returns + 1.0
-        statistics.update(returns)
-        np.testing.assert_allclose(reward, 1 / np.sqrt(statistics.var + 1e-8), rtol=1e-6)
-        returns *= number % 3 != 0
-    assert reward[0] != pytest.approx(1.0)
-
-
-def test_g20_actions_clipped_and_rescaled(market):
-    settings = {"market": market, "num_envs": 3, "hold": 1, "numpy": True}
-    plain, clipped = make_env("stocks", **settings), ClipAction(make_env("stocks", **settings))
-    rescaled = RescaleAction(make_env("stocks", **settings), np.float32(0), np.float32(10))
-    assert rescaled.single_action_space == spaces.Box(0.0, 10.0, (4,), np.float32)
-    generator = np.random.default_rng(0)
-    for env in (plain, clipped, rescaled):
-        env.reset(seed=2)
-    for _ in range(3):
-        action = generator.uniform(-3, 3, (3, 4)).astype(np.float32)
-        expected = plain.step(action.clip(-1, 1))[0]
-        np.testing.assert_array_equal(clipped.step(action.copy())[0], expected)
-        np.testing.assert_allclose(rescaled.step(5 * (action.clip(-1, 1) + 1))[0], expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -284,50 +206,6 @@ def test_g20_other_wrappers_of_gymnasium_work_across_ends_of_episodes(market, wr
         assert np.isfinite(np.asarray(reward)).all()
         assert np.asarray(obs).shape == env.observation_space.shape
     env.close()
-
-
-def test_g20_the_example_of_the_readme_runs(capsys):
-    text = (Path(finpod.__file__).parent / "README.md").read_text()
-    example = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "numpy=True" in block)
-    exec(example, {})
-    assert re.fullmatch(r"320 episodes, mean return -?0\.\d{4}\n", capsys.readouterr().out)
-
-
-def test_g20_what_a_mask_of_resets_asks_for_is_refused(market):
-    env = RecordEpisodeStatistics(make_env("stocks", market=market, num_envs=2, numpy=True))
-    with pytest.raises(InputError, match="options has a reset_mask"):
-        env.reset(options={"reset_mask": np.array([True, False])})
-
-
-def test_c18_extreme_actions_on_arrays(market):
-    env = make_env("stocks", market=market, num_envs=3, numpy=True)
-    obs, _ = env.reset(seed=0)
-    obs, reward, *_ = env.step(np.full((3, 4), 1e9))
-    assert obs[:, -5:].sum(axis=1) == pytest.approx(np.ones(3))
-    assert (obs[:, -5:] >= 0).all()
-    assert np.isfinite(reward).all()
-    for bad in (math.nan, math.inf, -math.inf):
-        action = np.zeros((3, 4))
-        action[1, 2] = bad
-        with pytest.raises(InputError, match=f"the action of environment 1 is {bad} for S3"):
-            env.step(action)
-    with pytest.raises(InputError, match=r"shape \(3, 5\)"):
-        env.step(np.zeros((3, 5)))
-
-
-def test_c11_the_last_observation_of_an_episode_is_kept_beside_the_first_of_the_next():
-    """A counter: episodes of 3 steps begin on row 0, and row 3 is what the third step leads to."""
-    env = make_env("stocks", market=rising_market(), **ONE_A_STEP)
-    env.table = torch.arange(11.0)[:, None]
-    obs, _ = env.reset(seed=0)
-    seen = [obs[:, 0].tolist()]
-    for number in range(1, 7):
-        obs, _, terminated, truncated, info = env.step(np.zeros((2, 1)))
-        seen.append(obs[:, 0].tolist())
-        over = number % 3 == 0
-        assert info["final_obs"][:, 0].tolist() == [3.0 if over else number % 3] * 2
-        assert (terminated.any(), truncated.tolist(), info["_final_obs"].tolist()) == (False, [over] * 2, [over] * 2)
-    assert seen == [[row] * 2 for row in (0, 1, 2, 0, 1, 2, 0)]
 
 
 # --- one account on arrays ---------------------------------------------------------------------------------------------
@@ -356,29 +234,6 @@ def test_a_dense_observation_is_the_row_name_by_name_and_the_account(market):
         assert (type(reward), terminated, truncated) == (float, False, number == 4)
     obs, _ = env.reset()
     np.testing.assert_array_equal(obs[:8], env.many.panel.features[0].flatten())
-
-
-def test_the_dense_action_reaches_as_far_as_the_tilt_allows(market):
-    config = TradingConfig(hold=1, random_start=False, costs=Costs(fee_bps=0))
-    dense = DenseTradingEnv(market, config=config)
-    dense.reset()
-    vector = TradingEnv(market, config=TradingConfig(num_envs=1, hold=1, random_start=False, costs=Costs(fee_bps=0)))
-    vector.reset()
-    held = dense.step(np.array([1, -1, 0.5, 7]))[0][-5:]
-    state = vector.step(torch.tensor([[REACH, -REACH, REACH / 2, REACH]]))[-1]["final_obs"]["state"][0]
-    np.testing.assert_array_equal(held, state)
-    with pytest.raises(InputError, match="environment 0"):
-        dense.step(np.full(4, np.nan))
-
-
-def test_stable_baselines3_trains_on_it_unchanged(market):
-    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
-    env = DenseTradingEnv(market, config=TradingConfig(horizon=5))
-    model = sb3.PPO("MlpPolicy", env, n_steps=32, batch_size=16, n_epochs=2, seed=0, device="cpu")
-    before = [parameter.clone() for parameter in model.policy.parameters()]
-    model.learn(64)
-    assert model.num_timesteps == 64
-    assert any(not torch.equal(a, b) for a, b in zip(before, model.policy.parameters(), strict=True))
 
 
 # --- by name -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 """`MarketEnv`: parity with the backtest, and the cases of the trading environment."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from finpod import Costs, InputError, MarketData, load_market, simulate_market
-from finpod.envs.market_env import Account, MarketEnv, TradingConfig, account_state, target_weights
+from finpod import Costs, InputError, MarketData, simulate_market
+from finpod.envs.market_env import MarketEnv, TradingConfig, account_state, target_weights
 from finpod.errors import CheckpointError
 from finpod.trading.execution import build_execution
 from finpod.trading.simulate import simulate
@@ -127,15 +126,6 @@ def test_environment_and_backtest_agree_to_the_last_bit(fill, hold, groups, term
     assert_same_path(env, torch.Generator().manual_seed(1))
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize(("fill", "hold"), [("open", 5), ("close", 1)])
-def test_environment_and_backtest_agree_on_real_prices(shared, fill, hold):
-    market = load_market(shared / "data" / "nasdaq100_daily.parquet", members=shared / "data" / "nasdaq100_members.csv")
-    first, last = market.window("2012-01-03", "2018-12-31")
-    env = make_env(market, fill=fill, first=first, last=last, num_envs=2, start_groups=1, hold=hold, costs=Costs())
-    assert_same_path(env, torch.Generator().manual_seed(0))
-
-
 # --- time --------------------------------------------------------------------------------------------------------------
 
 
@@ -227,12 +217,6 @@ def test_start_groups_share_their_days_and_rotate():
     assert not torch.equal(env.reset().row, env.reset().row)
 
 
-@pytest.mark.parametrize(("fill", "first", "last"), [("open", 0, 8), ("close", 1, 8)])
-def test_random_starts_leave_room_for_an_episode(fill, first, last):
-    env = make_env(simulate_market(names=2, days=9), fill=fill, num_envs=500, hold=2, horizon=3, random_start=True)
-    assert set((env.observe().row + env.execution.lag).tolist()) == set(range(first, last - 6 + 1))
-
-
 # --- what is seen ------------------------------------------------------------------------------------------------------
 
 
@@ -288,14 +272,6 @@ def test_a_tilt_of_zero_is_equal_weight_of_members_with_a_bar():
     assert obs.state.sum(-1).tolist() == pytest.approx([1] * 5, rel=1e-6)
 
 
-def test_tilts_are_bounded_by_k():
-    among = torch.ones(3, dtype=torch.bool)
-    weights = target_weights(torch.tensor([1e9, 0.0, -1e9]), among, "tilt", 2.0)
-    assert (weights[0] / weights[1]).item() == pytest.approx(math.exp(2), rel=1e-6)
-    assert (weights[1] / weights[2]).item() == pytest.approx(math.exp(2), rel=1e-6)
-    assert target_weights(torch.ones(3), ~among, "tilt").sum() == 0
-
-
 def test_softmax_holds_cash_too():
     among = torch.tensor([True, False, True])
     weights = target_weights(torch.zeros(4), among, "softmax")
@@ -306,32 +282,6 @@ def test_softmax_holds_cash_too():
     env = make_env(make_market(np.ones((3, 3)), np.ones((3, 3))), action="softmax")
     assert env.num_actions == 4
     assert env.step(torch.zeros(1, 4)).obs.state.tolist() == [[0.25] * 4]
-
-
-def test_c01_share_orders_are_cut_to_what_the_wallet_pays():
-    market = make_market([100] * 3, [100] * 3)
-    whole = make_env(market, action="shares", whole_shares=True, costs=Costs(fee_bps=100), cash=1000.0)
-    whole.step(torch.ones(1, 1))
-    assert (whole.account.shares.item(), whole.account.cash.item()) == (9, pytest.approx(91))
-    fractional = make_env(market, action="shares", costs=Costs(fee_bps=100), cash=1000.0)
-    fractional.step(torch.ones(1, 1))
-    assert fractional.account.shares.item() == pytest.approx(9.900990, rel=1e-6)
-    assert fractional.account.cash.item() == pytest.approx(0, abs=1e-9)
-
-
-def test_c03_no_more_is_sold_than_is_held():
-    env = make_env(make_market([100] * 4, [100] * 4), action="shares", cash=300.0)
-    env.step(torch.tensor([[0.03]]))
-    assert env.account.shares.item() == pytest.approx(3)
-    env.step(torch.tensor([[-0.05]]))
-    assert (env.account.shares.item(), env.account.cash.item()) == (0, pytest.approx(300))
-    many = make_env(awkward_market(), action="shares", num_envs=200, random_start=True, costs=Costs(), horizon=20)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        step = many.step(torch.randn(200, NAMES, generator=generator))
-        assert many.account.shares.min() >= 0
-        assert many.account.cash.min() >= 0
-        assert step.reward.isfinite().all()
 
 
 def test_hmax_counts_shares_as_traded():
@@ -424,19 +374,6 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
         make_env(awkward_market()).load_state_dict(env.state_dict())
 
 
-def test_steps_keep_no_graph_and_leave_earlier_results_alone():
-    env = make_env(awkward_market(), num_envs=2)
-    steps = [env.step(torch.randn(2, NAMES, requires_grad=True)) for _ in range(3)]
-    assert not any(step.obs.state.requires_grad or step.reward.requires_grad for step in steps)
-    kept = [(step.obs.row.clone(), step.obs.state.clone()) for step in steps]
-    for _ in range(100):
-        env.step(torch.randn(2, NAMES))
-    for step, (row, state) in zip(steps, kept, strict=True):
-        assert torch.equal(step.obs.row, row)
-        assert torch.equal(step.obs.state, state)
-    assert all(later.obs.row[0] == earlier.obs.row[0] + 1 for earlier, later in pairwise(steps))
-
-
 @pytest.mark.slow
 def test_compiled_steps_agree_to_a_millionth():
     market = awkward_market()
@@ -451,11 +388,6 @@ def test_compiled_steps_agree_to_a_millionth():
         torch.testing.assert_close(theirs.obs.state, ours.obs.state, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(theirs.reward, ours.reward, rtol=1e-6, atol=1e-6)
         assert torch.equal(theirs.obs.row, ours.obs.row)
-
-
-def test_a_ruined_account_has_a_state_of_zeros():
-    account = Account(torch.zeros(2, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64))
-    assert account_state(account, torch.ones(3, dtype=torch.float64)).eq(0).all()
 
 
 @pytest.mark.parametrize(

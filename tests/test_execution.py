@@ -7,7 +7,7 @@ from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
 from finpod.market.data import forward_fill
-from finpod.trading.execution import MONTH, UNSEEN, Account, build_execution
+from finpod.trading.execution import MONTH, Account, build_execution
 from finpod.trading.ledger import Costs
 
 
@@ -110,13 +110,6 @@ def test_a_row_for_each_account_is_the_same_as_one_row_for_all(fill):
         assert torch.equal(end.shares, carried.shares[e])
 
 
-def test_the_factor_is_carried_forward():
-    execution = build_execution(make_market([10, NAN, 10], factor=np.array([0.5, NAN, 1.0])))
-    assert execution.factor is not None
-    assert execution.factor[:, 0].tolist() == [0.5, 0.5, 1.0]
-    assert build_execution(make_market([10, 10])).factor is None
-
-
 # --- market impact -----------------------------------------------------------------------------------------------------
 
 
@@ -166,13 +159,6 @@ def test_a_fill_is_charged_by_what_its_decision_saw(fill):
     assert dearer[0] == 31
 
 
-def test_a_split_changes_no_impact():
-    plain = random_market(50, 3, gaps=0, volume=volumes(50, 3))
-    split = np.where(np.arange(50) < 25, 0.25, 1.0)[:, None]
-    adjusted = random_market(50, 3, gaps=0, factor=split * np.ones((50, 3)), volume=plain.volume)
-    assert torch.equal(build_execution(plain).impact, build_execution(adjusted).impact)
-
-
 def test_a_name_nobody_dealt_in_counts_as_the_worst_member():
     volume = volumes(30, 4)
     volume[:, 1], volume[:, 2] = 0, np.nan
@@ -195,25 +181,6 @@ def test_without_any_volume_nothing_trades_until_there_is_one():
     assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
     assert (costly[0].cash.item(), costly[0].paid.item()) == (100.0, 0.0)
     assert execution.trade(held, 5, buy, Costs()).traded.item() == 3.0
-
-
-def test_the_bars_of_a_day_make_the_same_impact_as_the_day():
-    """sigma and V of a bar of a tenth of a day are sigma / sqrt(10) and V / 10 of the day: the quotient is the same."""
-    days, bars = 30, 10
-    steps = np.where(np.arange(days * bars) % 2, 0.01, -0.01) / bars**0.5
-    market = make_market(np.ones(days))
-    minutes = (market.dates[:, None] + np.arange(bars) * np.timedelta64(30, "m")).ravel()
-    fine = type(market)(
-        dates=minutes,
-        tickers=("A",),
-        close=100 * np.exp(np.cumsum(steps))[:, None],
-        volume=np.full((days * bars, 1), 1e5),
-        benchmark_close=np.ones(days * bars),
-    )
-    execution = build_execution(fine)
-    assert execution.month == MONTH * bars
-    assert execution.impact[-1].item() == pytest.approx(0.01 / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
-    assert execution.impact[0].item() == pytest.approx(UNSEEN / (1e5 * 100 * bars) ** 0.5, rel=1e-2)
 
 
 def test_impact_without_volumes_is_refused():

@@ -231,12 +231,6 @@ def test_a_feature_that_peeks_is_told_apart(market):
     assert rows_seen_change(market, tomorrow, 200, 0)
 
 
-@pytest.mark.parametrize("day", [0, 130, 260])
-def test_a_shorter_market_gives_the_same_rows(market, day):
-    short = compute(market.rows(0, day + 1), EVERYTHING)
-    np.testing.assert_allclose(short, compute(market, EVERYTHING)[: day + 1], rtol=1e-5, atol=1e-5)
-
-
 # --- gaps, listings, constants -----------------------------------------------------------------------------------------
 
 
@@ -395,15 +389,6 @@ def test_functions_must_fit(market):
         resolve(market, [wrong, other])
 
 
-def test_every_feature_says_what_it_is():
-    for name, definition in FEATURES.items():
-        assert len(definition.formula.splitlines()) == 1, name
-        assert definition.warm_up <= 253, name
-    assert len(SETS["default"]) == 18
-    assert len(SETS["published"]) == 9
-    assert {name for name in FEATURES if FEATURES[name].market_wide} == {"turbulence", "turbulence_63"}
-
-
 # --- scaling and panel -------------------------------------------------------------------------------------------------
 
 
@@ -467,13 +452,6 @@ def test_a_panel_is_finite_and_on_its_device(market):
     np.testing.assert_array_equal(panel.tradable, ~gaps)
     np.testing.assert_array_equal(panel.member, market.member)
     assert panel.features[270:].ne(0).any(dim=1).any(dim=0).all(), "every feature tells something"
-
-
-def test_the_meta_device_shows_that_every_step_runs_where_it_is_told():
-    """Shapes alone, on a device that has no memory: a tensor made elsewhere would raise."""
-    market = make_market(days=70)
-    for name in SETS["default"]:
-        assert compute(market, name, device="meta").device.type == "meta"
 
 
 def test_a_given_scaling_is_used_as_it_is(market):

@@ -2,7 +2,6 @@
 
 import json
 import platform
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -50,27 +49,8 @@ def test_an_output_of_finpod_is_replaced(tmp_path, marker):
     assert (target / marker).read_text() == "new"
 
 
-def test_an_empty_folder_is_replaced(tmp_path):
-    target = make(tmp_path / "run")
-    with new_folder(target, overwrite=True) as fresh:
-        write_text(fresh / "result.json", "new")
-    assert everything(tmp_path) == ["run", "run/result.json"]
-
-
 def test_a_folder_that_is_not_finpods_is_left_alone(tmp_path):
     refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*it holds 'a.jpg'.*overwrite=True does not replace it")
-
-
-@pytest.mark.parametrize("marker", KINDS)
-def test_a_foreign_file_in_an_output_is_named(tmp_path, marker):
-    target = make(tmp_path / "run", marker, *KINDS[marker], "notes.txt")
-    refused(target, r"run holds 'notes.txt', which is no part of a", marker)
-
-
-def test_a_folder_named_like_a_file_of_finpods_is_foreign(tmp_path):
-    target = make(tmp_path / "run", "result.json")
-    make(target / "trades.csv", "mine.txt")
-    refused(target, r"run holds 'trades.csv'")
 
 
 def test_another_kind_of_output_is_left_alone(tmp_path):
@@ -129,12 +109,6 @@ def test_a_failure_takes_the_folders_above_with_it(tmp_path):
     assert everything(tmp_path) == ["there"]
 
 
-def test_an_error_of_the_disk_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"cannot write .*run: No space left on device"), new_folder(tmp_path / "run"):
-        raise OSError(28, "No space left on device")
-    assert everything(tmp_path) == []
-
-
 @pytest.mark.parametrize("name", ["/proc/finpod", "/proc/finpod/deep/run", "x" * 300, "x" * 300 + "/run", "file/run"])
 def test_what_cannot_be_made_is_known_before_the_work(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -179,26 +153,10 @@ def test_one_process_alone_holds_an_exclusive_lock(tmp_path, name):
         pass
 
 
-def test_nothing_is_locked_where_nothing_can_be_opened(tmp_path):
-    for settings in ({"wait": False}, {"shared": True}):
-        with locked(tmp_path / "absent" / "lock", **settings), locked(tmp_path / "absent", shared=True):
-            assert not (tmp_path / "absent").exists()
-
-
 def test_what_json_cannot_hold_becomes_null_and_keys_are_sorted():
     text = to_json({"b": [np.nan, np.float64("inf"), 1.5], "a": (np.int64(3), True, None)})
     assert text.index('"a"') < text.index('"b"')
     assert json.loads(text) == {"a": [3, True, None], "b": [None, None, 1.5]}
-
-
-def test_dates_and_paths_are_text():
-    value = {"day": date(2024, 1, 2), "session": np.datetime64("2024-01-02"), "path": Path("data/x"), 7: "seven"}
-    assert json.loads(to_json(value)) == {"day": "2024-01-02", "session": "2024-01-02", "path": "data/x", "7": "seven"}
-
-
-def test_an_object_is_refused():
-    with pytest.raises(TypeError):
-        to_json({"thing": object()})
 
 
 def test_versions_of_packages_and_of_python():

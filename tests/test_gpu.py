@@ -3,8 +3,6 @@
 Nobody has run the tests of locomotion at the end yet: there was no GPU when they were written.
 """
 
-import time
-
 import pytest
 import torch
 from made_physics import actions, both, require_close, step_both
@@ -52,11 +50,6 @@ def test_accounts_fare_the_same_on_both_devices(market):
         torch.testing.assert_close(there.reward.cpu(), here.reward, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(there.obs.state.cpu(), here.obs.state, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(envs[1].equity.cpu(), envs[0].equity, rtol=1e-9, atol=1e-3)
-
-
-def test_features_are_the_same_on_both_devices(market):
-    here, there = (build_panel(market, fit=(252, 400), device=device) for device in ("cpu", "cuda"))
-    torch.testing.assert_close(there.features.cpu(), here.features, rtol=1e-4, atol=1e-4)
 
 
 def test_step_and_update_do_not_wait_for_the_device(market):
@@ -113,23 +106,6 @@ def test_physics_on_the_gpu_is_that_of_mujoco(warp, name, variant):
     require_close(*step_both(*both(name, variant, 32, "cuda")))
 
 
-@pytest.mark.parametrize("name", ["halfcheetah", "ant"])
-def test_graphs_do_what_their_calls_do(warp, name):
-    env = make_locomotion(name, 64, device="cuda")
-    for action in actions(env, 20):
-        env.step(action)
-    physics, start = env.physics, env.physics.save()
-    physics.step()
-    after = physics.save()
-    physics.load(start)
-    with physics._on_device():
-        torch.cuda.synchronize()
-        physics._advance()
-        torch.cuda.synchronize()
-    torch.testing.assert_close(physics.state["qpos"], after["qpos"], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(physics.state["time"], after["time"])
-
-
 def test_a_reset_on_the_gpu_leaves_the_other_worlds_as_they_are(warp):
     env = make_locomotion("humanoid", 64, device="cuda")
     for action in actions(env, 5):
@@ -171,22 +147,3 @@ def test_agents_of_locomotion_train_and_are_judged(warp, monkeypatch):
     assert whole.steps == 1024
     assert whole.task_spec["engine"].startswith("MuJoCo Warp")
     assert judge(setup, settings, whole).metrics["mean_length"] == 20
-
-
-@pytest.mark.parametrize("name", ["halfcheetah", "ant", "humanoid"])
-def test_thousands_of_worlds_step(warp, name, record_property, capsys):
-    """Prints how many steps of the environment a second takes; no speed is asked for."""
-    env = make_locomotion(name, 4096, device="cuda")
-    action = actions(env, 1)[0]
-    for steps in (5, 50):  # the first to warm up
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        for _ in range(steps):
-            env.step(action)
-        torch.cuda.synchronize()
-    rate = steps * env.num_envs / (time.perf_counter() - begun)
-    record_property("steps_per_second", rate)
-    with capsys.disabled():
-        print(f"\n{name}: {rate:,.0f} steps/s of 4,096 environments on {torch.cuda.get_device_name()}")
-    assert int(env.failures) == 0
-    assert env.observe().state.isfinite().all()

@@ -161,33 +161,6 @@ def test_impact_is_volatility_times_the_root_of_the_share_of_volume():
     assert fill(2e6, [0], [10_000], [100], Costs(), impact=t(DEEP)).paid.item() == pytest.approx(1000, rel=1e-12)
 
 
-@pytest.mark.parametrize("side", [1, -1])
-def test_twice_the_notional_has_two_to_the_one_and_a_half_times_the_impact(side):
-    one, two = (
-        fill(1e9, [5e5], [side * n], [100], Costs(fee_bps=0, impact=1.3), impact=t(DEEP)).paid.item()
-        for n in (1e5, 2e5)
-    )
-    assert two / one == pytest.approx(2**1.5, rel=1e-12)
-
-
-def test_each_name_has_an_impact_of_its_own():
-    costs = Costs(fee_bps=0, impact=1.0)
-    both = fill(4e6, [0, 0], [10_000, 20_000], [100, 100], costs, impact=t(DEEP, 2 * DEEP))
-    each = cost_of(both.traded, t(100, 100), costs, impact=t(DEEP, 2 * DEEP))
-    assert each.tolist() == pytest.approx([2000, 2000 * 2 * 2**1.5], rel=1e-12)
-
-
-@pytest.mark.parametrize("wanted", [1.0, 1e3, 1e9])
-def test_the_wallet_pays_for_the_impact_of_what_it_buys(wanted):
-    """What is left over is of second order: half the square of the impact."""
-    bought = fill(1e6, [0, 0], [5e3 * wanted] * 2, [100, 100], Costs(impact=1.0), impact=t(DEEP, DEEP))
-    impact = DEEP * 5e5**0.5
-    assert 0 <= bought.cash.item() <= 1e6 * impact**2
-    gross = (bought.shares * 100).sum().item()
-    assert gross + bought.paid.item() + bought.cash.item() == pytest.approx(1e6, rel=1e-12)
-    assert gross == pytest.approx(1e6 / (1.001 + impact), rel=impact**2)
-
-
 def test_no_trade_costs_more_than_it_is_worth():
     sold = fill(0, [5], [-5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
     assert (sold.cash.item(), sold.paid.item()) == (0.0, 50.0)
@@ -307,11 +280,6 @@ def test_the_order_of_the_names_changes_nothing(seed, names, whole):
 def test_costs_that_cannot_be_are_refused(wrong):
     with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
         Costs(**wrong)
-
-
-def test_costs_that_eat_the_whole_trade_are_refused():
-    with pytest.raises(InputError, match="together they must stay below 10000"):
-        Costs(fee_bps=6000, slippage_bps=4000)
 
 
 @pytest.mark.parametrize("number", [np.int64(10), np.float32(10), np.float64(10), np.arange(0, 20, 10)[1]])

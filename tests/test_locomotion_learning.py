@@ -7,7 +7,6 @@ import pytest
 import finpod
 from finpod.bench import learning
 from finpod.bench.learning import GOALS, SEEDS, gymnasium_returns
-from finpod.errors import InputError
 from finpod.locomotion import LocomotionTask
 
 pytest.importorskip("mujoco")
@@ -75,8 +74,3 @@ def test_our_figures_are_those_of_gymnasium():
     metrics = task.score(policy).metrics
     assert statistics.mean(returns) == pytest.approx(metrics["mean_return"], rel=0.2)
     assert statistics.mean(lengths) == pytest.approx(metrics["mean_length"], rel=0.2)
-
-
-def test_an_unknown_task_is_named(tmp_path):
-    with pytest.raises(InputError, match="unknown task 'cheetah'; choose from hopper"):
-        learning.run(["cheetah"], [1], tmp_path)

@@ -1,7 +1,5 @@
 """Training on locomotion: the same tournament, checkpoints, resume and command line as for any task; the gymnasium face."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,9 @@ import finpod
 from finpod.cli import app, main
 from finpod.errors import InputError
 from finpod.locomotion import BOUNDS, LocomotionTask, task_of
-from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
-from finpod.tournament.evolution import EvolutionConfig, fresh, vary
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import train_slice
@@ -83,15 +79,6 @@ def test_d06_two_slices_are_one(tmp_path):
     assert whole.weights["log_std"].tolist() != [-0.5] * 3
 
 
-def test_agents_act_in_units_of_the_action_space():
-    task = LocomotionTask(name="humanoid", threads=1)
-    own, raw = task.env(2, 1, torch.device("cpu")), finpod.make_env("humanoid", num_envs=2, seed=1, threads=1)
-    action = torch.rand(2, 17)
-    step, obs = own.step(action), raw.step(task.definition.action_limit * action)[0]
-    torch.testing.assert_close(step.obs.state, obs)
-    assert task.definition.action_limit == 0.4
-
-
 def test_settings_of_a_task_suit_it():
     for name in ("hopper", "ant", "humanoid"):
         task = LocomotionTask(name=name)
@@ -104,21 +91,8 @@ def test_settings_of_a_task_suit_it():
     assert LocomotionTask(name="ant").defaults("sac") == {}
 
 
-def test_a_search_stays_within_the_bounds_of_the_task():
-    task = LocomotionTask(name="hopper")
-    space, random = task.space(), np.random.default_rng(0)
-    drawn = [fresh(PPOConfig(), space, EvolutionConfig(), "a", 1, random).config for _ in range(50)]
-    assert min(config.gamma for config in drawn) >= BOUNDS["gamma"][0]
-    assert max(config.learning_rate for config in drawn) <= BOUNDS["learning_rate"][1]
-    config = PPOConfig(**task.defaults("ppo"))
-    for _ in range(50):
-        config = vary(config, BOUNDS, random)
-    assert BOUNDS["gamma"][0] <= config.gamma <= BOUNDS["gamma"][1]
-
-
-@pytest.mark.parametrize("mode", ["rounds", "async"])
-def test_a_tournament_stops_and_goes_on_by_its_name(mode, capsys):
-    line = "train hopper --variant fast --envs 8 --agents 2 --rounds 2 --steps 1024 --device cpu --mode " + mode
+def test_a_tournament_stops_and_goes_on_by_its_name():
+    line = "train hopper --variant fast --envs 8 --agents 2 --rounds 2 --steps 512 --device cpu"
     runner = CliRunner()
     whole = runner.invoke(app, [*f"{line} --out strategies/whole".split()])
     assert whole.exit_code == 0, whole.output
@@ -128,9 +102,8 @@ def test_a_tournament_stops_and_goes_on_by_its_name(mode, capsys):
         if len(status.board.log) == 2:
             raise KeyboardInterrupt
 
-    plan = finpod.training.Plan(mode=mode)
     with pytest.raises(KeyboardInterrupt):
-        finpod.train("hopper", variant="fast", num_envs=8, agents=2, rounds=2, steps=1024, device="cpu", plan=plan,
+        finpod.train("hopper", variant="fast", num_envs=8, agents=2, rounds=2, steps=512, device="cpu",
                      out="strategies/part", watch=interrupt)  # fmt: skip
     ended = runner.invoke(app, ["train", "--resume", "part", "--variant", "fast"])  # the log says of which task
     assert ended.exit_code == 0, ended.output
@@ -184,15 +157,6 @@ def test_a_policy_that_becomes_nan_is_named(tmp_path):
         task.score(policy)
 
 
-def test_on_ray_it_gives_the_same_agents(ray, tmp_path, monkeypatch):
-    monkeypatch.undo()  # workers have episodes of full length
-    sizes = {"agents": 2, "rounds": 1, "keep": 2, "steps": 1024, "device": "cpu", "num_envs": 8}
-    here = finpod.train("hopper", out=tmp_path / "here", **sizes)
-    there = finpod.train("hopper", out=tmp_path / "there", pods=finpod.training.Pods(ray=True, count=2), **sizes)
-    assert same(weights_of(here), weights_of(there))
-    assert [trial.score for trial in here.leaderboard] == [trial.score for trial in there.leaderboard]
-
-
 # --- the gymnasium face ---------------------------------------------------------------------------------------------------
 
 
@@ -209,22 +173,6 @@ def test_an_environment_is_a_gymnasium_vector_environment():
     assert torch.equal(obs[~ended], info["final_obs"][~ended])
     limit = finpod.make_env("humanoid", num_envs=1).single_action_space.high
     np.testing.assert_allclose(limit, 0.4)
-
-
-def test_arrays_go_through_the_wrappers_of_gymnasium():
-    from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
-
-    env = finpod.make_env("swimmer", num_envs=3, numpy=True, threads=1)
-    statistics = RecordEpisodeStatistics(env)
-    wrapped = NormalizeReward(statistics)
-    obs, _ = wrapped.reset(seed=1)
-    assert obs.dtype == np.float32
-    env.action_space.seed(1)
-    for number in range(50):
-        obs, _, terminated, truncated, _ = wrapped.step(env.action_space.sample())
-        assert truncated.all() == (number == 49)
-    assert not terminated.any()
-    assert list(statistics.length_queue) == [50] * 3
 
 
 @pytest.mark.parametrize(("arguments", "argument"), [
@@ -249,25 +197,8 @@ def test_a_bad_action_is_refused_before_anything_moves():
     with pytest.raises(InputError, match=r"actions have shape \(2, 2\); this environment takes \(2, 3\)"):
         env.step(action[:, :2])
     action[1, 2] = float("inf")
-    with pytest.raises(InputError, match="the action of environment 1 is inf in column 2"):
+    with pytest.raises(InputError, match="the action of environment 1 is inf for column 2"):
         env.step(action)
     assert torch.equal(env.env.observe().state, obs)
     with pytest.raises(InputError, match="reset_mask"):
         env.reset(options={"reset_mask": [True, False]})
-
-
-def test_json_of_a_run_is_strict():
-    line = "train swimmer --steps 2048 --agents 1 --rounds 1 --out strategies/s --json --device cpu"
-    result = CliRunner().invoke(app, line.split())
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["title"].startswith("Swimmer-v5")
-
-
-def test_results_name_the_variant(capsys):
-    finpod.train("hopper", variant="fast", out="strategies/h", **SMALL, num_envs=8)
-    assert "Hopper-v5, fast variant: 11 inputs, 3 actions\n" in CliRunner().invoke(app, ["leaderboard", "h"]).output
-    assert json.loads(CliRunner().invoke(app, ["leaderboard", "h", "--json"]).output)["title"].startswith(
-        "Hopper-v5, fast"
-    )
-    page = render_training_report(read_history(TrainedRun("strategies/h").folder))
-    assert "trained on the task Hopper-v5, fast variant: 11 inputs, 3 actions, ranked by its score" in page

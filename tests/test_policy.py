@@ -45,15 +45,6 @@ def act(policy, features, state, among=AMONG):
     return policy(policy.encode(features, among.expand(features.shape[:-1])), state)
 
 
-@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
-def test_shapes(action, features, state):
-    mean, value = act(made(action), features, state)
-    assert mean.shape == (2, 5, NAMES + (action == "softmax"))
-    assert value.shape == (2, 5)
-    assert mean.std() > 0
-    assert value.std() > 0
-
-
 def untrained_weights(action, state):
     trading = TradingConfig(action=action)
     policy = made(action, trained=False)
@@ -64,14 +55,6 @@ def untrained_weights(action, state):
 def test_an_untrained_tilt_is_the_equal_weight_of_the_members(state):
     for held in state.flatten(0, 1):
         torch.testing.assert_close(untrained_weights("tilt", held), AMONG.double() / 5, rtol=1e-12, atol=0)
-
-
-def test_an_untrained_softmax_is_equal_parts_of_members_and_cash(state):
-    torch.testing.assert_close(untrained_weights("softmax", state[0, 0]), AMONG.double() / 6, rtol=1e-12, atol=0)
-
-
-def test_an_untrained_order_of_shares_trades_nothing(state):
-    torch.testing.assert_close(untrained_weights("shares", state[0, 0]), state[0, 0, :-1].double())
 
 
 @pytest.mark.parametrize(
@@ -107,12 +90,6 @@ def test_names_may_come_in_any_order(action, features, state):
     torch.testing.assert_close(same, value, rtol=1e-5, atol=1e-6)
 
 
-def test_a_policy_fits_any_number_of_names(features, state):
-    mean, value = act(made(), features[:, :4], torch.rand(2, 5, 5).softmax(-1), AMONG[:4])
-    assert mean.shape == (2, 5, 4)
-    assert value.isfinite().all()
-
-
 @pytest.mark.parametrize("action", ["tilt", "softmax"])
 def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(action, features, state):
     policy = made(action)
@@ -127,14 +104,6 @@ def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(act
         assert (target_weights(kind, AMONG, action)[..., 2] == 0).all()
 
 
-def test_the_value_depends_on_the_day_and_on_the_account(features, state):
-    policy = made()
-    _, value = act(policy, features, state)
-    assert len(value.unique()) == 10
-    _, same_account = act(policy, features, state[:1, :1].expand(2, 5, -1))
-    assert len(same_account.unique()) == 2
-
-
 def test_what_is_held_is_read_as_the_tilt_that_leads_to_it():
     policy = MarketPolicy(PolicySpec(features=FEATURES, tilt=2.0))
     action = torch.tensor([[0.2, -0.1, 0.0, 0.1, -0.2]])
@@ -145,20 +114,6 @@ def test_what_is_held_is_read_as_the_tilt_that_leads_to_it():
     assert torch.equal(policy._as_action(torch.zeros(1, 5), torch.ones(1, 5, dtype=torch.bool)), torch.zeros(1, 5))
     all_in_one = policy._as_action(torch.eye(5), torch.ones(1, 5, dtype=torch.bool))
     assert all_in_one.abs().max() <= math.atanh(0.99) + 1e-6
-
-
-def test_inertia_alone_keeps_what_is_held():
-    policy = MarketPolicy(PolicySpec(features=FEATURES))
-    among = torch.ones(1, 5, dtype=torch.bool)
-    held = target_weights(torch.tensor([[0.9, -0.6, 0.0, 0.4, -0.7]]), among, "tilt", 1.0).float()
-    kept = target_weights(policy._as_action(held, among), among, "tilt", 1.0).float()
-    torch.testing.assert_close(kept, held, rtol=0.05, atol=0.005)
-
-
-def test_the_same_seed_makes_the_same_policy():
-    first, again, other = (made(trained=False, seed=seed).names.weight for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_log_prob_and_entropy_are_those_of_a_normal_distribution():
@@ -191,19 +146,6 @@ def test_running_statistics_are_numpys():
     scaled = (everything - everything.mean(0)) / np.sqrt(everything.var(0) + 1e-8)
     given = torch.tensor(everything, dtype=torch.float32)
     np.testing.assert_allclose(stats(given), scaled.clip(-10, 10), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, -1234.5])
-def test_a_constant_observation_becomes_0(constant):
-    stats = RunningStats(1)
-    for _ in range(3):
-        stats.update(torch.full((7, 1), constant))
-    assert stats(torch.full((2, 1), constant)).abs().max() < 1e-3
-    assert stats(torch.full((1, 1), constant + 1e6)) == 10
-
-
-def test_statistics_before_any_observation_change_nothing():
-    assert torch.allclose(RunningStats(3)(torch.tensor([0.5, -2.0, 0.0])), torch.tensor([0.5, -2.0, 0.0]))
 
 
 def test_d21_statistics_stand_still_in_evaluation():

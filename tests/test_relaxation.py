@@ -5,7 +5,6 @@ import pytest
 import torch
 from made_markets import make_market, random_market
 
-from finpod.synthetic import simulate_market
 from finpod.trading import relaxation
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
@@ -14,15 +13,6 @@ from finpod.trading.simulate import Terms, simulate
 
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 NAN = float("nan")
-
-
-@pytest.fixture
-def sweeps(monkeypatch):
-    """One entry for each sweep over a block."""
-    counted = []
-    sweep = relaxation.trade
-    monkeypatch.setattr(relaxation, "trade", lambda *given: counted.append(1) or sweep(*given))
-    return counted
 
 
 @pytest.fixture
@@ -77,52 +67,11 @@ def test_a_path_is_the_same_to_rounding(fill, idle, costs, one_by_one):
     assert slow.unfilled.any()
 
 
-@BOTH
-def test_a_decision_that_would_see_a_row_before_the_data_is_not_taken(fill):
-    market = random_market(days=40)
-    slow, quick = both_ways(build_execution(market, fill), random_steps(39, 5), Terms(), first=0)
-    assert_alike(slow, quick)
-    assert bool(quick.traded[0].any()) == (fill == "open")
-
-
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_where_blocks_end_changes_nothing(size, monkeypatch):
     monkeypatch.setattr(relaxation, "BLOCK", size * 5)
     slow, quick = both_ways(build_execution(random_market(days=60)), random_steps(57, 5, idle=0.3), Terms())
     assert_alike(slow, quick)
-
-
-def test_few_sweeps_do_where_every_order_is_filled(sweeps):
-    market = simulate_market(names=20, days=300)
-    slow, quick = both_ways(build_execution(market), random_steps(298, 20, zeros=0.0), Terms())
-    assert_alike(slow, quick, 1e-12)
-    assert len(sweeps) <= relaxation.EASY + 1, "each takes away all but about a fee's share of what is wrong"
-
-
-def test_a_position_that_cannot_be_sold_for_long_takes_few_sweeps_too(sweeps):
-    close = simulate_market(names=4, days=250).close.copy()
-    close[20:180, 0] = NAN
-    market = make_market(close)
-    slow, quick = both_ways(build_execution(market), random_steps(246, 4), Terms())
-    assert_alike(slow, quick)
-    assert len(sweeps) < relaxation.SWEEPS
-
-
-def test_without_a_decision_nothing_held_changes_by_a_bit():
-    weights = random_steps(98, 5)
-    weights[torch.arange(98) % 10 != 0] = NAN
-    path = relax(build_execution(random_market(days=100, gaps=0)), 1, 99, weights, Terms())
-    held, traded = path.shares, path.traded != 0
-    assert torch.equal(held[1:][~traded], held[:-1][~traded])
-    assert traded.any(-1).sum() == 10
-
-
-def test_an_account_that_does_nothing_keeps_its_cash():
-    path = relax(
-        build_execution(random_market(days=20)), 0, 19, torch.full((19, 5), NAN, dtype=torch.float64), Terms(cash=7.0)
-    )
-    assert path.equity.tolist() == [7.0] * 20
-    assert not path.traded.any()
 
 
 @pytest.mark.parametrize("terms", [Terms(whole_shares=True), Terms(costs=Costs(impact=1.0))], ids=["whole", "impact"])

@@ -14,18 +14,15 @@ import numpy as np
 import pytest
 import torch
 from made_saved import SAVED
-from test_accessibility import Outline, axe
+from test_accessibility import Outline
 
 import finpod
 from finpod.cli import main
 from finpod.envs.locomotion import render
 from finpod.envs.locomotion.environment import make_locomotion
-from finpod.envs.locomotion.specs import spec_of
 from finpod.errors import InputError
-from finpod.report.clip import record
 from finpod.report.training import render_training_report
 from finpod.tournament.history import read_history
-from finpod.tournament.trained_run import TrainedRun
 
 pytest.importorskip("mujoco")
 PROBE = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 16, 16).render()"
@@ -129,16 +126,6 @@ def test_a_gif_lasts_as_long_as_what_it_shows(interval):
     np.testing.assert_array_equal(still, film.frames[0])
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio leaves pipes open
-def test_an_mp4_is_written_where_ffmpeg_is_installed():
-    pytest.importorskip("imageio_ffmpeg")
-    import imageio.v3
-
-    content = render.encode(made_film(40, 0.05), ".mp4")
-    assert imageio.v3.immeta(content, extension=".mp4", plugin="FFMPEG")["fps"] == 20
-    assert imageio.v3.imread(content, extension=".mp4", plugin="FFMPEG").shape[0] == 40
-
-
 @pytest.mark.parametrize("name", ["halfcheetah", "humanoid"])
 def test_the_camera_follows_the_body(graphics, name):
     env = make_locomotion(name, 1, threads=1)
@@ -152,18 +139,6 @@ def test_the_camera_follows_the_body(graphics, name):
     assert min(mask.sum() for mask in body) > 300
     assert np.abs(body[0].argmax(1).mean() - body[1].argmax(1).mean()) < 2
     assert all(0.3 < np.nonzero(mask)[1].mean() / render.WIDTH < 0.7 for mask in body)
-
-
-def test_long_episodes_are_cut_and_frames_left_out(graphics):
-    rest = make_locomotion("hopper", 1, threads=1).physics.initial_qpos.numpy()
-    episode = render.Episode(np.tile(rest, (400, 1)), 0.0, False, 0.008)
-    film = render.draw(spec_of("hopper"), episode, seconds=0.4)
-    assert (len(film.frames), film.interval) == (10, pytest.approx(0.04))
-
-
-def test_drawing_that_takes_too_long_ends():
-    with pytest.raises(InputError, match=r"drawing 1 frames took longer than 0\.001 s"):
-        render.draw(spec_of("hopper"), render.Episode(np.zeros((1, 6)), 0.0, False, 0.008), patience=0.001)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------------
@@ -204,25 +179,6 @@ def test_what_cannot_be_rendered_ends_in_one_line(work, capsys, line, told):
     assert not Path("reports").exists()
 
 
-def test_a_task_of_ones_own_has_nothing_to_render(work, capsys, monkeypatch):
-    checkpoint = TrainedRun("strategies/hop").checkpoint(0)
-    checkpoint.task_spec.update(task="reach")
-    checkpoint.save(Path("strategies/hop/member-0.pt"))
-    assert "hop learnt the task reach, which has no physics to render" in failure(capsys, "render hop")
-
-
-def test_an_unfinished_run_names_the_command_that_finishes_it(work, capsys):
-    Path("strategies/hop").rename("strategies/hop.unfinished")
-    assert failure(capsys, "render hop").endswith("no agent is kept yet; finish it with finpod train --resume hop")
-
-
-def test_an_existing_file_is_kept(work, capsys):
-    Path("reports").mkdir()
-    Path("reports/hop.gif").write_text("mine")
-    assert "reports/hop.gif exists already; choose another name, or pass --overwrite" in failure(capsys, "render hop")
-    assert Path("reports/hop.gif").read_text() == "mine"
-
-
 @pytest.mark.parametrize(("module", "line", "told"), [
     ("mujoco", "hop", "Hopper-v5 needs MuJoCo, and it is not installed; pip install 'finpod[locomotion]'"),
     ("imageio", "hop --out x.mp4", "a .mp4 needs imageio, which is not installed"),
@@ -238,33 +194,6 @@ def test_without_graphics_one_line_says_what_to_install(no_graphics, work, capsy
     told = failure(capsys, "render hop")
     assert "MuJoCo cannot draw here, for neither EGL nor OSMesa works (" in told
     assert told.endswith("install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)")
-    assert not Path("reports").exists()
-
-
-def test_a_choice_of_the_user_that_does_not_work_is_named(work, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "glfw")
-    monkeypatch.delenv("DISPLAY", raising=False)
-    with pytest.raises(InputError, match=r"MuJoCo cannot draw with MUJOCO_GL=glfw \(.*\); unset MUJOCO_GL, or install"):
-        record(TrainedRun("strategies/hop"))
-
-
-def test_a_choice_with_which_mujoco_cannot_be_imported_is_named(work, monkeypatch):
-    Path("mujoco.py").write_text("raise RuntimeError('invalid value')\n")
-    monkeypatch.syspath_prepend(work)
-    monkeypatch.delitem(sys.modules, "mujoco")
-    monkeypatch.setenv("MUJOCO_GL", "foo")
-    with pytest.raises(InputError, match=r"cannot be imported with MUJOCO_GL=foo \(invalid value\); unset it"):
-        record(TrainedRun("strategies/hop"))
-
-
-def test_an_interrupted_render_leaves_nothing(work, monkeypatch):
-    def interrupt(*args, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(subprocess, "run", interrupt)
-    with pytest.raises(SystemExit) as ended:
-        main(["render", "hop"])
-    assert ended.value.code == 130
     assert not Path("reports").exists()
 
 
@@ -292,21 +221,8 @@ def test_the_report_shows_the_best_agent(page):
     assert outline.levels[:2] == [1, 2]
 
 
-def test_axe_finds_nothing(page, tmp_path):
-    found = axe(page, tmp_path, 1280)
-    assert "image-alt" in found["passes"]
-    assert found["violations"] == []
-
-
 def test_without_graphics_the_report_has_a_line_instead(no_graphics, work, recwarn):
     page = render_training_report(read_history("strategies/hop"))
     assert "There is no clip: MuJoCo cannot draw here" in page
     assert "<img" not in page
     assert not recwarn.list
-
-
-def test_an_unfinished_run_has_no_clip(work):
-    Path("strategies/hop.unfinished/seed-0").mkdir(parents=True)
-    Path("strategies/hop/log-0.jsonl").rename("strategies/hop.unfinished/seed-0/log.jsonl")
-    shutil.rmtree("strategies/hop")
-    assert 'id="clip"' not in render_training_report(read_history("strategies/hop"))

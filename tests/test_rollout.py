@@ -47,13 +47,6 @@ def test_a_rollout_is_time_major_and_identifiable(market):
     assert not rollout.value.requires_grad
 
 
-def test_accounts_of_a_group_share_their_rows(market):
-    rollout = collect(*made(market), 7, noise())
-    groups = rollout.row.unflatten(1, (3, 4))
-    assert torch.equal(groups, groups[:, :, :1].expand_as(groups))
-    assert len(groups[0, :, 0].unique()) > 1
-
-
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_c11_the_bootstrap_is_the_value_of_where_the_step_led_not_of_the_new_beginning(market, fill):
     rollout = collect(*made(market, fill=fill, horizon=3), 9, noise())

@@ -10,7 +10,7 @@ from finpod.envs.gym import DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.evidence.replays import random_portfolios
 from finpod.rules import EqualWeight
-from finpod.seeds import require_seed, torch_seed
+from finpod.seeds import torch_seed
 from finpod.significance import intervals
 from finpod.synthetic import resampled
 from finpod.tournament.setup import Plan
@@ -103,21 +103,8 @@ def test_g16_a_refused_reset_changes_nothing():
     assert all(np.array_equal(before[name], value) for name, value in env.market_env.state_dict().items())
 
 
-def test_g16_the_last_of_several_seeds_is_checked_before_training(tmp_path):
-    with pytest.raises(InputError, match=f"seed is {2**64}"):
-        finpod.train(market=MARKET, train=DAYS[0], validation=DAYS[1], out=tmp_path / "x", seed=2**64 - 1, seeds=2)
-    assert not list(tmp_path.iterdir())
-
-
 def test_seeds_of_32_bits_stay_for_torch():
     assert [torch_seed(seed) for seed in (0, 7, 2**32 - 1)] == [0, 7, 2**32 - 1]
     hashed = {torch_seed(7 + 2**shift) for shift in range(32, 64)}
     assert len(hashed | {7}) == 33
     assert all(0 <= seed < 2**32 for seed in hashed)
-
-
-def test_a_seed_is_an_int_of_python():
-    assert type(require_seed(np.uint64(2**64 - 1))) is int
-    assert require_seed(np.uint64(2**64 - 1)) == 2**64 - 1
-    with pytest.raises(InputError, match="seed of the audit is -1"):
-        require_seed(-1, "seed of the audit")

@@ -4,7 +4,6 @@ import errno
 from pathlib import Path
 
 import pytest
-from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of
 
 from finpod.errors import InputError
 from finpod.storage import Store
@@ -72,12 +71,6 @@ def test_lines_are_added_to_the_end_and_read_as_one_file(store):
         store.read("seed-0/log.jsonl")
 
 
-def test_lines_are_added_to_a_file_that_was_written_whole(store):
-    store.write("seed-0/log.jsonl", b"copied\n")
-    store.append("seed-0/log.jsonl", b"new\n")
-    assert Store(store.where).read("seed-0/log.jsonl") == b"copied\nnew\n"
-
-
 def test_folders_are_listed_and_removed_with_what_is_in_them(store):
     for name in ("seed-1/log.jsonl", "seed-0/agents/3.pt", "seed-data/mine.txt", "other/seed-9", "top"):
         store.write(name, b"x")
@@ -90,16 +83,6 @@ def test_folders_are_listed_and_removed_with_what_is_in_them(store):
     assert store.read("seed-0/agents/4.pt") == b"y"
     assert store.read("other/seed-9") == store.read("seed-data/mine.txt") == b"x"
     assert Store(f"{store.where}/nowhere").folders("seed-") == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_part_of_a_place_is_a_place(kind, tmp_path):
-    whole = Store(url_of(kind, tmp_path))
-    part = Store(f"{whole.where}/seed-0")
-    part.write("log.jsonl", b"x")
-    assert whole.read("seed-0/log.jsonl") == b"x"
-    assert Store(url_of(kind, tmp_path) + "/").where == whole.where
-    assert (whole.folder is None) == (kind in ("memory", "local"))
 
 
 def test_a_file_url_is_the_folder_itself(tmp_path):
@@ -153,27 +136,3 @@ def test_a_url_that_cannot_be_written_or_read_is_an_error_that_names_the_file(tm
     monkeypatch.undo()
     store.append("log", b"more\n")
     assert store.read("log") == b"line\nmore\n"  # what failed left no gap
-
-
-def test_folders_in_the_way_are_errors_and_not_tracebacks(tmp_path):
-    store = Store(tmp_path)
-    (tmp_path / "agents" / "1.pt").mkdir(parents=True)
-    for act in (lambda: store.read("agents/1.pt"), lambda: store.write("agents/1.pt", b"x"),
-                lambda: store.append("agents/1.pt", b"x"), lambda: store.remove("agents/1.pt"),
-                lambda: store.remove_folder("nowhere")):  # fmt: skip
-        with pytest.raises(InputError):
-            act()
-
-
-@pytest.mark.parametrize("mode", ["rounds", "async"])
-def test_a_tournament_is_the_same_in_every_kind_of_place(tmp_path, mode):
-    boards = []
-    for kind in KINDS:
-        store = Store(url_of(kind, tmp_path / f"{tmp_path.name}-{kind}"))
-        plan = plan_of(mode=mode, checkpoint_steps=UPDATE)
-        boards.append(lines(play(store, plan, Made())))
-        check_log(store, play(store, plan, Made()))  # gone on with, though nothing is left to do
-        assert len(store.names("agents")) == 12
-        assert store.names("checkpoints") == []
-        assert [record["kind"] for record in records_of(store)][-2:] == ["end", "end"]
-    assert all(board == boards[0] for board in boards)
