@@ -6,8 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from finpod.market.execution import build_execution
-from finpod.simulation import Terms, simulate
 from made_markets import make_market, random_market
 
 import finpod
@@ -16,6 +14,8 @@ from finpod.rl.policy import MarketPolicy
 from finpod.significance import sharpe_error
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.ranking import near_baseline, of_agents
+from finpod.trading.execution import build_execution
+from finpod.trading.simulate import Terms, simulate
 
 
 @pytest.fixture(scope="module")

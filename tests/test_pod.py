@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from finpod.market.ledger import Costs
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
 from made_markets import random_market
 
@@ -14,6 +13,7 @@ from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect
 from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod, train_slice, without_env
+from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms
 
 

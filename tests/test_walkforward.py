@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from finpod.market.ledger import Costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_agents import CONFIG, FEATURES, SMALL, VALIDATION, tiny_train
@@ -25,6 +24,7 @@ from finpod.report.sections import timeline
 from finpod.significance import sharpe_error
 from finpod.strategy import Strategy
 from finpod.tournament import training
+from finpod.trading.ledger import Costs
 from finpod.walkforward import retraining
 from finpod.walkforward.retraining import walk_forward
 from finpod.walkforward.schedule import Segment, schedule
