@@ -23,10 +23,10 @@ from finpod.market.data import DateLike, MarketData
 from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
-from finpod.tournament.provenance import Run, provenance
+from finpod.tournament.leaderboard import Settings
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
-from finpod.tournament.trained_run import TrainedRun, save_run
+from finpod.tournament.trained_run import Run, TrainedRun, logged, provenance, save_run
 from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
 from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_execution
@@ -293,7 +293,7 @@ def _ensemble(
     assert isinstance(task, StockTask)
     spec, panel = task.spec(), task.panel
     ensemble = Ensemble(
-        [entry.checkpoint for one in runs for entry in one.chosen],
+        [agent for one in runs for _, agent in one.chosen],
         runs=[one.setup.plan.seed for one in runs for _ in one.chosen],
         name=target.out.resolve().name,
         trials=sum(len(one.board.log) for one in runs),
@@ -305,10 +305,10 @@ def _ensemble(
             "dropped": dict(panel.dropped),
             "undefined": dict(panel.undefined),
         },
-        log=[entry.summary() | {"returns": entry.returns.tolist()} for one in runs for entry in one.board.log],
+        log=[logged(trial) for one in runs for trial in one.board.log],
         own_features=[feature for feature in _single(features) if callable(feature)],
         choice=runs[0].setup.plan.choice,
-        scores=[entry.score for one in runs for entry in one.chosen],
+        scores=[trial.score for one in runs for trial, _ in one.chosen],
         baseline=task.baseline().tolist(),
     )
     ensemble.provenance = {**ensemble.provenance, "figures": agent_figures(task, runs, ensemble)}
@@ -324,10 +324,10 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
         seen = Window(market=task.market, execution=build_execution(task.market, task.fill), first=first, last=last)
         together = simulate(seen.execution, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
         figures = {"ensemble": task.score_of(together, rows).metrics}
-        for seed, entry in [(one.setup.plan.seed, entry) for one in runs for entry in one.chosen]:
-            own = task.for_agent(entry.settings.task)
-            path = own.play(entry.checkpoint.policy(task.device), rows)
-            name = f"{seed}: " * (len(runs) > 1) + entry.agent_id
+        for trial, agent in [pair for one in runs for pair in one.chosen]:
+            own = task.for_agent(Settings.from_dict(trial.agent_settings).task)
+            path = own.play(agent.policy(task.device), rows)
+            name = f"{trial.run}: " * (len(runs) > 1) + trial.agent
             figures[name] = task.score_of(path, rows).metrics
         lines += [
             {"agent": name, "window": window, **{key: own[key] for key in ACTIVE}} for name, own in figures.items()
@@ -337,8 +337,8 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
 
 def _trained_run(target: Destination, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
     """Save the chosen of all tournaments as a trained run, the best first."""
-    chosen = sorted((entry for one in runs for entry in one.chosen), key=lambda entry: -entry.score)
-    members = [entry.checkpoint for entry in chosen]
+    chosen = sorted((pair for one in runs for pair in one.chosen), key=lambda pair: -pair[0].score)
+    members = [agent for _, agent in chosen]
     trials = sum(len(one.board.log) for one in runs)
     save_run(target.out, members, trials, provenance(runs, device), logs, overwrite=target.overwrite)
     return TrainedRun(target.out, runs[0].setup.task)

@@ -418,8 +418,8 @@ def _one_agent(engine: Noted, update: int, updates: int) -> Took:
         begun = time.perf_counter()
         board = driver.run()
         whole = time.perf_counter() - begun
-    if board.log[0].stored is None:
-        raise InputError(f"the agent that was to be measured failed: {driver.journal.last_failure}")
+    if board.log[0].state == "failed":
+        raise InputError(f"the agent that was to be measured failed: {board.log[0].reason}")
     place = engine.places[-1]
     return Took(whole, whole - (place.ended - place.started), driver.status.losses["cpu"])
 
@@ -432,7 +432,7 @@ def _driver(store: Store, engine: Executor, plan: Plan, update: int, journal: An
     from finpod.tournament.scheduler import Scheduler
 
     generator = Evolver(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
-    return Scheduler(plan, generator, store, journal or TrialLog(store), engine, update=update)
+    return Scheduler(plan, generator, journal or TrialLog(store), engine, update=update)
 
 
 def _setup() -> TournamentSetup:

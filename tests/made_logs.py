@@ -92,10 +92,10 @@ def play(
     **header: Any,
 ) -> Leaderboard:
     """One tournament, begun or gone on with, whose driver looks at the engine's clock, or at `now`."""
-    journal = TrialLog(store)
+    log = TrialLog(store)
     told = {
         "format": FORMAT,
-        "plan": plan.to_dict(),
+        "plan": asdict(plan),
         "config": asdict(PPOConfig()),
         "task": {
             "features": list(FEATURES),
@@ -108,12 +108,12 @@ def play(
         "data_title": "made-up prices",
         "versions": {"finpod": "0.1.0"},
     }
-    if not journal.count or header:
-        journal.append("begin", header={**told, **header})
+    if not log.count or header:
+        log.append("begin", header={**told, **header})
     space = Space(**{**LACKING["space"], "subsets": {"features": FEATURES}})
-    generator = Evolver(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
+    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
     with patch("finpod.tournament.scheduler.time", SimpleNamespace(time=now or engine.now)):
-        return Scheduler(plan, generator, store, journal, engine, update=UPDATE, watch=watch).run()
+        return Scheduler(plan, evolver, log, engine, update=UPDATE, watch=watch).run()
 
 
 def write_run(
@@ -126,7 +126,7 @@ def write_run(
     for seed in range(seeds):
         asked = Plan(**{"agents": 4, "rounds": 3, "steps": 900, "keep": 2, "seed": seed, **plan})
         board = play(Store(place / f"seed-{seed}"), asked, Invented(pods, days, lost, failed, die_after))
-        members += [{"agent": one.agent_id, "generation": one.generation} for one in board.best(asked.keep)]
+        members += [{"agent": one.agent, "generation": one.level - 1} for one in board.best(asked.keep)]
     if not finished:
         return place
     out.mkdir(parents=True)

@@ -167,9 +167,9 @@ def header_of(plan: Any) -> dict[str, Any]:
 
     return {
         "format": FORMAT,
-        "plan": plan.to_dict(),
+        "plan": asdict(plan),
         "config": asdict(PPOConfig()),
-        "levels": [plan.goal(level, UPDATE) for level in range(plan.rounds)],
+        "levels": [plan.goal(level, UPDATE) for level in range(1, plan.rounds + 1)],
         "task": {"features": list(FEATURES), "training_data_hash": "0" * 64},
         "data_title": "made up",
         "versions": {"finpod": "0"},
@@ -182,7 +182,7 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
 
     from finpod.rl.ppo import PPOConfig
     from finpod.tournament.evolution import Evolver
-    from finpod.tournament.run_folder import open_journal
+    from finpod.tournament.run_folder import open_log
     from finpod.tournament.scheduler import Scheduler
 
     def look(status: Any) -> None:
@@ -191,9 +191,9 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
         if watch is not None:
             watch(status)
 
-    journal = open_journal(store, header_of(plan), say)
-    generator = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
-    return Scheduler(plan, generator, store, journal, engine, update=UPDATE, watch=look)
+    log = open_log(store, header_of(plan), say)
+    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
+    return Scheduler(plan, evolver, log, engine, update=UPDATE, watch=look)
 
 
 def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda text: None, watch: Any = None) -> Any:
@@ -204,8 +204,10 @@ def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda
 def lines(board: Any) -> list[str]:
     """What a board says, trial by trial, to the last digit."""
     return [
-        json.dumps(entry.summary(), sort_keys=True) + hashlib.sha256(entry.returns.tobytes()).hexdigest()
-        for entry in board.log
+        json.dumps(
+            [one.to_record(), one.state, one.score, one.steps, one.metrics, one.returns.tolist()], sort_keys=True
+        )
+        for one in board.log
     ]
 
 
@@ -220,7 +222,7 @@ def check_log(store: Any, board: Any, whole: bool = True) -> None:
 
     Of a `whole` tournament all that was drawn has ended.
     """
-    from finpod.tournament.replay import verify_log
+    from finpod.tournament.verify import verify_log
 
     assert lines(verify_log(f"{store.where}/log.jsonl")) == lines(board)
     records = records_of(store)
@@ -239,7 +241,7 @@ def check_log(store: Any, board: Any, whole: bool = True) -> None:
             assert record["trial"] in drawn
             assert record["trial"] not in ended
             ended.add(record["trial"])
-    assert ended == {entry.trial for entry in board.log}
+    assert ended == {one.number for one in board.log}
     assert ended == drawn or not whole
 
 

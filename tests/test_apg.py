@@ -21,8 +21,8 @@ from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod, without_env
-from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import TournamentSetup
+from finpod.tournament.verify import verify_log
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs, settle
 from finpod.trading.simulate import simulate

@@ -32,7 +32,7 @@ from made_tournaments import (
 )
 
 from finpod.storage import Store
-from finpod.tournament.replay import verify_log
+from finpod.tournament.verify import verify_log
 from finpod.workers.ray_executor import RayExecutor
 
 HEALTH = {
@@ -200,7 +200,7 @@ def test_nodes_that_join_are_used_and_those_that_leave_cost_what_ran_there(nodes
         board = play(store, plan, engine, watch=watch)
     check_log(store, board)
     assert len(board.log) == 60
-    assert all(entry.stored is not None for entry in board.log)
+    assert all(entry.state == "ended" for entry in board.log)
     assert 3 <= len(there()) <= 8
     assert min(place.started for place in there()) - joined[0][1] < 30
     lost = [record for record in records_of(store) if record["kind"] == "lost"]
@@ -264,7 +264,7 @@ def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mo
     plan = plan_of(mode=mode, agents=5, rounds=2, steps=4 * UPDATE, checkpoint_steps=UPDATE, retries=50)
     board, killed = survive(nodes, store, plan, seconds=0.3, pause=0.6, cpus=2, seed=1, most=4)
     assert len(board.log) == 10
-    assert all(entry.stored is not None for entry in board.log)
+    assert all(entry.state == "ended" for entry in board.log)
     check_log(store, board)
     assert len(killed) >= 2
     assert any(record["kind"] == "lost" for record in records_of(store))
@@ -290,11 +290,11 @@ def test_d05_thirty_pods_on_four_nodes_survive_two_minutes_of_deaths(tmp_path, m
     with cluster_of(8, 8, 7, 7) as nodes:
         with pytest.raises(Enough):
             survive(nodes, store, plan, seconds=0.5, pause=1.0, cpus=7, seed=2, watch=watch)
-        whole = plan_of(**{**plan.to_dict(), "search": plan.search, "stop": type(plan.stop)(trials=len_of(store) + 30)})
+        whole = plan_of(**{**vars(plan), "search": plan.search, "stop": type(plan.stop)(trials=len_of(store) + 30)})
         board, killed = survive(nodes, store, whole, seconds=0.5, pause=1.0, cpus=7, seed=3)
         nodes_killed += killed
     check_log(store, board, whole=mode == "async")
-    assert all(entry.stored is not None for entry in board.log)
+    assert all(entry.state == "ended" for entry in board.log)
     assert sum(record["kind"] == "lost" for record in records_of(store)) > 10
     assert nodes_killed
     if mode == "rounds":
@@ -324,7 +324,7 @@ def test_a_process_that_is_stopped_is_missed_and_its_piece_done_elsewhere(nodes,
         board = play(store, plan, engine, watch=at(1, stop))
     assert stopped
     assert len(board.log) == 12
-    assert all(entry.stored is not None for entry in board.log)
+    assert all(entry.state == "ended" for entry in board.log)
     assert [record["reason"] for record in records_of(store) if record["kind"] == "lost"] == ["no answer after 16 s"]
     check_log(store, board)
 

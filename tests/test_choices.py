@@ -13,8 +13,7 @@ from finpod import ensemble as module
 from finpod.ensemble import RECENT, Ensemble, load_ensemble, shares
 from finpod.errors import FinpodError
 from finpod.strategy import MarketView
-from finpod.tournament.evolution import Job
-from finpod.tournament.leaderboard import Leaderboard, correlation
+from finpod.tournament.leaderboard import Leaderboard, Trial, correlation
 from finpod.tournament.pod import train_slice
 from finpod.tournament.setup import Plan
 from finpod.trading.ledger import Costs
@@ -29,17 +28,15 @@ def board_of(*lines):
     """A board of (agent, score, returns); None for the returns of an agent that was lost."""
     board = Leaderboard()
     for trial, (agent, score, returns) in enumerate(lines):
-        own = settings(trial)
-        job = Job(trial=trial, generation=0, settings=type(own)(agent_id=agent, seed=trial, config=own.config),
-                  parent_id=None, source=None, copied=False)  # fmt: skip
-        board.submit(
-            job.failed() if returns is None else job.entry(score, {"sharpe": score}, returns, 64, lambda: None)
-        )
+        board.draw([Trial(number=trial, level=1, agent_settings={"agent_id": agent})])
+        ended = {"kind": "submit", "score": score, "metrics": {}, "returns": returns, "steps": 64}
+        failed = {"kind": "failed", "reason": "made up"}
+        board.take({"trial": trial, **(failed if returns is None else ended)})
     return board
 
 
 def agents(entries):
-    return [entry.agent_id for entry in entries]
+    return [entry.agent for entry in entries]
 
 
 @pytest.fixture

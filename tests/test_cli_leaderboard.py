@@ -11,7 +11,8 @@ from made_logs import write_run
 
 from finpod.cli import main
 from finpod.tournament.history import read_history
-from finpod.tournament.ranking import lineage, luck, ranked, sentences
+from finpod.tournament.leaderboard import ranked
+from finpod.tournament.ranking import lineage, luck, sentences
 
 
 @pytest.fixture

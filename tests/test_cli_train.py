@@ -24,10 +24,10 @@ from finpod.files import to_json_line
 from finpod.market.snapshots import save_snapshot
 from finpod.storage import Store
 from finpod.tournament.evolution import EvolutionConfig
-from finpod.tournament.lock import lock
-from finpod.tournament.replay import verify_log
+from finpod.tournament.run_folder import lock
 from finpod.tournament.setup import Stop
 from finpod.tournament.training import Pods
+from finpod.tournament.verify import verify_log
 
 WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
 LINE = f"train stocks {WINDOWS} --out strategies/tiny"
@@ -598,7 +598,7 @@ def test_a_driver_that_dies_as_it_clears_leaves_a_run_that_is_finished(work, run
     from finpod.tournament import run_folder
 
     with monkeypatch.context() as dying:
-        dying.setattr(run_folder, "_clear", lambda place: os.kill(os.getpid(), signal.SIGTERM))
+        dying.setattr(run_folder.RunFolder, "clear", lambda folder: os.kill(os.getpid(), signal.SIGTERM))
         assert run(LINE, SIZE).code == 130
     for line in ("train --resume strategies/tiny", f"{LINE} {SIZE} --resume strategies/tiny"):
         assert told(run(line)) == (
@@ -710,7 +710,7 @@ def test_stop_rules_are_told_in_the_log_and_the_board_is_what_there_is(work, run
     ended = run(LINE, SIZE, "--stop-trials 2")
     assert "chosen among 2 trials" in ended.out
     board = verify_log(work / "strategies" / "tiny" / "log-0.jsonl")
-    assert [entry.trial for entry in board.log] == [0, 1]
+    assert [trial.number for trial in board.log] == [0, 1]
     assert not math.isnan(board.log[0].score)
     assert np.isfinite(board.log[0].returns).all()
     last = (work / "strategies" / "tiny" / "log-0.jsonl").read_text().splitlines()[-1]

@@ -8,10 +8,10 @@ from collections import defaultdict
 import pytest
 from made_logs import Invented, play
 
+from finpod.cli import events
+from finpod.cli.events import EventFiles, Pace
 from finpod.errors import InputError
 from finpod.storage import Store
-from finpod.tournament import events
-from finpod.tournament.events import EventFiles, Pace
 from finpod.tournament.setup import Plan
 
 tensorboardX = pytest.importorskip("tensorboardX")
@@ -46,7 +46,7 @@ class Watched:
     def __call__(self, status):
         self.now += 20
         if status.latest is not None:
-            self.losses[status.latest.trial] = dict(status.losses)
+            self.losses[status.latest.number] = dict(status.losses)
         self.pace.note(self.now, status.steps)
         self.files(status, self.now)
 
@@ -85,10 +85,10 @@ def test_losses_are_those_of_the_trial(tmp_path, plan):
 def test_each_agent_has_a_run_by_its_own_steps(tmp_path, plan):
     with EventFiles(tmp_path / "events") as files:
         board = play(Store(tmp_path / "run"), plan, Invented(pods=2), Watched(files))
-    agents = {entry.agent_id for entry in board.log}
+    agents = {entry.agent for entry in board.log}
     assert {path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()} == agents
     for agent in agents:
-        own = [(entry.steps, pytest.approx(entry.score, rel=1e-6)) for entry in board.log if entry.agent_id == agent]
+        own = [(entry.steps, pytest.approx(entry.score, rel=1e-6)) for entry in board.log if entry.agent == agent]
         assert scalars(tmp_path / "events" / "seed-4" / agent) == {"score/trial": own}
 
 
@@ -97,7 +97,7 @@ def test_agents_beyond_the_limit_have_no_run_of_their_own(tmp_path, plan, monkey
     with EventFiles(tmp_path / "events") as files:
         board = play(Store(tmp_path / "run"), plan, Invented(pods=1), Watched(files))
     assert [path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()] == ["4-0"]
-    own = [entry.steps for entry in board.log if entry.agent_id == "4-0"]
+    own = [entry.steps for entry in board.log if entry.agent == "4-0"]
     assert [step for step, _ in scalars(tmp_path / "events" / "seed-4" / "4-0")["score/trial"]] == own
     assert len(scalars(tmp_path / "events" / "seed-4")["score/trial"]) == 6
 

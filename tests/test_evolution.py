@@ -1,4 +1,4 @@
-"""The generator and the selector: who is trained next, compared with whom, and how it differs."""
+"""Who is trained next, compared with whom, and how it differs; and how trials are ranked and selected."""
 
 import math
 from collections import Counter
@@ -9,287 +9,280 @@ import pytest
 from made_agents import CONFIG, space_of
 from made_tournaments import FEATURES, UPDATE, Made, driver_of, lines, made_up, plan_of, play
 
-from finpod.errors import InputError
+from finpod.errors import FinpodError, InputError
 from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.storage import Store
 from finpod.tasks import COST_FACTOR, HIDDEN
-from finpod.tournament.evolution import (
-    FEWEST,
-    Drawn,
-    EvolutionConfig,
-    Evolver,
-    Job,
-    fresh,
-    varied,
-)
-from finpod.tournament.leaderboard import Entry, Leaderboard, Settings
+from finpod.tournament.evolution import FEWEST, EvolutionConfig, Evolver
+from finpod.tournament.leaderboard import Leaderboard, Settings, Trial, ranked
 from finpod.workers.executor import Failed
 
 NAN = float("nan")
-SPACE = space_of(FEATURES)
+SPACE, FIRST = space_of(FEATURES), PPOConfig()
 
 
-def generator(fresh=0.25, structure=True, seed=3):
-    return Evolver(seed=seed, config=PPOConfig(), space=SPACE, search=EvolutionConfig(fresh=fresh, structure=structure))
+def evolver(fresh=0.25, structure=True, seed=3, config=FIRST, space=SPACE):
+    return Evolver(seed=seed, config=config, space=space, search=EvolutionConfig(fresh=fresh, structure=structure))
 
 
-def entry_of(job, score, *, lost=False):
-    """How a job did."""
-    if lost:
-        return job.failed()
-    return job.entry(score, {"sharpe": score}, [0.0], 64 * (job.generation + 1), lambda: None)
+def end(board, trial, score, **values):
+    """Let a trial of a board end with a score, or fail for None."""
+    record = {"kind": "failed", "trial": trial.number, "reason": "made up"}
+    if score is not None:
+        record = {"kind": "submit", "trial": trial.number, "score": score, "metrics": {"sharpe": score}, "returns": [0.0],
+                  "steps": 64 * trial.level, **values}  # fmt: skip
+    board.take(record)
 
 
-def round_of(scores, **search):
-    """A first round with these scores, None for one that was lost; its entries."""
-    jobs = generator(**search).first_round(len(scores))
-    return [entry_of(job, score, lost=score is None) for job, score in zip(jobs, scores, strict=True)]
+def drawn(made, *scores, agents=4, levels=3):
+    """A board after as many asynchronous draws with these scores."""
+    board = Leaderboard(made.seed)
+    for score in scores:
+        draw(made, board, score, agents=agents, levels=levels)
+    return board
+
+
+def draw(made, board, *scores, agents=4, levels=3):
+    trial = made.draw(board, agents, levels)
+    board.draw([trial])
+    for score in scores:
+        end(board, trial, score)
+    return trial
+
+
+def round_of(scores, made=None):
+    """A board after a first round with these scores, None for one that was lost."""
+    made, board = made or evolver(), Leaderboard(3)
+    board.draw(made.round(1, board, len(scores)))
+    for number, score in enumerate(scores):
+        end(board, board.trials[number], score)
+    return board
+
+
+def second(scores, **search):
+    """(source, copied) of the trials of the second round."""
+    return [(one.source, one.copied) for one in evolver(**search).round(2, round_of(scores), len(scores))]
 
 
 def played(tmp_path, slots=1, pick=lambda running: 0, **plan):
-    """The board and the draws of a made-up tournament."""
+    """The board of a made-up tournament."""
     store = Store(tmp_path / f"{slots}-{len(list(tmp_path.iterdir()))}")
-    driver = driver_of(store, plan_of(**plan), Made(slots, pick))
-    return driver.run(), list(driver.drawn)
+    return driver_of(store, plan_of(**plan), Made(slots, pick)).run()
+
+
+def ended(number, score, agent=None, level=1, returns=()):
+    """A trial that ended with a score."""
+    return Trial(number=number, level=level, agent_settings={"agent_id": agent or f"agent {number}", "config": {}},
+                 state="ended", score=score, returns=np.array(returns))  # fmt: skip
+
+
+def board_of(*trials):
+    board = Leaderboard()
+    board.draw(replace(trial, state="open") for trial in sorted(trials, key=lambda one: one.number))
+    for one in trials:
+        end(board, one, one.score, returns=one.returns)
+    return board
+
+
+# --- rounds
 
 
 def test_the_first_agent_is_as_asked_for_and_the_others_are_varied_or_fresh():
-    jobs = generator(fresh=0).first_round(6)
-    assert [job.trial for job in jobs] == list(range(6))
-    assert jobs[0].settings.config == PPOConfig()
-    assert len({job.settings.seed for job in jobs}) == len({job.settings.agent_id for job in jobs}) == 6
-    for job in jobs[1:]:
-        assert job.settings.config.learning_rate / PPOConfig().learning_rate in (
-            pytest.approx(0.8),
-            pytest.approx(1.25),
-        )
-        assert job.settings.task["features"] is None
-    for job in jobs:
-        assert (job.source, job.parent_id, job.copied, job.generation) == (None, None, False, 0)
-    assert {job.settings.config.learning_rate for job in generator(fresh=1).first_round(20)[1:]}.isdisjoint(
-        {PPOConfig().learning_rate * 0.8, PPOConfig().learning_rate * 1.25}
-    )
+    trials = evolver(fresh=0).round(1, Leaderboard(), 6)
+    rates = [one.settings["learning_rate"] / PPOConfig().learning_rate for one in trials]
+    assert [one.number for one in trials] == list(range(6))
+    assert Settings.from_dict(trials[0].agent_settings).config == PPOConfig()
+    assert len({one.agent for one in trials}) == len({one.agent_settings["seed"] for one in trials}) == 6
+    assert {round(rate, 9) for rate in rates[1:]} <= {0.8, 1.25}
+    assert {(one.source, one.parent, one.copied, one.level) for one in trials} == {(None, None, False, 1)}
+    anew = evolver(fresh=1).round(1, Leaderboard(), 20)[1:]
+    assert not {round(one.settings["learning_rate"] / PPOConfig().learning_rate, 9) for one in anew} & {0.8, 1.25}
+
+
+def test_the_stronger_half_goes_on_and_each_has_a_copy():
+    board = round_of([1.0, 4.0, 2.0, 3.0])
+    trials = evolver(fresh=0).round(2, board, 4)
+    assert [(one.number, one.source, one.copied, one.level) for one in trials] == [
+        (4, 1, False, 2),
+        (5, 3, False, 2),
+        (6, 1, True, 2),
+        (7, 3, True, 2),
+    ]
+    assert [one.agent_settings for one in trials[:2]] == [board.trials[i].agent_settings for i in (1, 3)]
+    assert [one.parent for one in trials] == [None, None, "3-1", "3-3"]
+    assert [one.agent for one in trials[2:]] == ["3-4", "3-5"]
+    assert {one.start for one in trials} == {64}
+
+
+def test_an_odd_field_keeps_the_larger_half_and_ties_go_to_the_earlier_trial():
+    assert [source for source, _ in second([2.0, 2.0, 2.0, 1.0, 2.0], fresh=0)] == [0, 1, 2, 0, 1]
+    assert second([1.0], fresh=0) == [(0, False)]
+
+
+def test_d10_those_without_a_score_and_those_that_were_lost_are_no_parents_while_others_have_one():
+    assert second([NAN, None, 1.0, NAN], fresh=0) == [(2, False), (2, True), (2, True), (2, True)]
+    assert {source for source, _ in second([NAN, None, NAN, None], fresh=0)} == {0, 2}
+
+
+def test_where_all_were_lost_the_next_round_begins_afresh():
+    trials = evolver(fresh=0).round(2, round_of([None, None, None]), 3)
+    assert len(trials) == 3
+    assert all(one.source is None and one.parent is None and one.start == 0 for one in trials)
+    assert trials[1].settings["features"] is not None  # drawn anew
+
+
+def test_a_share_of_the_copies_gives_way_to_fresh_agents():
+    board = round_of(np.arange(400.0).tolist())
+    for share in (0.0, 0.25, 1.0):
+        trials = evolver(fresh=share).round(2, board, 400)
+        begun = [one for one in trials if one.source is None]
+        assert len(trials) == len({one.agent for one in trials}) == 400
+        assert abs(len(begun) - 200 * share) <= 25 * (0 < share < 1)
+        assert {one.level for one in begun} <= {2}  # trained to the experience of the others before it is compared
+
+
+def test_a_round_is_a_function_of_the_seed_and_the_board():
+    def records(made, board):
+        return [one.to_record() for one in made.round(2, board, 4)]
+
+    board, other = round_of([1.0, 4.0, 2.0, 3.0]), Leaderboard(3)
+    other.draw(evolver().round(1, other, 4))
+    for number in (2, 0, 3, 1):  # the order in which they ended does not count
+        end(other, other.trials[number], [1.0, 4.0, 2.0, 3.0][number])
+    assert records(evolver(), board) == records(evolver(), other)
+    assert records(evolver(seed=4), board) != records(evolver(), board)
+
+
+# --- settings
 
 
 def test_fresh_agents_draw_every_setting_within_its_bounds():
-    drawn = [fresh(CONFIG, SPACE, EvolutionConfig(), str(i), i, np.random.default_rng(i)) for i in range(400)]
+    made = evolver(config=CONFIG)
+    fresh = [made.fresh(i, np.random.default_rng(i)) for i in range(400)]
     for name, (low, high) in BOUNDS.items():
-        values = np.array([getattr(one.config, name) for one in drawn])
+        values = np.array([getattr(one.config, name) for one in fresh])
         assert low <= values.min() < values.max() <= high
         middle = 1 - math.sqrt((1 - low) * (1 - high)) if name in ("gamma", "gae_lambda") else math.sqrt(low * high)
         assert 0.4 < np.mean(values < middle) < 0.6  # log-uniform: half lie below the geometric middle
-    assert {one.task["hidden"] for one in drawn} == set(HIDDEN)
-    assert {one.task["reward"] for one in drawn} == {"log", "value"}
-    factors = np.array([one.task["cost_factor"] for one in drawn])
+    assert {one.task["hidden"] for one in fresh} == set(HIDDEN)
+    assert {one.task["reward"] for one in fresh} == {"log", "value"}
+    factors = np.array([one.task["cost_factor"] for one in fresh])
     assert COST_FACTOR[0] <= factors.min() < 0.6
     assert 1.8 < factors.max() <= COST_FACTOR[1]
-    sizes = Counter(len(one.task["features"]) for one in drawn)
-    assert set(sizes) == set(range(FEWEST, len(FEATURES) + 1))
-    for one in drawn:
+    assert {len(one.task["features"]) for one in fresh} == set(range(FEWEST, len(FEATURES) + 1))
+    for one in fresh:
         chosen = one.task["features"]
         assert list(chosen) == [name for name in FEATURES if name in chosen]  # in the panel's order, once
         assert replace(one.config, **{name: getattr(CONFIG, name) for name in BOUNDS}) == CONFIG  # the rest is as asked
-    assert {name for one in drawn for name in one.task["features"]} == set(FEATURES)
 
 
-def test_with_few_features_all_of_them_are_observed():
-    drawn = fresh(
-        CONFIG, replace(SPACE, subsets={"features": FEATURES[:2]}), EvolutionConfig(), "a", 1, np.random.default_rng(0)
-    )
-    assert drawn.task["features"] == FEATURES[:2]
-
-
-def test_without_structure_fresh_agents_keep_features_reward_and_width():
-    drawn = [
-        fresh(CONFIG, SPACE, EvolutionConfig(structure=False), str(i), i, np.random.default_rng(i)) for i in range(20)
-    ]
-    assert {(one.task["features"], one.task["reward"], one.task["hidden"]) for one in drawn} == {(None, None, 32)}
-    assert len({one.config.learning_rate for one in drawn}) == len({one.task["cost_factor"] for one in drawn}) == 20
+def test_few_features_are_all_observed_and_without_structure_the_network_stays():
+    few = evolver(space=replace(SPACE, subsets={"features": FEATURES[:2]}))
+    assert few.fresh(1, np.random.default_rng(0)).task["features"] == FEATURES[:2]
+    same = [evolver(structure=False).fresh(i, np.random.default_rng(i)) for i in range(20)]
+    assert {(one.task["features"], one.task["reward"], one.task["hidden"]) for one in same} == {(None, None, 32)}
+    assert len({one.config.learning_rate for one in same}) == len({one.task["cost_factor"] for one in same}) == 20
 
 
 def test_a_copy_keeps_what_would_change_its_network():
     own = {"hidden": 16, "features": FEATURES[1:4], "reward": "value", "cost_factor": 1.9}
-    parent = Settings(agent_id="p", seed=1, config=PPOConfig(), task=own)
+    parent = Trial(
+        number=0, level=1, agent_settings=Settings(agent_id="p", seed=1, config=PPOConfig(), task=own).to_dict()
+    )
     random = np.random.default_rng(0)
-    copies = [varied(parent, SPACE, f"c{i}", i, random) for i in range(40)]
-    assert {(one.task["hidden"], one.task["features"], one.task["reward"]) for one in copies} == {
+    copies = [evolver().copy(parent, i, random) for i in range(40)]
+    assert {tuple(one.task[name] for name in ("hidden", "features", "reward")) for one in copies} == {
         (16, FEATURES[1:4], "value")
     }
     assert {one.task["cost_factor"] for one in copies} == {1.9 * 0.8, COST_FACTOR[1]}  # 1.9 x 1.25 would be too much
-    assert {one.seed for one in copies} == set(range(40))
-
-
-def test_the_stronger_half_goes_on_and_each_has_a_copy():
-    entries = round_of([1.0, 4.0, 2.0, 3.0])
-    jobs = generator(fresh=0).next_round(entries, 4, 4, 4)
-    assert [(job.trial, job.source, job.copied, job.generation) for job in jobs] == [
-        (4, 1, False, 1),
-        (5, 3, False, 1),
-        (6, 1, True, 1),
-        (7, 3, True, 1),
-    ]
-    assert [job.settings for job in jobs[:2]] == [entries[1].settings, entries[3].settings]
-    assert [job.parent_id for job in jobs] == [None, None, entries[1].agent_id, entries[3].agent_id]
-    assert [job.settings.agent_id for job in jobs[2:]] == ["3-4", "3-5"]
-
-
-def test_an_odd_field_keeps_the_larger_half_and_ties_go_to_the_earlier_trial():
-    jobs = generator(fresh=0).next_round(round_of([2.0, 2.0, 2.0, 1.0, 2.0]), 5, 5, 5)
-    assert [job.source for job in jobs] == [0, 1, 2, 0, 1]
-    assert [job.source for job in generator(fresh=0).next_round(round_of([1.0]), 1, 1, 1)] == [0]
-
-
-def test_d10_those_without_a_score_and_those_that_were_lost_are_no_parents_while_others_have_one():
-    jobs = generator(fresh=0).next_round(round_of([NAN, None, 1.0, NAN]), 4, 4, 4)
-    assert [(job.source, job.copied) for job in jobs] == [(2, False), (2, True), (2, True), (2, True)]
-    undefined = generator(fresh=0).next_round(round_of([NAN, None, NAN, None]), 4, 4, 4)
-    assert {job.source for job in undefined} == {0, 2}
-
-
-def test_where_all_were_lost_the_next_round_begins_afresh():
-    jobs = generator(fresh=0).next_round(round_of([None, None, None]), 3, 3, 3)
-    assert len(jobs) == 3
-    assert all(job.source is None and job.parent_id is None for job in jobs)
-    assert jobs[1].settings.task["features"] is not None  # drawn anew
-
-
-def test_a_share_of_the_copies_gives_way_to_fresh_agents():
-    entries = round_of(np.arange(400.0).tolist())
-    for share in (0.0, 0.25, 1.0):
-        jobs = generator(fresh=share).next_round(entries, 400, 400, 400)
-        begun = [job for job in jobs if job.source is None]
-        assert len(jobs) == 400
-        assert abs(len(begun) - 200 * share) <= 25 * (0 < share < 1)
-        assert {job.generation for job in begun} <= {1}  # trained to the experience of the others before it is compared
-        assert len({job.settings.agent_id for job in jobs}) == 400
-
-
-def test_a_round_is_a_function_of_the_seed_and_the_board():
-    entries = round_of([1.0, 4.0, 2.0, 3.0])
-    first, again = (generator().next_round(entries, 4, 4, 4) for _ in range(2))
-    assert first == again
-    assert generator(seed=4).next_round(entries, 4, 4, 4) != first
-    shuffled = [entries[i] for i in (2, 0, 3, 1)]
-    assert generator().next_round(shuffled, 4, 4, 4) == first  # the order in which they ended does not count
-
-
-def test_a_job_travels_as_plain_values():
-    jobs = generator(fresh=0.5).first_round(12)
-    assert [Job.from_dict(job.to_dict()) for job in jobs] == jobs
-    line = jobs[3].entry(None, {"sharpe": None, "days": 20}, [0.1], 64, None)
-    assert isinstance(line, Entry)
-    assert math.isnan(line.score)
-    assert math.isnan(line.metrics["sharpe"])
-    assert line.metrics["days"] == 20
-    assert jobs[3].failed().returns.size == 0
+    assert len({one.seed for one in copies}) == 40
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, NAN])
 def test_a_share_that_cannot_be_is_refused(share):
-    with pytest.raises(InputError, match="from 0 to 1"):
+    with pytest.raises(InputError, match=str(share)):
         EvolutionConfig(fresh=share)
+
+
+def test_a_trial_travels_as_plain_values():
+    for one in evolver(fresh=0.5).round(1, Leaderboard(), 12):
+        assert Trial.from_record(one.to_record(), run=3).to_record() == one.to_record()
+        assert Settings.from_dict(one.agent_settings).to_dict() == one.agent_settings
+
+
+# --- without rounds
+
+
+def test_asynchronously_an_agent_goes_on_once_and_has_one_copy():
+    made = evolver(fresh=0)
+    board = drawn(made, 1.0, 4.0, 2.0, 3.0)
+    assert [one.source for one in board.trials] == [None] * 4
+    four = [draw(made, board) for _ in range(4)]
+    assert [(one.source, one.copied, one.level) for one in four] == [
+        (1, False, 2),
+        (3, False, 2),
+        (1, True, 2),
+        (3, True, 2),
+    ]
+    nobody_waits = draw(made, board)
+    assert (nobody_waits.source, nobody_waits.level) == (None, 1)
+    end(board, four[0], 1.0)
+    assert draw(made, board).level == 1  # one alone at its level is better than nobody
+    end(board, four[2], 2.0)
+    highest = draw(made, board)
+    assert (highest.source, highest.level, highest.copied) == (four[2].number, 3, False)
+    assert highest.parent == four[2].parent
+
+
+def test_asynchronously_the_last_level_is_the_end_and_nobody_descends_from_an_undefined_score():
+    assert {one.level for one in drawn(evolver(fresh=0), *map(float, range(12)), agents=2, levels=2).trials} == {1, 2}
+    made = evolver(fresh=0)
+    board = drawn(made, NAN, None, NAN, 1.0)
+    assert [draw(made, board).source for _ in range(4)] == [3, 3, None, None]
+
+
+def test_later_beginners_are_like_the_better_ones():
+    made = evolver(fresh=0)
+    board = drawn(made, 1.0, 2.0, 3.0, agents=3, levels=1)
+    known = np.array([one.settings["learning_rate"] for one in board.log])
+    likeness = Counter()
+    for _ in range(300):
+        trial = draw(made, board, agents=3, levels=1)
+        assert (trial.source, trial.parent, trial.level) == (None, None, 1)
+        moved = trial.settings["learning_rate"] / known
+        likeness.update(np.flatnonzero(np.isclose(moved, 0.8) | np.isclose(moved, 1.25)).tolist())
+    assert likeness[2] > likeness[0] > 0
+    assert len(board.names) == 303
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 @pytest.mark.parametrize("slots", [1, 3, 7])
 def test_agents_are_compared_at_equal_experience_only(tmp_path, mode, slots):
     random = np.random.default_rng(slots)
-    board, drawn = played(tmp_path, slots, lambda running: int(random.integers(running)), mode=mode, agents=6, rounds=4,
-                          steps=8 * UPDATE)  # fmt: skip
+    board = played(tmp_path, slots, lambda running: int(random.integers(running)), mode=mode, agents=6, rounds=4,
+                   steps=8 * UPDATE)  # fmt: skip
     assert len(board.log) == 24
-    for entry in board.log:
-        assert entry.steps == (entry.generation + 1) * 2 * UPDATE
-    for job in drawn:
-        if job.source is not None:
-            source = board.log[job.source]
-            assert source.generation == job.generation - 1
-            peers = [entry for entry in board.log if entry.generation == source.generation]
-            assert len(peers) >= 2
-            if job.copied:
-                assert job.parent_id == source.agent_id != job.settings.agent_id
-                assert (job.settings.task["hidden"], job.settings.task["features"]) == (
-                    source.settings.task["hidden"],
-                    source.settings.task["features"],
-                )
-            else:
-                assert job.settings == source.settings
-    assert {entry.generation for entry in board.log} >= {0, 1, 2}
-
-
-def test_asynchronously_an_agent_goes_on_once_and_has_one_copy():
-    made, board, drawn = generator(fresh=0), Leaderboard(), Drawn()
-
-    def draw(score=None):
-        job = made.draw(board, drawn, 4, 3)
-        drawn.add([job])
-        if score is not None:
-            board.submit(entry_of(job, score))
-        return job
-
-    assert [draw(score).source for score in (1.0, 4.0, 2.0, 3.0)] == [None] * 4
-    assert [job.settings for job in drawn] == [made.begin(i, np.random.default_rng([3, i, 1])) for i in range(4)]
-    first, second = draw(), draw()
-    assert [(job.source, job.copied, job.generation) for job in (first, second)] == [(1, False, 1), (3, False, 1)]
-    third, fourth = draw(), draw()
-    assert [(job.source, job.copied, job.generation) for job in (third, fourth)] == [(1, True, 1), (3, True, 1)]
-    nobody_waits = draw()
-    assert (nobody_waits.source, nobody_waits.generation) == (None, 0)
-    board.submit(entry_of(first, 1.0))
-    assert draw().generation == 0  # one alone at its level is better than nobody
-    board.submit(entry_of(third, 2.0))
-    highest = draw()
-    assert (highest.source, highest.generation, highest.copied) == (third.trial, 2, False)
-    assert highest.parent_id == third.parent_id
-
-
-def test_asynchronously_the_last_level_is_the_end_of_an_agent():
-    made, board, drawn = generator(fresh=0), Leaderboard(), Drawn()
-    for trial in range(12):
-        job = made.draw(board, drawn, 2, 2)
-        drawn.add([job])
-        board.submit(entry_of(job, float(trial)))
-    assert {job.generation for job in drawn} == {0, 1}
-
-
-def test_asynchronously_those_without_a_score_are_nobodys_parents():
-    made, board, drawn = generator(fresh=0), Leaderboard(), Drawn()
-    for score in (NAN, None, NAN, 1.0):
-        job = made.draw(board, drawn, 4, 3)
-        drawn.add([job])
-        board.submit(entry_of(job, score, lost=score is None))
-    sources = []
-    for _ in range(4):
-        drawn.add([made.draw(board, drawn, 4, 3)])
-        sources.append(drawn[-1].source)
-    assert sources[:2] == [3, 3]
-    assert sources[2:] == [None, None]
-
-
-def test_later_beginners_are_like_the_better_ones():
-    made, board, drawn = generator(fresh=0), Leaderboard(), Drawn()
-    for score in (1.0, 2.0, 3.0):
-        job = made.draw(board, drawn, 3, 1)
-        drawn.add([job])
-        board.submit(entry_of(job, score))
-    known = np.array([entry.settings.config.learning_rate for entry in board.log])
-    likeness = Counter()
-    for _ in range(300):
-        job = made.draw(board, drawn, 3, 1)
-        drawn.add([job])
-        assert (job.source, job.parent_id, job.generation) == (None, None, 0)
-        moved = job.settings.config.learning_rate / known
-        likeness.update(np.flatnonzero(np.isclose(moved, 0.8) | np.isclose(moved, 1.25)).tolist())
-    assert likeness[2] > likeness[0] > 0
-    assert len({job.settings.agent_id for job in drawn}) == 303
+    assert {one.level for one in board.log} >= {1, 2, 3}
+    for one in board.log:
+        assert one.steps == one.level * 2 * UPDATE
+        if one.source is None:
+            continue
+        source = board.trials[one.source]
+        assert source.level == one.level - 1
+        assert sum(other.level == source.level for other in board.log) >= 2
+        if one.copied:
+            assert one.parent == source.agent != one.agent
+            assert all(one.settings[name] == source.settings[name] for name in ("hidden", "features"))
+        else:
+            assert one.agent_settings == source.agent_settings
 
 
 def test_rounds_are_the_same_whatever_ends_first(tmp_path):
     plan = {"agents": 6, "rounds": 3, "checkpoint_steps": UPDATE}
-    expected, _ = played(tmp_path, **plan)
+    expected = lines(played(tmp_path, **plan))
     for slots in (2, 4, 9):
         random = np.random.default_rng(slots)
-        board, _ = played(tmp_path, slots, lambda running: int(random.integers(running)), **plan)  # noqa: B023
-        assert lines(board) == lines(expected)
+        assert lines(played(tmp_path, slots, lambda running: int(random.integers(running)), **plan)) == expected  # noqa: B023
 
 
 def test_a_slow_pod_holds_nobody_up_without_rounds(tmp_path):
@@ -299,10 +292,10 @@ def test_a_slow_pod_holds_nobody_up_without_rounds(tmp_path):
         waiting.append(running)
         return 1 if running > 1 else 0  # what began first ends last
 
-    board, drawn = played(tmp_path, 2, last_but_the_first, mode="async", agents=3, rounds=3)
-    assert len(board.log) == len(drawn) == 9
+    board = played(tmp_path, 2, last_but_the_first, mode="async", agents=3, rounds=3)
+    assert len(board.log) == len(board.trials) == 9
     assert waiting == [2] * 8 + [1]
-    assert max(job.generation for job in drawn) == 2
+    assert max(one.level for one in board.trials) == 3
 
 
 def test_a_lost_agent_is_on_the_board_last_and_its_place_goes_to_another(tmp_path):
@@ -310,11 +303,56 @@ def test_a_lost_agent_is_on_the_board_last_and_its_place_goes_to_another(tmp_pat
         return Failed(key, "it fails", True, ValueError("it fails")) if key.startswith("1/") else made_up(piece)
 
     board = play(Store(tmp_path), plan_of(), Made(2, fate=fate))
-    assert board.ranked()[-1].trial == 1
-    assert math.isnan(board.log[1].score)
-    assert board.log[1].stored is None
-    lost = board.log[1].agent_id
-    assert lost not in {entry.agent_id for entry in board.log[4:]}
-    assert lost not in {entry.parent_id for entry in board.log[4:]}
-    assert lost not in {entry.agent_id for entry in board.best(20)}
-    assert len(board.log) == 12
+    lost = board.ranked()[-1]
+    assert (lost.number, lost.state, len(board.log)) == (1, "failed", 12)
+    assert math.isnan(lost.score)
+    assert lost.agent not in {name for one in board.log[4:] for name in (one.agent, one.parent)}
+    assert lost.agent not in {one.agent for one in board.best(20)}
+
+
+# --- the board
+
+
+def test_d10_scores_that_are_not_numbers_are_last():
+    board = board_of(*(ended(i, score) for i, score in enumerate([NAN, 1.0, 3.0, 2.0])))
+    assert [one.number for one in board.ranked()] == [2, 3, 1, 0]
+    assert [one.number for one in board.best(1)] == [2]
+    assert [one.number for one in board.best(10)] == [2, 3, 1]  # one without a score is never chosen
+    assert [one.number for one in ranked(map(ended, range(6), [1.0, 2.0, 2.0, 1.0, NAN, NAN]))] == [1, 2, 0, 3, 4, 5]
+
+
+def test_d10_no_score_at_all_is_an_error():
+    for board in (board_of(ended(0, NAN), ended(1, NAN)), Leaderboard()):
+        with pytest.raises(FinpodError, match="no agent has a validation score") as raised:
+            board.best(1)
+        assert "\n" not in str(raised.value)
+
+
+def test_each_agent_is_chosen_once_by_its_best_trial_that_can_be_read():
+    board = board_of(ended(0, 2.0, "a"), ended(1, 1.0, "b"), ended(2, 1.5, "a", 2), ended(3, 1.8, "c", 2))
+    assert [(one.agent, one.number) for one in board.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
+    board.unread[0] = "agents/0.pt is missing"
+    assert [(one.agent, one.number) for one in board.best(3)] == [("c", 3), ("a", 2), ("b", 1)]
+    assert board.top(1)[0].number == 0  # its line stays
+
+
+def test_the_order_that_is_kept_is_the_order_that_sorting_gives():
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        count = int(random.integers(0, 30))
+        scores = random.choice([NAN, -math.inf, -1.5, 0.0, -0.0, 0.5, math.inf], count)
+        order = random.permutation(count)
+        board = board_of(*(ended(int(i), float(scores[i]), level=int(i) % 3) for i in order))
+        expected = [one.number for one in ranked(board.log)]
+        assert [one.number for one in board.log] == list(range(count))
+        assert [one.number for one in board.ranked()] == expected
+        assert [one.number for one in board.top(4)] == expected[:4]
+        for level in range(4):
+            at_level = [number for number in expected if number % 3 == level]
+            assert [one.number for one in board.better_half(level)] == at_level[: len(at_level) // 2]
+
+
+def test_no_agent_counts_twice():
+    board = board_of(ended(0, 1.0))
+    with pytest.raises(FinpodError, match="trial 0"):
+        end(board, board.trials[0], 2.0)

@@ -15,9 +15,9 @@ from finpod.rl.task import Observation
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import train_slice
-from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
+from finpod.tournament.verify import verify_log
 
 pytest.importorskip("mujoco")
 SMALL = {"agents": 1, "rounds": 1, "keep": 1, "steps": 4096, "device": "cpu"}

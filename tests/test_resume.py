@@ -17,13 +17,13 @@ from made_tournaments import hash_of, lines, process, records_of, wait_until
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.storage import Store
-from finpod.tournament import lock as locking
+from finpod.tournament import run_folder
 from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.history import read_history
-from finpod.tournament.lock import lock
-from finpod.tournament.replay import verify_log
-from finpod.tournament.run_folder import folder_of, is_unfinished, recorded_of, unfinished
+from finpod.tournament.recorded import find, is_unfinished, recorded_of
+from finpod.tournament.run_folder import RunFolder, lock
 from finpod.tournament.setup import Plan, Stop
+from finpod.tournament.verify import verify_log
 from finpod.trading.ledger import Costs
 
 PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)
@@ -275,12 +275,12 @@ def test_what_no_agent_depends_on_may_change_and_is_told(market, out):
 def test_another_seed_is_no_way_to_go_on(market, out):
     place = out.with_name("tiny.unfinished")
     for seeds in ([8], [8, 9], [0]):
-        with pytest.raises(InputError, match=f"has a tournament of seed 7, and seed {seeds[0]}.* is asked for"):  # noqa: SIM117
-            with unfinished(out, None, resume=True, fork=None, overwrite=False, seeds=seeds):
-                raise AssertionError
+        told = refusal(RunFolder.of(out).drive(resume=True, overwrite=False, seeds=seeds).__enter__)
+        assert f"has a tournament of seed 7, and seed {seeds[0]}" in told
     assert (place / "seed-7" / "log.jsonl").exists()
-    with unfinished(out, None, resume=True, fork=None, overwrite=False, seeds=[6, 7]) as found:
-        assert found.where == str(place)
+    with RunFolder.of(out).drive(resume=True, overwrite=False, seeds=[6, 7]):
+        pass
+    assert not place.exists()
 
 
 # --- forks
@@ -373,8 +373,8 @@ def trained(market, tmp_path_factory):
 
 def best_of(log):
     """The trial with the best score, as it is to be kept, and its agent."""
-    best = max(verify_log(log).log, key=lambda entry: entry.score)
-    return best.trial, best.agent_id
+    best = max(verify_log(log).log, key=lambda trial: trial.score)
+    return best.number, best.agent
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
@@ -399,7 +399,7 @@ def test_an_agent_that_cannot_be_read_is_named_and_the_ensemble_is_made_of_the_o
     (lost,) = ensemble.provenance["unread"]
     assert (lost["agent"], told[0]) == (agent, f"agent {agent} cannot be kept: {lost['reason']}")
     assert len(load_ensemble(out).members) == 2
-    level = verify_log(out / "log-7.jsonl").log[trial].generation
+    level = verify_log(out / "log-7.jsonl").log[trial].level - 1
     assert (agent, level) not in {(one["agent"], one["generation"]) for one in ensemble.provenance["members"]}
     assert ensemble.provenance["failed"] == 0
     assert len(ensemble.tried[0].T) == ensemble.trials == TRIALS  # it was tried all the same
@@ -468,7 +468,7 @@ def test_an_overwrite_that_cannot_begin_leaves_what_was_there(market, out):
 
 def test_a_finished_run_says_so(market, tmp_path):
     run(market, tmp_path / "tiny")
-    assert "is finished: there is nothing to go on with" in refusal(folder_of, tmp_path / "tiny")
+    assert "is finished: there is nothing to go on with" in refusal(find, tmp_path / "tiny")
 
 
 def test_a_fork_of_a_log_that_was_cut_short_is_gone_on_with(market, out, tmp_path, whole):
@@ -486,7 +486,7 @@ def test_a_run_that_is_not_there_is_not_gone_on_with(market, tmp_path):
         assert "there is no unfinished run at" in refusal(run, market, tmp_path / "tiny", storage=storage, resume=True)
     assert list(tmp_path.iterdir()) == []
     assert not is_unfinished(str(tmp_path / "tiny"), None)
-    assert "there is no unfinished run" in refusal(folder_of, tmp_path / "tiny")
+    assert "there is no unfinished run" in refusal(find, tmp_path / "tiny")
 
 
 def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out, whole):
@@ -494,7 +494,7 @@ def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out, w
         run, market, out
     )
     assert is_unfinished(str(out), None)
-    assert folder_of(out) == folder_of(out.with_name("tiny.unfinished")) == out.with_name("tiny.unfinished")
+    assert find(out).where == find(out.with_name("tiny.unfinished")).where == str(out.with_name("tiny.unfinished"))
     ensemble = run(market, out, seed=8, overwrite=True)
     assert ensemble.provenance["seeds"] == [8]
     assert [path.name for path in out.parent.iterdir()] == ["tiny"]
@@ -618,8 +618,8 @@ def test_a_folder_is_for_one_driver_and_its_mark_is_gone_with_it(tmp_path):
         assert (tmp_path / "run" / "lock").exists()
     assert list(tmp_path.iterdir()) == []
     with lock(place):
-        place.write("seed-0/log.jsonl", b"")
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["seed-0"]
+        place.write("notes.txt", b"")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["notes.txt"]
 
 
 def test_a_folder_whose_file_system_has_no_locks_keeps_a_second_driver_out_too(tmp_path, monkeypatch):
@@ -639,7 +639,7 @@ def test_a_folder_whose_file_system_has_no_locks_keeps_a_second_driver_out_too(t
 
 
 def test_a_url_is_for_one_driver_whose_mark_is_renewed(tmp_path, monkeypatch):
-    monkeypatch.setattr(locking, "LEASE", 1.0)
+    monkeypatch.setattr(run_folder, "LEASE", 1.0)
     place = Store(f"memory://{tmp_path.name}")
     with lock(place):
         first = place.read("lock")
@@ -656,7 +656,7 @@ def test_the_mark_of_a_driver_that_is_gone_does_not_count(tmp_path):
     here, elsewhere = f"process {dead.pid} on {socket.gethostname()}", "process 1 on another-machine"
     for mark, held in (
         (f"{here}|abc|{time.time()}", False),
-        (f"{elsewhere}|abc|{time.time() - locking.LEASE - 1}", False),
+        (f"{elsewhere}|abc|{time.time() - run_folder.LEASE - 1}", False),
         ("nonsense", False),
         (f"{elsewhere}|abc|{time.time()}", True),
     ):
@@ -674,7 +674,7 @@ def test_the_mark_of_a_driver_that_is_gone_does_not_count(tmp_path):
 def test_of_two_drivers_that_begin_at_once_at_a_url_one_gives_way(tmp_path, monkeypatch):
     place = Store(f"memory://{tmp_path.name}")
     other = f"process 1 on another-machine|abc|{time.time()}".encode()
-    monkeypatch.setattr(locking.time, "sleep", lambda seconds: place.write("lock", other))
+    monkeypatch.setattr(run_folder.time, "sleep", lambda seconds: place.write("lock", other))
     assert "is being driven by process 1 on another-machine" in refusal(lock(place).__enter__)
     assert place.read("lock") == other
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import finpod
 from finpod.cli import app
 from finpod.errors import CheckpointError, InputError
-from finpod.tournament.replay import verify_log
 from finpod.tournament.setup import EvolutionConfig, Plan
+from finpod.tournament.verify import verify_log
 
 
 @pytest.fixture

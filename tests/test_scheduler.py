@@ -25,7 +25,6 @@ from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
 from finpod.tournament import leaderboard, scheduler
 from finpod.tournament.evolution import EvolutionConfig
-from finpod.tournament.log import TrialLog
 from finpod.tournament.setup import Plan, Stop
 from finpod.workers.executor import Failed
 
@@ -63,7 +62,7 @@ def shuffled(slots, seed=0, **changes):
 
 
 def trials(board):
-    return [entry.trial for entry in board.log]
+    return [entry.number for entry in board.log]
 
 
 def ended(store):
@@ -174,8 +173,8 @@ def test_a_plan_that_cannot_be_is_refused(change):
 
 def test_every_level_learns_however_few_the_steps():
     plan = Plan(rounds=4, steps=1)
-    assert [plan.goal(level, 10) for level in range(4)] == [10, 20, 30, 40]
-    assert [Plan(rounds=3, steps=100).goal(level, 10) for level in range(3)] == [40, 70, 100]
+    assert [plan.goal(level, 10) for level in (1, 2, 3, 4)] == [10, 20, 30, 40]
+    assert [Plan(rounds=3, steps=100).goal(level, 10) for level in (1, 2, 3)] == [40, 70, 100]
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -221,7 +220,7 @@ def test_those_who_watch_see_how_it_stands(store):
 
     def watch(status):
         began.append(status.began)
-        seen.append((len(status.board.log), sorted(status.running), status.latest and status.latest.trial, status.where,
+        seen.append((len(status.board.log), sorted(status.running), status.latest and status.latest.number, status.where,
                      status.steps, dict(status.losses)))  # fmt: skip
 
     play(store, plan_of(agents=2, rounds=1, steps=UPDATE), Made(2), watch=watch)
@@ -256,14 +255,13 @@ def test_files_of_agents_that_nobody_needs_are_removed(store, monkeypatch):
         place = Store(store.folder / mode)
         board = play(place, plan_of(mode=mode, agents=8, rounds=8, steps=8 * UPDATE), shuffled(3))
         assert len(board.log) == 64
-        assert all(entry.stored is not None for entry in board.log)  # nothing that was to go on was missing
+        assert all(entry.state == "ended" for entry in board.log)  # nothing that was to go on was missing
         kept = {int(name.split("/")[1].removesuffix(".pt")) for name in place.names("agents")}
-        assert {entry.trial for entry in board.top(5)} <= kept
+        assert {entry.number for entry in board.top(5)} <= kept
         assert len(kept) <= (5 + 2 * 8 if mode == "rounds" else 40)  # the best, and those of the last two rounds
-        for entry in board.best(20):
-            assert entry.checkpoint.steps == UPDATE
+        assert all(f"agents/{entry.number}.pt" in place.names("agents") for entry in board.best(20))
         resumed = play(place, plan_of(mode=mode, agents=8, rounds=8, steps=8 * UPDATE), Made())
-        assert [entry.trial for entry in resumed.best(20)] == [entry.trial for entry in board.best(20)]
+        assert [entry.number for entry in resumed.best(20)] == [entry.number for entry in board.best(20)]
 
 
 # --- pods that are lost, and agents that fail
@@ -305,7 +303,7 @@ def test_d05_an_agent_whose_pod_is_lost_too_often_is_listed_as_failed_and_the_re
     said: list[str] = []
     board = play(store, plan_of(retries=retries), engine, said.append)
     assert len(board.log) == 12
-    assert [entry.trial for entry in board.log if entry.stored is None] == [2]
+    assert [entry.number for entry in board.log if entry.state == "failed"] == [2]
     assert [key for key in engine.started if key.startswith("2/")] == [f"2/64/{i}" for i in range(retries + 1)]
     times = retries + 1
     assert f"agent 5-2 is out: its pod was lost {times} times, last: no result after 5 s" in said
@@ -319,7 +317,7 @@ def test_a_slice_that_ended_clears_the_count_of_lost_pods(store):
         return Failed(key, "its node left", False) if key.endswith("/0") else None  # every slice is lost once
 
     board = play(store, plan_of(retries=1, steps=24 * UPDATE, checkpoint_steps=UPDATE), Made(fate=fate))
-    assert all(entry.stored is not None for entry in board.log)
+    assert all(entry.state == "ended" for entry in board.log)
     assert len([record for record in records_of(store) if record["kind"] == "lost"]) > 50
 
 
@@ -331,7 +329,7 @@ def test_an_agent_that_fails_by_itself_is_out_at_once(store):
     board = play(store, plan_of(checkpoint_steps=UPDATE), engine, said.append)
     assert [key for key in engine.started if key.startswith("3/")] == ["3/32/0"]
     assert "agent 5-3 is out: ValueError: not finite" in said
-    assert board.ranked()[-1].trial == 3
+    assert board.ranked()[-1].number == 3
     check_log(store, board)
 
 
@@ -376,48 +374,45 @@ def test_an_agent_whose_parent_cannot_be_read_is_out_and_the_others_go_on(store)
     (store.folder / "agents" / f"{best}.pt").unlink()
     board = play(store, plan, Made(), said.append)
     assert len(board.log) == 12
-    out = [entry for entry in board.log if entry.stored is None]
-    assert [entry.generation for entry in out] == [1, 1]  # the agent itself, and its copy
-    assert out[0].agent_id == board.log[best].agent_id
-    assert out[1].parent_id == board.log[best].agent_id
-    assert said[1].startswith(f"agent {out[0].agent_id} is out: the agent it begins with cannot be read: ")
+    out = [entry for entry in board.log if entry.state == "failed"]
+    assert [entry.level for entry in out] == [2, 2]  # the agent itself, and its copy
+    assert out[0].agent == board.log[best].agent
+    assert out[1].parent == board.log[best].agent
+    assert said[1].startswith(f"agent {out[0].agent} is out: the agent it begins with cannot be read: ")
     assert f"agents/{best}.pt is missing" in said[1]
     check_log(store, board)
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_an_agent_that_cannot_be_read_at_the_end_is_not_kept(store, how):
+def test_an_agent_that_cannot_be_read_at_the_end_is_told_and_gives_way_to_the_next(store, how):
     board, said = play(store, plan_of(), Made()), []
     first, second, third, fourth = board.best(4)
     for entry in board.log:
-        if entry.agent_id in (first.agent_id, third.agent_id):
-            path = store.folder / "agents" / f"{entry.trial}.pt"
+        if entry.agent in (first.agent, third.agent):
+            path = store.folder / "agents" / f"{entry.number}.pt"
             path.unlink() if how == "missing" else path.write_bytes(b"damaged")
-    board = driver_of(store, plan_of(), Made()).board  # as a new driver finds it
-    chosen = board.choose(2, None, 1.0, said.append)
-    assert [entry.trial for entry in chosen] == [second.trial, fourth.trial]
-    assert said[0].startswith(f"agent {first.agent_id} cannot be kept: ")
-    assert {text.split()[1] for text in said} == {first.agent_id, third.agent_id}
-    assert board.log[first.trial].stored is None
-    assert board.log[first.trial].score == first.score  # its line stays
-    assert board.top(1)[0] is board.log[first.trial]
-    with pytest.raises(FinpodError, match="was lost"):
-        _ = board.log[first.trial].checkpoint
+    made = driver_of(store, plan_of(keep=2, alike=1.0), Made(), said.append)  # as a new driver finds it
+    chosen = made.choose(None)
+    assert [entry.number for entry, _ in chosen] == [second.number, fourth.number]
+    told = [text.split()[1] for text in said if "cannot be kept" in text]
+    assert told[0] == first.agent
+    assert set(told) == {first.agent, third.agent}
+    assert len(told) == len(made.board.unread)
+    assert made.board.top(1)[0].score == first.score  # its line stays
 
 
 def test_where_no_agent_can_be_read_that_is_said(store):
     play(store, plan_of(), Made())
     for path in (store.folder / "agents").iterdir():
         path.unlink()
-    board = driver_of(store, plan_of(), Made()).board
     with pytest.raises(FinpodError, match="no agent that has a validation score can be read any more"):
-        board.choose(2, None, 1.0, print)
+        driver_of(store, plan_of(), Made()).choose(None)
 
 
 def test_what_is_kept_is_the_agent_without_its_accounts(store):
-    board = play(store, plan_of(), Made())
+    play(store, plan_of(), Made())
     assert Checkpoint.from_bytes(store.read("agents/0.pt")).env
-    assert board.log[0].checkpoint.env == {}
+    assert all(agent.env == {} for _, agent in driver_of(store, plan_of(), Made()).choose(None))
 
 
 # --- disks that are full
@@ -450,7 +445,7 @@ def test_a_full_disk_is_told_and_the_tournament_goes_on_in_memory(tmp_path, ever
     assert store.names("agents") == []
     assert all("checkpoint" in text and "in memory only: cannot write" in text for text in said)
     assert len(made.files.held) == 12
-    assert board.choose(2, None, 1.0, print)[0].checkpoint.steps == UPDATE
+    assert made.choose(None)[0][1].steps == UPDATE
     assert "checkpoint" not in {
         record["kind"] for record in records_of(store)
     }  # only what is on the disk is in the log
@@ -476,7 +471,7 @@ def test_what_a_full_disk_refused_is_written_once_there_is_room(store, tmp_path)
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_an_agent_that_was_in_memory_only_counts_and_nothing_goes_on_from_it(tmp_path, mode):
     plan = plan_of(mode=mode, search=EvolutionConfig(fresh=0), stop=Stop(trials=4))
-    scores = {entry.trial: entry.score for entry in play(Store(tmp_path / "whole"), plan, Made()).log}
+    scores = {entry.number: entry.score for entry in play(Store(tmp_path / "whole"), plan, Made()).log}
     best = max(scores, key=scores.get)
     store = Limited(tmp_path / "full")
     store.refused = (f"agents/{best}.pt",)
@@ -485,19 +480,17 @@ def test_an_agent_that_was_in_memory_only_counts_and_nothing_goes_on_from_it(tmp
     said = []
     made = driver_of(Store(store.folder), replace(plan, stop=Stop()), Made(), said.append)
     made.run()
-    name = made.board.log[best].agent_id
+    name = made.board.log[best].agent
     assert said[1] == f"in memory only when the last driver ended, and gone: agent {name}"
-    out = [entry for entry in made.board.log if entry.stored is None]
+    out = [entry for entry in made.board.log if entry.state == "failed"]
     assert len(out) == 2
-    assert {entry.agent_id for entry in out if not entry.parent_id} == {name}
-    assert {entry.parent_id for entry in out} == {None, name}
+    assert {entry.agent for entry in out if not entry.parent} == {name}
+    assert {entry.parent for entry in out} == {None, name}
     failed = [one["reason"] for one in records_of(store) if one["kind"] == "failed"]
     assert all(f"agents/{best}.pt was in memory only when its driver ended" in reason for reason in failed)
     assert made.board.log[best].score == scores[best]
     check_log(store, made.board)
-    chosen = made.board.choose(12, None, 1.0, said.append)
-    assert name not in {entry.agent_id for entry in chosen}
-    assert list(made.board.unread) == [best]
+    assert name not in {entry.agent for entry, _ in driver_of(store, replace(plan, keep=12), Made()).choose(None)}
 
 
 def test_where_all_agents_were_in_memory_only_that_is_said_and_the_log_stays(tmp_path):
@@ -533,18 +526,19 @@ class Killed(BaseException):
     """What ends a driver between two of its acts."""
 
 
-def killed(journal, after, written):
+def killed(log, after, written):
     """End the driver at a line of the log, before or after it is on the disk."""
-    append = journal.append
+    append = log.append
 
     def kill(kind, **values):
-        if journal.count >= after and not written:
+        if log.count >= after and not written:
             raise Killed
-        append(kind, **values)
-        if journal.count > after:
+        record = append(kind, **values)
+        if log.count > after:
             raise Killed
+        return record
 
-    journal.append = kill
+    log.append = kill
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -557,7 +551,7 @@ def test_d06_a_driver_killed_at_any_line_goes_on_and_nothing_is_done_twice(tmp_p
     for at in range(1, len(records_of(whole))):
         store, first, second = Store(tmp_path / str(at)), Made(slots), Made(slots)
         made = driver_of(store, plan, first)
-        killed(made.journal, at, written)
+        killed(made.log, at, written)
         try:
             made.run()
         except Killed:
@@ -584,7 +578,7 @@ def test_a_driver_that_is_killed_again_and_again_ends_with_the_same_board(tmp_pa
     while True:
         drivers += 1
         made = driver_of(store, plan, shuffled(3, seed=drivers))
-        killed(made.journal, made.journal.count + 2, True)
+        killed(made.log, made.log.count + 2, True)
         try:
             board = made.run()
         except Killed:
@@ -606,4 +600,4 @@ def test_a_log_whose_last_line_was_cut_short_is_gone_on_with(tmp_path):
     board = play(store, plan, Made(), said.append)
     assert lines(board) == expected
     assert "was cut short by a crash and is dropped" in said[0]
-    assert TrialLog(store).records[0]["kind"] == "begin"
+    assert records_of(store)[0]["kind"] == "begin"

@@ -27,10 +27,10 @@ from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.task import Observation, Score, Space, Task, require_task
 from finpod.tasks import StockTask
 from finpod.tournament.history import read_history
-from finpod.tournament.replay import verify_log
-from finpod.tournament.run_folder import recorded_of
+from finpod.tournament.recorded import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
+from finpod.tournament.verify import verify_log
 from finpod.training import Pods
 
 README = (Path(__file__).parents[1] / "strategies" / "README.md").read_text()

@@ -62,7 +62,7 @@ def play(tmp_path):
         setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, plan=plan)
         store = Store(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
         engine = InlineExecutor(training.run_slice, setup)
-        return training.tournament(setup, say, store, TrialLog(store), engine).board
+        return training.tournament(setup, say, TrialLog(store), engine).board
 
     return run
 
@@ -250,11 +250,11 @@ def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch,
 
     monkeypatch.setattr(pod, "judge", blind)
     board = play(task_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=EvolutionConfig(fresh=0)))
-    second = [entry for entry in board.log if entry.generation == 1]
-    assert board.ranked()[-1].settings.seed == lost[0]
-    assert lost[0] not in {entry.settings.seed for entry in second}
-    assert len([entry for entry in second if entry.parent_id]) == 1
-    assert lost[0] not in {entry.settings.seed for entry in board.best(9)}
+    second = [entry for entry in board.log if entry.level == 2]
+    assert board.ranked()[-1].agent_settings["seed"] == lost[0]
+    assert lost[0] not in {entry.agent_settings["seed"] for entry in second}
+    assert len([entry for entry in second if entry.parent]) == 1
+    assert lost[0] not in {entry.agent_settings["seed"] for entry in board.best(9)}
     assert len(board.best(9)) == 3
 
 
@@ -274,8 +274,7 @@ def test_a_rule_to_stop_that_comes_before_any_trial_is_named(market, tmp_path, m
 def test_fields_of_any_size(market, play, agents, rounds):
     board = play(task_of(market), Plan(agents=agents, rounds=rounds, steps=rounds * STEPS_AN_UPDATE))
     assert len(board.log) == agents * rounds
-    assert len({entry.agent_id for entry in board.log if entry.generation == 0}) == agents
-    assert [entry.steps for entry in board.log] == [entry.checkpoint.steps for entry in board.log]
+    assert len({entry.agent for entry in board.log if entry.level == 1}) == agents
     assert [entry.steps for entry in board.log] == [(i // agents + 1) * STEPS_AN_UPDATE for i in range(agents * rounds)]
 
 

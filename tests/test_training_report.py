@@ -15,8 +15,9 @@ from finpod.report.pages import duration
 from finpod.report.svg import draw, report_style
 from finpod.report.training import provenance, render_training_report, write_training_report
 from finpod.report.training_charts import CHARTS, ROWS, Training, chosen_for_tree, working_time
-from finpod.tournament.history import History, Log, Loss, Trial, read_history
-from finpod.tournament.ranking import lineage, ranked
+from finpod.tournament.history import History, Log, read_history
+from finpod.tournament.leaderboard import Loss, Trial, ranked
+from finpod.tournament.ranking import lineage
 from finpod.workers.executor import Placement
 
 
@@ -31,10 +32,10 @@ def html(history):
     return render_training_report(history)
 
 
-def trial(number, score=0.0, *, start=0.0, pod=1, level=1, run=0, **values):
+def trial(number, score=0.0, *, start=0.0, pod=1, level=1, run=0, settings=None, agent=None, **values):
     """A trial that took ten seconds of its pod, from `start` seconds after the beginning on."""
-    plain = {"agent": f"{run}-{number}", "parent": None, "source": None, "copied": False, "state": "ended",
-             "settings": {}, "steps": 100 * level, "spent": 100,
+    made = {"agent_id": agent or f"{run}-{number}", "config": {}, **(settings or {})}
+    plain = {"agent_settings": made, "state": "ended", "steps": 100 * level, "start": 100 * (level - 1),
              "places": (Placement("node", pod, BEGAN + start, BEGAN + start + 10),)}  # fmt: skip
     return Trial(run=run, number=number, level=level, score=score, **{**plain, **values})
 
@@ -145,7 +146,9 @@ def test_settings_that_won_are_those_of_the_best_quarter_beside_all():
     ]
     shares = [["a", "100%", "50%"], ["b", "100%", "50%"], ["c", "0%", "50%"], ["d", "0%", "12%"]]
     assert rows(html, "How often features were observed") == shares
-    alike = render_training_report(made([replace(one, settings={}) for one in trials]))
+    alike = render_training_report(
+        made([replace(one, agent_settings={"agent_id": one.agent, "config": {}}) for one in trials])
+    )
     assert "All trials have the same settings." in alike
     assert "Too few trials" in render_training_report(made(trials[:3]))
 

@@ -197,7 +197,7 @@ def watched(
     from rich.console import Console
 
     from finpod.cli import live
-    from finpod.tournament.events import EventFiles
+    from finpod.cli.events import EventFiles
 
     terminal = Console(stderr=True)
     alive = terminal.is_terminal and not terminal.is_dumb_terminal

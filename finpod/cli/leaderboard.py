@@ -17,7 +17,8 @@ from finpod.errors import InputError
 from finpod.files import UNFINISHED, require_free_file
 
 if TYPE_CHECKING:
-    from finpod.tournament.history import History, Trial
+    from finpod.tournament.history import History
+    from finpod.tournament.leaderboard import Trial
 
 STRATEGIES = Path("strategies")
 """Where trained folders are looked for, relative to the current folder."""
@@ -67,7 +68,7 @@ def leaderboard(
         target = _target(history, out, overwrite) if report or out is not None else None
         written = runs.Written(())
         if verify:
-            from finpod.tournament.replay import verify_log
+            from finpod.tournament.verify import verify_log
 
             for log in history.logs:
                 verify_log(log.where)
@@ -87,7 +88,8 @@ def leaderboard(
 
 def facts(history: History) -> dict[str, Any]:
     """The board and what stands around it as plain values."""
-    from finpod.tournament.ranking import luck, ranked
+    from finpod.tournament.leaderboard import ranked
+    from finpod.tournament.ranking import luck
 
     trials = history.trials
     return {
@@ -125,7 +127,8 @@ def facts(history: History) -> dict[str, Any]:
 def _show(history: History, top: int, lineage: bool) -> None:
     """The tables a person reads."""
     from finpod.periods import yearly_note
-    from finpod.tournament.ranking import SCORES, luck, ranked, sentences, tree
+    from finpod.tournament.leaderboard import ranked
+    from finpod.tournament.ranking import SCORES, luck, sentences, tree
 
     trials, order = history.trials, ranked(history.trials)
     scored = [trial for trial in order if trial.state == "ended"]

@@ -73,7 +73,7 @@ class View:
 
     def watch(self, status: Status) -> None:
         """Take in how the tournament stands."""
-        from finpod.tournament.events import Pace
+        from finpod.cli.events import Pace
 
         now = self._now()
         if status is not self._status:
@@ -129,20 +129,20 @@ def _scene(status: Status, rate: float, before: Scene | None) -> Scene:
         board: list[tuple[str, ...]] = [
             (
                 str(place),
-                entry.agent_id,
-                entry.parent_id or "-",
-                f"{entry.generation + 1}/{levels}",
-                "failed" if entry.stored is None else "n/a" if math.isnan(entry.score) else f"{entry.score:.3f}",
-                f"{entry.steps:,}",
+                trial.agent,
+                trial.parent or "-",
+                f"{trial.level}/{levels}",
+                "failed" if trial.state == "failed" else "n/a" if math.isnan(trial.score) else f"{trial.score:.3f}",
+                f"{trial.steps:,}",
             )
-            for place, entry in enumerate(status.board.ranked()[:TOP], start=1)
+            for place, trial in enumerate(status.board.ranked()[:TOP], start=1)
         ]
-        failed = sum(entry.stored is None for entry in status.board.log)
+        failed = sum(trial.state == "failed" for trial in status.board.log)
     else:
         board, failed = before.board, before.failed
     pods = [
-        (str(job.trial), job.settings.agent_id, f"{job.generation + 1}/{levels}", started)
-        for job, started in sorted(status.running.values(), key=lambda at_work: at_work[1])[:TOP]
+        (str(trial.number), trial.agent, f"{trial.level}/{levels}", started)
+        for trial, started in sorted(status.running.values(), key=lambda at_work: at_work[1])[:TOP]
     ]
     until = math.inf if stop is None else status.began + stop
     return Scene(

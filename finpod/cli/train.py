@@ -52,7 +52,7 @@ def train(
 
 def _settled(given: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
     """The options, with those of the log of a run that is continued or forked; its record; and whether it is continued."""
-    from finpod.tournament.run_folder import driven, is_unfinished, recorded_of, refuse_finished
+    from finpod.tournament.recorded import driven, is_unfinished, recorded_of, refuse_finished
 
     resume, fork, out, storage = (given[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None

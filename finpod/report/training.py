@@ -16,8 +16,9 @@ from finpod.periods import aside
 from finpod.report import clip
 from finpod.report.pages import Layout, Section, render_page, words
 from finpod.report.training_charts import CHARTS, Training, chosen_for_tree
-from finpod.tournament.history import History, Trial
-from finpod.tournament.ranking import SCORES, differing, inputs, near_baseline, of_agents, ranked, sentences, tree
+from finpod.tournament.history import History
+from finpod.tournament.leaderboard import Trial, ranked
+from finpod.tournament.ranking import SCORES, differing, inputs, near_baseline, of_agents, sentences, tree
 
 SHOWN, TROUBLES = 20, 50
 """Ranks in the tables, and trials listed that did not go smoothly."""

@@ -15,8 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from finpod.measures import Array
 from finpod.report.svg import PALETTE, WIDE_TEXT, Chart, Shown, Spec, new_figure, short_amount, to_svg
-from finpod.tournament.history import History, Trial
-from finpod.tournament.ranking import Branch, SelectionBias, lineage, luck, ranked
+from finpod.tournament.history import History
+from finpod.tournament.leaderboard import Trial, ranked
+from finpod.tournament.ranking import Branch, SelectionBias, lineage, luck
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000

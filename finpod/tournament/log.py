@@ -1,69 +1,105 @@
-"""`TrialLog`: the append-only log of a tournament; what it holds has happened, and replays to the same board."""
+"""`TrialLog` and `Checkpoints`: what a tournament keeps in its store.
+
+What the log holds has happened, and replays to the same board.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from finpod.errors import CheckpointError
+from finpod.errors import CheckpointError, InputError
 from finpod.files import to_json_line
 from finpod.storage import Store
+from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
+PAUSES = (0.2, 1.0)
+"""Seconds before a checkpoint that could not be read is tried again."""
 
 
 class TrialLog:
-    """One record a line: a checksum of the rest, its number, and JSON. A number that is missing is a line that is missing."""
+    """The log of one tournament: read whole when it is opened, then added to.
 
-    def __init__(self, store: Store, say: Callable[[str], None] = lambda text: None) -> None:
-        """Open the log of a store and read what is there.
+    One record a line: a checksum of the rest, its number, and JSON. A number that is missing is a line that is missing. A
+    last line that is cut short is not read: it is being written, or was when its writer died. Reading changes nothing.
+    """
 
-        A last line that was cut short by a crash is dropped, and `say` told so. Raises CheckpointError, naming the line,
-        for damage anywhere before it.
+    def __init__(self, store: Store, name: str = NAME, run: int = 0) -> None:
+        """Read the log of a store, if there is one; `run` is the seed of its tournament.
+
+        Raises CheckpointError, naming the file, for a log that is damaged before its last line, or foreign.
         """
-        self.store = store
-        self.records: list[dict[str, Any]] = []
+        self.store, self.name = store, name
+        self.where = f"{store.where}/{name}"
+        """Path or URL of the file."""
+        self.header: Mapping[str, Any] = {}
+        """Plan, settings, task and versions, as the last scheduler had them; empty before there is one."""
+        self.origin: Mapping[str, Any] = {}
+        """The entry `run` beside it: how the run was called, see `Recorded`."""
+        self.board = Leaderboard(run)
+        """Its trials. Whoever appends a record must take it in."""
+        self.end = ""
+        """The rule that ended it; empty while it is unfinished."""
+        self.changes: list[str] = []
+        """Changes of the header from one scheduler to the next, in words."""
         self.count = 0
-        self.last_failure = ""
-        """Why the last agent that failed did so."""
+        """Records."""
         try:
-            content = store.read(NAME)
+            content = store.read(name)
         except FileNotFoundError:
-            return
-        self.records, sound = parse_log(content, f"{store.where}/{NAME}")
-        self.count = len(self.records)
-        if sound < len(content):
-            say(f"the last line of {store.where}/{NAME} was cut short by a crash and is dropped")
-            self._cut(content[:sound])
+            content = b""
+        records, sound = parse_log(content, self.where)
+        self.torn = sound < len(content)
+        """Whether a last line that is cut short stands behind the records; `append` writes over it."""
+        self._sound = content[:sound] if self.torn else b""
+        try:
+            for record in records:
+                self._take(record)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self.where} is not a log of this version of finpod: {error!r}; train again"
+            ) from error
 
-    def append(self, kind: str, **values: Any) -> None:
-        """Add a record; it is on the disk when this returns. Raises InputError if it cannot be written.
-
-        It is not kept in memory: a log may grow for weeks.
-        """
-        text = to_json_line({"n": self.count, "kind": kind, **values})
-        self.store.append(NAME, f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
+    def _take(self, record: Mapping[str, Any]) -> None:
         self.count += 1
-        if kind == "failed":
-            self.last_failure = str(values["reason"])
+        if record["kind"] == "begin":
+            header = record["header"]
+            if not str(header["format"]).startswith("finpod tournament "):
+                raise ValueError(header["format"])
+            self.changes += [
+                f"after {len(self.board.trials)} trials were drawn, {name} became {new!r} (it was {old!r})"
+                for name, old, new in (differences(self.header, header) if self.header else ())
+            ]
+            self.header, self.origin = header, record.get("run", {})
+        elif record["kind"] == "end":
+            self.end = record["reason"]
+        else:
+            self.board.take(record)
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        """The records of a kind that were there when the log was opened, in order."""
-        return [record for record in self.records if record["kind"] == kind]
+    def append(self, kind: str, **values: Any) -> dict[str, Any]:
+        """Add a record and return it; it is on the disk by then. Raises InputError if it cannot be written."""
+        record = {"n": self.count, "kind": kind, **values}
+        text = to_json_line(record)
+        if self.torn:
+            self._cut()
+        self.store.append(self.name, f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
+        self.count += 1
+        return record
 
-    def _cut(self, content: bytes) -> None:
-        if self.store.folder is not None:
-            self.store.write(NAME, content)
-        else:  # the damaged line is the last part
-            parts = self.store.names(f"{NAME}.parts")
-            self.store.remove(parts[-1]) if parts else self.store.write(NAME, content)
+    def _cut(self) -> None:
+        """Take the last line off; at a URL it is the last part."""
+        parts = [] if self.store.folder is not None else self.store.names(f"{self.name}.parts")
+        self.store.remove(parts[-1]) if parts else self.store.write(self.name, self._sound)
+        self.torn = False
 
 
 def parse_log(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """The records of a log, and how many of its bytes are sound: all, or all but a last line that was cut short.
+    """Return the records of a log, and how many of its bytes are sound: all, or all but a last line that is cut short.
 
     Raises CheckpointError, naming the line, for damage anywhere before it.
     """
@@ -87,10 +123,93 @@ def _parsed(line: bytes, number: int) -> dict[str, Any] | None:
     with suppress(ValueError, KeyError, TypeError):
         checksum, text = line.decode().split(" ", 1)
         record = json.loads(text)
-        if (
-            line.endswith(b"\n")
-            and int(checksum, 16) == zlib.crc32(text.rstrip("\n").encode())
-            and record["n"] == number
-        ):
-            return record
+        whole = line.endswith(b"\n") and int(checksum, 16) == zlib.crc32(text.rstrip("\n").encode())
+        return record if whole and record["n"] == number else None
     return None
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Return (name, old value, new value) of each entry that differs, by name; names of parts have dots."""
+    changes: list[tuple[str, Any, Any]] = []
+    for name in sorted({*old, *new}):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changes += differences(before, after, f"{prefix}{name}.")
+        elif before != after:
+            changes.append((f"{prefix}{name}", before, after))
+    return changes
+
+
+def begun_logs(place: Store) -> dict[str, int]:
+    """Return name -> seed of each log of the unfinished run in a place, by seed."""
+    seeds = {f"{folder}/{NAME}": folder.removeprefix("seed-") for folder in place.folders("seed-")}
+    begun = [name for name, seed in seeds.items() if seed.isdecimal() and _exists(place, name)]
+    return {name: int(seeds[name]) for name in sorted(begun, key=lambda name: int(seeds[name]))}
+
+
+def _exists(place: Store, name: str) -> bool:
+    return name in place.names(name.rpartition("/")[0]) or bool(place.names(f"{name}.parts"))
+
+
+class Checkpoints:
+    """The files of the agents: one a trial at its end, and one inside it; what cannot be written stays in memory."""
+
+    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+        self.store, self._say = store, say
+        self.held: dict[str, bytes] = {}
+        """What could not be written, by name."""
+        self.unwritten: set[str] = set()
+        """Names of what an earlier scheduler held in memory when it ended: it is gone."""
+
+    def keep(self, name: str, content: bytes) -> bool:
+        """Write a file, and what is held; whether it is written."""
+        self.held[name] = content
+        self.flush()
+        return name not in self.held
+
+    def flush(self) -> None:
+        """Write what is held, the newest first; `say` is told why that failed."""
+        try:
+            for name in reversed(list(self.held)):
+                self.store.write(name, self.held[name])
+                del self.held[name]
+        except InputError as error:
+            self._say(f"{len(self.held)} checkpoint{'s' if len(self.held) > 1 else ''} in memory only: {error}")
+
+    def fetch(self, name: str) -> bytes:
+        """The content of a file. Raises CheckpointError if it is missing, or cannot be read after a few tries."""
+        for pause in (*PAUSES, None):  # a store far away may fail once and answer the next time
+            try:
+                return self.held[name] if name in self.held else self.store.read(name)
+            except FileNotFoundError as error:
+                gone = "was in memory only when its driver ended; train again"
+                told = gone if name in self.unwritten else "is missing; resume from a copy, or train again"
+                raise CheckpointError(f"{self.store.where}/{name} {told}") from error
+            except InputError as error:
+                if pause is None:
+                    raise CheckpointError(str(error)) from error
+                time.sleep(pause)
+        raise AssertionError
+
+    def none_left(self) -> bool:
+        """Whether there is no agent at all, in memory or in the store, or none can be listed."""
+        try:
+            return not self.held and not self.store.names("agents")
+        except InputError:
+            return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file that nobody needs; one that cannot be removed stays."""
+        self.held.pop(name, None)
+        with suppress(InputError):
+            self.store.remove(name)
+
+
+def agent_file(number: int) -> str:
+    """The file of an agent at the end of a trial, with its environments."""
+    return f"agents/{number}.pt"
+
+
+def inside_file(number: int) -> str:
+    """The file of an agent inside a trial."""
+    return f"checkpoints/{number}.pt"

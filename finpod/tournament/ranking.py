@@ -11,7 +11,7 @@ import numpy as np
 from finpod.active import BOUND, SMALL
 from finpod.figures import percent, ratio, times
 from finpod.significance import expected_best, overfitting
-from finpod.tournament.history import Trial
+from finpod.tournament.leaderboard import Trial
 
 SCORES = {
     "sharpe": "Sharpe ratio on the validation days, net of costs",
@@ -53,12 +53,6 @@ class Branch(NamedTuple):
     """Its name."""
     trials: tuple[Trial, ...]
     """Its trials, by level."""
-
-
-def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Those that ended or failed, best first; undefined scores last, ties in order."""
-    over = [trial for trial in trials if trial.state != "open"]
-    return sorted(over, key=lambda trial: math.inf if math.isnan(trial.score) else -trial.score)
 
 
 def differing(trials: Sequence[Trial]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`Recorded`: what the logs of an unfinished run say of its settings, so that its name is enough to go on with it.
+"""Unfinished runs by name: where one lies, and what its logs say of its settings, so that its name is enough to go on.
 
 The first line of a log holds a header, which decides whether agents compare, and beside it the entry `run`: what else the
 next driver needs. Runs of earlier versions have a file `asked.json` in place of that entry, or nothing.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finpod.files import to_json_line
+from finpod.errors import InputError
+from finpod.files import UNFINISHED
 from finpod.rl import LEARNERS
 from finpod.storage import Store
-from finpod.tournament.log import NAME, parse_log
+from finpod.tournament.history import FINISHED
+from finpod.tournament.log import TrialLog, begun_logs
+from finpod.tournament.run_folder import ASKED, RunFolder
 from finpod.tournament.setup import Plan, completed
-
-ASKED = "asked.json"
-"""The options of a run that an earlier version began on the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +50,15 @@ class Recorded:
     """Arguments with which the market was loaded; empty for a market from memory."""
     data_title: str
     """One line that says what the prices are."""
-    out: str | None = None
+    out: str | None
     """Folder of the ensemble."""
-    storage: str | None = None
+    storage: str | None
     """Folder or URL for log and checkpoints, if it is not beside `out`."""
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any]
     """Further values that a driver has left for the next."""
 
 
-def run_entry(
-    out: Path,
-    storage: str | None,
-    seeds: Sequence[int],
-    record: Mapping[str, Any],
-) -> dict[str, Any]:
+def run_entry(out: Path, storage: str | None, seeds: Sequence[int], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry `run` of a log: fields of `Recorded`, and the device that the driver computes on.
 
     `record` may hold features, functions, device, market and asked; a task without a market has no features and no
@@ -82,19 +77,20 @@ def run_entry(
     }
 
 
-def read_recorded(place: Store, logs: Sequence[str]) -> Recorded | None:
-    """The settings of the run whose tournaments lie in the folders `logs` of a place; None if no log has a header yet.
+def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
+    """Where an unfinished run lies, and its recorded settings; None if it ended before its log had a header.
 
-    Raises CheckpointError for a log that is damaged.
+    Raises InputError where there is no unfinished run, CheckpointError for a log that is damaged.
     """
-    seeds = sorted(int(log.removeprefix("seed-")) for log in logs)
-    entries = [entry for seed in seeds for entry in begin_entries(place, f"seed-{seed}/{NAME}")[-1:]]
-    if not entries:
-        return None
-    header, run = completed(entries[0]["header"]), entries[0].get("run") or _side_file(place) or {}
+    place = find(run, storage).store
+    logs = [TrialLog(place, name, seed) for name, seed in begun_logs(place).items()]
+    first = next((log for log in logs if log.header), None)
+    if first is None:
+        return place.where, None
+    header, origin = completed(first.header), first.origin or _side_file(place)
     task = header["task"]
-    seeds = run.get("seeds") or seeds
-    return Recorded(
+    seeds = origin.get("seeds") or [log.board.run for log in logs]
+    recorded = Recorded(
         where=place.where,
         plan=Plan.from_dict(header["plan"] | {"seed": seeds[0]}),
         seeds=len(seeds),
@@ -103,42 +99,15 @@ def read_recorded(place: Store, logs: Sequence[str]) -> Recorded | None:
         task=task,
         threads=task["threads"],
         num_envs=header["num_envs"],
-        features=run["features"] if "features" in run else task.get("features"),
-        functions=tuple(run.get("functions", ())),
-        market=run.get("market", {}),
+        features=origin["features"] if "features" in origin else task.get("features"),
+        functions=tuple(origin.get("functions", ())),
+        market=origin.get("market", {}),
         data_title=header.get("data_title", ""),
-        out=run.get("out"),
-        storage=run.get("storage"),
-        asked=run.get("asked", {}),
+        out=origin.get("out"),
+        storage=origin.get("storage"),
+        asked=origin.get("asked", {}),
     )
-
-
-def begin_entries(store: Store, name: str = NAME) -> list[dict[str, Any]]:
-    """The entries of a log with which its drivers began, in order."""
-    records, _ = parse_log(store.read(name), f"{store.where}/{name}")
-    return [record for record in records if record["kind"] == "begin"]
-
-
-def plain(value: Any) -> Any:
-    """The value as it comes back from a log."""
-    return json.loads(to_json_line(value))
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(name, old value, new value) of each setting that differs between two headers, by name; names of parts have dots."""
-    before, after = _flat(old), _flat(new)
-    names = sorted({*before, *after})
-    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names."""
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    parts: dict[str, Any] = {}
-    for name, item in value.items():
-        parts |= _flat(item, f"{prefix}.{name}" if prefix else str(name))
-    return parts
+    return place.where, recorded
 
 
 def _side_file(place: Store) -> dict[str, Any]:
@@ -161,3 +130,92 @@ def _side_file(place: Store) -> dict[str, Any]:
         "market": market,
         "asked": {"tensorboard": asked.get("tensorboard")},
     }
+
+
+def find(run: str | Path, storage: str | None = None) -> RunFolder:
+    """The unfinished run at `storage`, at a URL, or by the name of its folder or of its output, also in strategies/.
+
+    Raises InputError if there is none.
+    """
+    if place := next((place for place in _places(run, storage) if place.begun()), None):
+        return place
+    _refuse_done(run)
+    path = Path(run)
+    beside = path.parent / (path.name.removesuffix(UNFINISHED) + UNFINISHED)
+    where = RunFolder(storage or run).where if storage or "://" in str(run) else beside
+    raise InputError(
+        f"there is no unfinished run at {where}; name the folder it was to go to, and its storage= if it had one"
+    )
+
+
+def _places(run: str | Path, storage: str | None) -> list[RunFolder]:
+    """Where a run may lie."""
+    if storage or "://" in str(run):
+        return [RunFolder(storage or run)]
+    return [
+        place for path in _named(run) for place in (RunFolder(path), RunFolder.of(path)) if Path(place.where).is_dir()
+    ]
+
+
+def is_unfinished(run: str, storage: str | None) -> bool:
+    """Whether there is a run to go on with."""
+    return any(place.begun() for place in _places(run, storage))
+
+
+def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, Any]:
+    """`out` and `storage` to continue a run in the place that its name tells.
+
+    The ensemble goes to `out`. Without it, it goes beside the folder of the run, or, if that folder is the storage that the
+    log `recorded`, to the output that it recorded; then `out` is not returned. Raises InputError for a folder whose name
+    does not tell the output, and for one that holds the current folder.
+    """
+    if "://" in run:
+        return {"storage": run} | ({} if out is None else {"out": out})
+    folder, here = Path(find(run).where), Path.cwd()
+    if folder.resolve() in (here, *here.parents):
+        raise InputError(
+            f"{folder} is the current folder or one above it, and goes away at the end; resume from another"
+        )
+    if out is None and recorded and "://" not in recorded and Path(recorded).resolve() == folder.resolve():
+        return {"storage": str(folder)}
+    word = folder.name.removesuffix(UNFINISHED)
+    beside = folder.with_name(word) if word and word != folder.name else None
+    goal = beside if out is None else Path(out)
+    if goal is None:
+        raise InputError(
+            f"{folder} does not end in {UNFINISHED}, so its name does not tell where the ensemble goes; give out="
+        )
+    return {"out": goal, "storage": None if beside and goal.resolve() == beside.resolve() else str(folder)}
+
+
+def refuse_finished(out: Path, storage: str | None) -> None:
+    """Raise InputError if the output of a run is there, so that what still lies unfinished is left over, or another run."""
+    if not _is_finished(out):
+        return
+    place = RunFolder.of(out, storage)
+    logs = begun_logs(place.store)
+    if not logs:
+        _refuse_done(out)
+    kept = {name: out / f"log-{seed}.jsonl" for name, seed in logs.items()}
+    if all(file.is_file() and file.read_bytes() == place.store.read(name) for name, file in kept.items()):
+        raise InputError(f"{out} is finished; {place.where} is a leftover of it, and may be removed")
+    raise InputError(
+        f"{out} is finished, and {place.where} is another run; give that another out=, or let it replace {out} "
+        "with overwrite=True"
+    )
+
+
+def _refuse_done(run: str | Path) -> None:
+    """Raise InputError if a run of that name has come to its end."""
+    if done := next((name for name in _named(run) if _is_finished(name)), None):
+        raise InputError(f"{done} is finished: there is nothing to go on with")
+
+
+def _is_finished(out: Path) -> bool:
+    return any((out / name).is_file() for name in FINISHED)
+
+
+def _named(run: str | Path) -> list[Path]:
+    """The folders that a run may mean."""
+    path = Path(run)
+    return [path, *([Path("strategies") / path] if path.name == str(run) else [])]

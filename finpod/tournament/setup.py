@@ -82,11 +82,11 @@ class Stop:
 
     def enough(self, board: Leaderboard) -> str | None:
         """The rule on scores that says that enough has been found."""
-        best = max((entry.score for entry in board.top(1) if not math.isnan(entry.score)), default=-math.inf)
+        best = max((trial.score for trial in board.top(1) if not math.isnan(trial.score)), default=-math.inf)
         if self.score is not None and best >= self.score:
             return f"a score of {self.score:g}"
         before = [] if self.patience is None else board.log[: -self.patience]
-        if before and best <= max((entry.score for entry in before if not math.isnan(entry.score)), default=-math.inf):
+        if before and best <= max((trial.score for trial in before if not math.isnan(trial.score)), default=-math.inf):
             return f"no better score in {self.patience} trials"
         return None
 
@@ -150,20 +150,16 @@ class Plan:
         return min(asked, planned) if self.mode == "rounds" else asked
 
     def goal(self, level: int, update: int) -> int:
-        """Steps of experience at the end of a level, in whole updates of so many steps; every level learns."""
-        return math.ceil(self.updates(update) * (level + 1) / self.rounds) * update
+        """Steps of experience at the end of a level, from 1, in whole updates of so many steps; every level learns."""
+        return math.ceil(self.updates(update) * level / self.rounds) * update
 
     def updates(self, update: int) -> int:
         """Updates of an agent over all rounds."""
         return max(round(self.steps / update), self.rounds)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The plan that `to_dict` wrote."""
+        """Return the plan of a header."""
         return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": Stop(**values["stop"])})
 
 
@@ -209,7 +205,7 @@ class TournamentSetup:
         """Environment steps of one update of an agent."""
         return self.num_envs * self.config.num_steps
 
-    def generator(self) -> Evolver:
+    def evolver(self) -> Evolver:
         """Return what draws the agents."""
         return Evolver(
             seed=self.plan.seed,
@@ -226,9 +222,9 @@ class TournamentSetup:
         named = {"learner": self.learner, "measure": self.task.measure, "num_envs": envs}
         return {
             "format": FORMAT,
-            "plan": self.plan.to_dict(),
+            "plan": asdict(self.plan),
             "config": asdict(self.config),
-            LEVELS: [self.plan.goal(level, self.update) for level in range(self.plan.rounds)],
+            LEVELS: [self.plan.goal(level, self.update) for level in range(1, self.plan.rounds + 1)],
             "space": self.task.space().to_dict(),
             **of_task,
             "versions": {**versions(), **of_task.get("versions", {})},

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from finpod.errors import FinpodError, InputError
 from finpod.files import Progress
 from finpod.storage import Store
+from finpod.tournament.leaderboard import Trial
 from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import run_slice
-from finpod.tournament.provenance import Run
-from finpod.tournament.recorded import run_entry
-from finpod.tournament.run_folder import held, open_journal, require_place, unfinished
+from finpod.tournament.recorded import find, run_entry
+from finpod.tournament.run_folder import RunFolder, open_log
 from finpod.tournament.scheduler import Scheduler, Status, Watch
 from finpod.tournament.setup import Plan, TournamentSetup, from_shared
+from finpod.tournament.trained_run import Run
 from finpod.workers.executor import Executor, InlineExecutor
 
 T = TypeVar("T")
@@ -64,9 +65,16 @@ class Destination:
     overwrite: bool = False
     """Replace what is there."""
 
-    def require(self) -> None:
-        """Raise InputError if a run cannot begin, or continue, there."""
-        require_place(self.out, self.storage, resume=self.resume, fork=self.fork, overwrite=self.overwrite)
+    def require(self) -> RunFolder:
+        """Return the place of the unfinished run. Raises InputError if the run cannot begin, or continue, there."""
+        folder = RunFolder.of(self.out, self.storage)
+        folder.require(**self.how())
+        return folder
+
+    def how(self) -> dict[str, Any]:
+        """Return the arguments of `RunFolder.require` and `RunFolder.drive`."""
+        fork = None if self.fork is None else find(self.fork)
+        return {"resume": self.resume, "overwrite": self.overwrite, "fork": fork}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,37 +103,31 @@ def run(
     checkpoints are removed once `finish` has returned. Raises InputError for a run that is unfinished (unless `resume` or
     `overwrite`), being driven by another process, or of other settings.
     """
-    seeds = [setup.plan.seed for setup in setups]
+    seeds, folder = [setup.plan.seed for setup in setups], target.require()
     with (
-        closing(open_executor(setups[0], pods)) as engine,  # what can fail has failed before an earlier run is removed
-        unfinished(
-            target.out,
-            target.storage,
-            resume=target.resume,
-            fork=target.fork,
-            overwrite=target.overwrite,
-            seeds=seeds,
-        ) as kept,
+        closing(
+            open_executor(setups[0], pods)
+        ) as executor,  # what can fail has failed before an earlier run is removed
+        folder.drive(**target.how(), seeds=seeds),
     ):
-        entry = run_entry(target.out, target.storage, seeds, record)
+        origin = run_entry(target.out, target.storage, seeds, record)
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
-            store = Store(f"{kept.where}/seed-{setup.plan.seed}")
+            store = Store(f"{folder.where}/seed-{setup.plan.seed}")
             remarks = [] if number else [*watchers.remarks]
-            journal = open_journal(store, setup.header(), remarks.append, target.fork is not None, entry)
-            told = _part(watchers.progress, setup.plan, number, len(setups))
-            driver = tournament(setup, told, store, journal, engine, watchers.watch, remarks)
-            runs.append(Run(setup, driver.board, driver.choose(baseline)))
-        engine.close()  # nothing more runs on it, and a Ray that ends takes its driver along
-        return finish(runs, {f"log-{seed}.jsonl": held(kept, seed) for seed in seeds})
+            log = open_log(store, setup.header(), remarks.append, forked=target.fork is not None, origin=origin)
+            progress = _part(watchers.progress, setup.plan, number, len(setups))
+            scheduler = tournament(setup, progress, log, executor, watchers.watch, remarks)
+            runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
+        executor.close()  # nothing more runs on it, and a Ray that ends takes its driver along
+        return finish(runs, {f"log-{seed}.jsonl": folder.log(seed) for seed in seeds})
 
 
 def tournament(
     setup: TournamentSetup,
     progress: Progress,
-    store: Store,
-    journal: TrialLog,
-    engine: Executor,
+    log: TrialLog,
+    executor: Executor,
     watch: Watch | None = None,
     remarks: Sequence[str] = (),
 ) -> Scheduler:
@@ -140,30 +142,30 @@ def tournament(
         if status.remark and watch is None:
             progress(status.remark, done / plan.most_trials)
         if status.running:
-            job, _ = next(iter(status.running.values()))
-            progress(_doing(job.generation, job.trial, plan), min(done / plan.most_trials, 1.0))
+            trial, _ = next(iter(status.running.values()))
+            progress(_doing(trial, plan), min(done / plan.most_trials, 1.0))
         if watch is not None:
             watch(status)
 
-    driver = Scheduler(plan, setup.generator(), store, journal, engine, update=setup.update, watch=look)
-    driver.status.remark = "; ".join(filter(None, [*remarks, driver.status.remark]))
-    board = driver.run()
-    if board.log and all(entry.stored is None for entry in board.log):
-        raise FinpodError(f"every agent failed, the last of them thus: {journal.last_failure}")
+    scheduler = Scheduler(plan, setup.evolver(), log, executor, update=setup.update, watch=look)
+    scheduler.status.remark = "; ".join(filter(None, [*remarks, scheduler.status.remark]))
+    board = scheduler.run()
+    if board.log and all(trial.state == "failed" for trial in board.log):
+        raise FinpodError(f"every agent failed, the last of them thus: {board.log[-1].reason}")
     if not board.log:
         raise InputError(
-            f"no trial began: the rule to stop after {driver.stopped(0)} came before the first; "
+            f"no trial began: the rule to stop after {scheduler.stopped(0)} came before the first; "
             "raise stop.seconds, or leave it out",
             argument="stop.seconds",
         )
     progress("choosing", 1.0)
-    return driver
+    return scheduler
 
 
-def _doing(generation: int, trial: int, plan: Plan) -> str:
+def _doing(trial: Trial, plan: Plan) -> str:
     if plan.mode == "async":
-        return f"trial {trial + 1} of {plan.most_trials}, level {generation + 1}"
-    return f"round {generation + 1} of {plan.rounds}, agent {trial % plan.agents + 1} of {plan.agents}"
+        return f"trial {trial.number + 1} of {plan.most_trials}, level {trial.level}"
+    return f"round {trial.level} of {plan.rounds}, agent {trial.number % plan.agents + 1} of {plan.agents}"
 
 
 def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from finpod.errors import InputError
-from finpod.tournament.leaderboard import Entry
+from finpod.tournament.leaderboard import Trial
 from finpod.tournament.scheduler import Status
 
 MOST_AGENTS = 200
@@ -78,9 +78,9 @@ class EventFiles:
             self._pace.note(now, status.steps)
             if self._file is None or len(status.board.log) == len(self._seen):
                 return
-            for entry in [entry for entry in status.board.log if entry.trial not in self._seen]:
-                self._seen.add(entry.trial)
-                self._write(entry, status.losses if entry is status.latest else {}, now)
+            for trial in [trial for trial in status.board.log if trial.number not in self._seen]:
+                self._seen.add(trial.number)
+                self._write(trial, status.losses if trial is status.latest else {}, now)
             self._file.flush()
         except OSError as error:
             with suppress(OSError):
@@ -91,26 +91,26 @@ class EventFiles:
         """The file of one tournament, in the place of that of the one before."""
         self.close()
         self._status, self._pace = status, Pace()
-        self._seen = {entry.trial for entry in status.board.log}  # an earlier driver wrote those
-        scores = [entry.score for entry in status.board.log if not math.isnan(entry.score)]
+        self._seen = {trial.number for trial in status.board.log}  # an earlier driver wrote those
+        scores = [trial.score for trial in status.board.log if not math.isnan(trial.score)]
         self._best, self._agents = max(scores, default=math.nan), set[str]()
         self._place = self._folder / f"seed-{status.plan.seed}"
         self._file = self._open(self._place)
 
-    def _write(self, entry: Entry, losses: dict[str, float], now: float) -> None:
-        self._best = entry.score if math.isnan(self._best) else max(self._best, entry.score)  # max(x, NaN) is x
+    def _write(self, trial: Trial, losses: dict[str, float], now: float) -> None:
+        self._best = trial.score if math.isnan(self._best) else max(self._best, trial.score)  # max(x, NaN) is x
         values = {
-            "score/trial": entry.score,
+            "score/trial": trial.score,
             "score/best": self._best,
             "pace/steps_per_second": self._pace.rate,
-            **{f"validation/{name}": value for name, value in entry.metrics.items()},
+            **{f"validation/{name}": value for name, value in trial.metrics.items()},
             **{f"loss/{name}": value for name, value in losses.items()},
         }
         _scalars(self._file, values, len(self._seen), now)
-        if entry.agent_id in self._agents or len(self._agents) < MOST_AGENTS:
-            self._agents.add(entry.agent_id)
-            own = self._open(self._place / entry.agent_id)
-            _scalars(own, {"score/trial": entry.score}, entry.steps, now)
+        if trial.agent in self._agents or len(self._agents) < MOST_AGENTS:
+            self._agents.add(trial.agent)
+            own = self._open(self._place / trial.agent)
+            _scalars(own, {"score/trial": trial.score}, trial.steps, now)
             own.close()
 
     def _open(self, folder: Path) -> Any:
