@@ -1,4 +1,4 @@
-"""What an agent earns over its baseline and how it bets, from the path of its account: the figures agents are chosen by."""
+"""Active return, risk and bets of an agent against its baseline: the figures that stock agents are selected by."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
-"""What stock agents are ranked by."""
+"""Figure that stock agents are ranked by."""
 SMALL = 0.01
-"""Yearly tracking error below which an agent is its baseline but for rounding."""
+"""Yearly tracking error below which an agent equals its baseline up to rounding."""
 ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
-"""The figures that are shown of each agent, beside `BOUND`."""
+"""Figures shown for each agent besides `BOUND`."""
 
 
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return how the path of an account [] from row `first` stands to that of its baseline; NaN where undefined.
+    """Compare the path of an account [] from row `first` with that of its baseline; NaN where undefined.
 
-    'excess'             CAGR less the baseline's
-    'information_ratio'  mean over standard deviation of the returns less the baseline's, a year; 0 where they are the same
-    'ratio_less_error'   the same less its standard error, so that a ratio that a short window shows by chance counts for
-                         less (Lo 2002, Mertens 2002)
-    'tracking_error'     standard deviation of these differences, a year
-    'effective_names'    1 / sum of squared shares of what is invested (Herfindahl 1950), the mean over the closes
-    'rank_correlation'   Spearman's, of what a decision holds over the baseline and what each name returns until the fill
-                         of the next decision, the mean over decisions; of the names that either holds and that have both prices
-    'turnover'           traded notional over equity, both sides, a year
+    'excess'             CAGR minus the baseline's
+    'information_ratio'  mean / standard deviation of the active returns (own minus baseline's), annualised; 0 if they are 0
+    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which lowers ratios that a short
+                         window shows by chance
+    'tracking_error'     standard deviation of the active returns, annualised
+    'effective_names'    1 / sum of squared weights of the invested part (Herfindahl 1950), mean over the closes
+    'rank_correlation'   Spearman's correlation of the active weights of a decision and the returns until the fill of the next
+                         one, mean over decisions; over assets that either portfolio holds and that have both prices
+    'turnover'           traded notional / equity, both sides, a year
     """
     own, other = path.equity.numpy(), baseline.equity.numpy()
     over = simple_returns(own) - simple_returns(other)
@@ -54,7 +54,7 @@ def active_figures(
 
 
 def ratio_and_error(over: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the yearly information ratio of returns over a baseline [n], and its standard error; 0 where they stand still."""
+    """Return the yearly information ratio of active returns [n] and its standard error; a ratio of 0 if they are all 0."""
     tracking = float(over.std(ddof=1)) if len(over) > 1 else math.nan
     ratio = float(over.mean()) / tracking * math.sqrt(periods_per_year) if tracking >= DUST else 0.0
     return ratio, sharpe_error(over, periods_per_year=periods_per_year)
@@ -68,7 +68,7 @@ def _effective(path: Path, execution: Execution, first: int) -> float:
 
 
 def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """The mean over decisions of the rank correlation of active weights and the returns that follow."""
+    """Mean over decisions of the rank correlation of active weights and the following returns."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -84,9 +84,9 @@ def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> 
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Spearman's rank correlation of each row of two arrays [R, N], [R], and the number of pairs without NaN, [R].
+    """Return Spearman's rank correlation [R] of the rows of two arrays [R, N], and the number of pairs without NaN [R].
 
-    NaN for fewer than two pairs and where one of the two does not vary.
+    NaN for fewer than two pairs, and where one of the two does not vary.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]

@@ -152,7 +152,7 @@ def test_the_smooth_cost_is_close_below_the_exact_one_and_has_no_kink():
 
     def paid(size, smooth):
         orders = torch.stack([size, torch.zeros_like(size)])
-        return settle(cash, shares, orders, price, yes, yes, Costs(fee_bps=100), smooth=smooth).paid
+        return settle(cash, shares, orders, price, yes, yes, Costs(fee_bps=100), smooth=smooth).cost
 
     for size in (-5.0, -0.01, 0.0, 0.01, 5.0):
         order = torch.tensor(size).double().requires_grad_()

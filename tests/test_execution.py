@@ -154,7 +154,7 @@ def test_a_fill_is_charged_by_what_its_decision_saw(fill):
     dearer = [
         executions[0].fill_row(row)
         for row in range(1, 39)
-        if len({execution.trade(account(1e5, 0.0), row, wanted, costs).paid.item() for execution in executions}) == 2
+        if len({execution.trade(account(1e5, 0.0), row, wanted, costs).cost.item() for execution in executions}) == 2
     ]
     assert dearer[0] == 31
 
@@ -179,7 +179,7 @@ def test_without_any_volume_nothing_trades_until_there_is_one():
     held = account(100.0, 1.0)
     costly = [execution.trade(held, row, buy, Costs(impact=1.0)) for row in (5, 10, 11)]
     assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
-    assert (costly[0].cash.item(), costly[0].paid.item()) == (100.0, 0.0)
+    assert (costly[0].cash.item(), costly[0].cost.item()) == (100.0, 0.0)
     assert execution.trade(held, 5, buy, Costs()).traded.item() == 3.0
 
 

@@ -82,7 +82,7 @@ def test_c04_each_side_pays_its_own_fee():
     assert value(bought.cash, bought.shares, t(100)).item() == pytest.approx(1999, rel=1e-12)
     sold = fill(bought.cash, bought.shares.tolist(), [-10], [110], Costs(fee_bps=10))
     assert sold.cash.item() == pytest.approx(2097.90, rel=1e-12)
-    assert bought.paid.item() + sold.paid.item() == pytest.approx(2.10, rel=1e-12)
+    assert bought.cost.item() + sold.cost.item() == pytest.approx(2.10, rel=1e-12)
 
 
 def test_c06_the_wallet_pays_for_each_change():
@@ -137,35 +137,35 @@ def test_whole_shares_let_go_of_a_fraction_only_when_all_is_sold():
 def test_commission_per_share_is_per_share_as_traded():
     """100 adjusted shares at a factor of 1/4 are 25 shares as traded, at 0.02 each."""
     bought = fill(10_000, [0], [100], [30], Costs(fee_bps=0, per_share=0.02), factor=t(0.25))
-    assert bought.paid.item() == pytest.approx(25 * 0.02, rel=1e-12)
+    assert bought.cost.item() == pytest.approx(25 * 0.02, rel=1e-12)
     plain = fill(10_000, [0], [100], [30], Costs(fee_bps=5, slippage_bps=5, per_share=0.02))
-    assert plain.paid.item() == pytest.approx(100 * 0.02 + 3000 * 0.001, rel=1e-12)
+    assert plain.cost.item() == pytest.approx(100 * 0.02 + 3000 * 0.001, rel=1e-12)
     assert plain.cash.item() == pytest.approx(10_000 - 3000 - 5, rel=1e-12)
 
 
 def test_selling_for_less_than_the_commission_takes_no_cash():
     sold = fill(0, [5], [-5], [0.5], Costs(fee_bps=0, per_share=2.0))
-    assert (sold.cash.item(), sold.paid.item()) == (0.0, 2.5)
+    assert (sold.cash.item(), sold.cost.item()) == (0.0, 2.5)
 
 
 def test_impact_is_volatility_times_the_root_of_the_share_of_volume():
     """0.02 sqrt(1e6 / 1e8) = 20 bps of a million, beside a fee of 10 bps: 3,000 on either side."""
     costs = Costs(impact=1.0)
     bought = fill(2e6, [0], [10_000], [100], costs, impact=t(DEEP))
-    assert bought.paid.item() == pytest.approx(3000, rel=1e-12)
+    assert bought.cost.item() == pytest.approx(3000, rel=1e-12)
     assert bought.cash.item() == pytest.approx(997_000, rel=1e-12)
     sold = fill(0, [10_000], [-10_000], [100], costs, impact=t(DEEP))
-    assert (sold.paid.item(), sold.cash.item()) == pytest.approx((3000, 997_000), rel=1e-12)
+    assert (sold.cost.item(), sold.cash.item()) == pytest.approx((3000, 997_000), rel=1e-12)
     half = fill(2e6, [0], [10_000], [100], Costs(fee_bps=0, impact=0.5), impact=t(DEEP))
-    assert half.paid.item() == pytest.approx(1000, rel=1e-12)
-    assert fill(2e6, [0], [10_000], [100], Costs(), impact=t(DEEP)).paid.item() == pytest.approx(1000, rel=1e-12)
+    assert half.cost.item() == pytest.approx(1000, rel=1e-12)
+    assert fill(2e6, [0], [10_000], [100], Costs(), impact=t(DEEP)).cost.item() == pytest.approx(1000, rel=1e-12)
 
 
 def test_no_trade_costs_more_than_it_is_worth():
     sold = fill(0, [5], [-5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
-    assert (sold.cash.item(), sold.paid.item()) == (0.0, 50.0)
+    assert (sold.cash.item(), sold.cost.item()) == (0.0, 50.0)
     bought = fill(100, [0], [5], [10], Costs(fee_bps=0, impact=1.0), impact=t(1e6))
-    assert (bought.shares.item(), bought.cash.item(), bought.paid.item()) == (5.0, 0.0, 50.0)
+    assert (bought.shares.item(), bought.cash.item(), bought.cost.item()) == (5.0, 0.0, 50.0)
 
 
 def test_buys_share_the_wallet_pro_rata():
@@ -245,10 +245,10 @@ def test_money_is_neither_made_nor_lost(seed, names, fee_bps, per_share, impact,
     assert (settled.traded[:, ~tradable] == 0).all()
     assert (settled.traded[:, ~may_buy] <= 0).all()
     before, after = value(cash, held, price), value(settled.cash, settled.shares, price)
-    torch.testing.assert_close(after + settled.paid, before, rtol=1e-11, atol=1e-6 if whole else 1e-9)
+    torch.testing.assert_close(after + settled.cost, before, rtol=1e-11, atol=1e-6 if whole else 1e-9)
     each = cost_of(settled.traded, price, costs, impact=depth)
-    torch.testing.assert_close(each.sum(-1), settled.paid, rtol=1e-11, atol=1e-9)
-    torch.testing.assert_close((settled.traded * price).abs().sum(-1), settled.dealt, rtol=1e-11, atol=1e-9)
+    torch.testing.assert_close(each.sum(-1), settled.cost, rtol=1e-11, atol=1e-9)
+    torch.testing.assert_close((settled.traded * price).abs().sum(-1), settled.notional, rtol=1e-11, atol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -321,5 +321,5 @@ def test_buys_with_impact_leave_next_to_nothing_of_the_wallet(cash):
         Costs(impact=1), impact=names * 0.02 / 2e8**0.5,
     )  # fmt: skip
     assert 0 <= fill.cash <= 1e-11 * cash
-    spent = (fill.shares * 10).sum() + fill.paid + fill.cash
+    spent = (fill.shares * 10).sum() + fill.cost + fill.cash
     assert spent == pytest.approx(cash, rel=1e-12)

@@ -27,7 +27,7 @@ RUIN = 1e-12
 
 
 class MarketEnv:
-    """E accounts that trade from row `first` to row `last` of a market; contracts 1 to 9 in finpod/README.md.
+    """E accounts that trade from row `first` to row `last` of a market; see the contracts in finpod/README.md.
 
     The accounts of a group are on the same day. The host knows that day, so delistings and ends of episodes are found
     without reading from the device. A bad action (NaN or infinite) trades nothing and is recorded until `check` is called.
@@ -105,11 +105,11 @@ class MarketEnv:
         if what := self.config.undifferentiable:
             raise InputError(f"no gradient passes through {what}; take a step without grad")
         days, before = self._days - self.first, self.equity
-        step, dealt, equity = self._step(action, smooth)
+        step, notional, equity = self._step(action, smooth)
         phase = days % self.config.hold
         growth = self.baseline[days + self.config.hold, phase] / self.baseline[days, phase]
         baseline = self._on_device(growth - 1).expand(self._shape)
-        return GradientStep(step, (equity / before - 1).flatten(), baseline.flatten(), (dealt / before).flatten())
+        return GradientStep(step, (equity / before - 1).flatten(), baseline.flatten(), (notional / before).flatten())
 
     def detach(self) -> None:
         """Stop gradients of later steps from reaching earlier steps."""
@@ -128,7 +128,7 @@ class MarketEnv:
         """Return the step, the traded notional [G, M] in currency, and the equity [G, M] before any reset."""
         config = self.config
         action = action.unflatten(0, self._shape)
-        cash, shares, dealt, good = self._trade(action, self._rows, *self.account, smooth)
+        cash, shares, notional, good = self._trade(action, self._rows, *self.account, smooth)
         self._remember(action, good)
         account = seen = Account(cash, shares)
         for _ in range(config.hold):
@@ -147,7 +147,7 @@ class MarketEnv:
             over |= self._decisions >= config.horizon
         truncated = self._on_device(over) & ~ruined
         equity, obs = self.equity, self._restart(over, ruined, final)
-        return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), dealt, equity
+        return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), notional, equity
 
     def check(self) -> None:
         """Raise InputError naming environment, step and column of the first bad action since the last check."""
@@ -223,7 +223,7 @@ class MarketEnv:
             orders = execution.orders(account, rows, self._weights(action, rows, account))
         orders = orders.where(good.unsqueeze(-1), 0.0)
         fill = execution.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
-        return fill.cash, fill.shares, fill.dealt, good
+        return fill.cash, fill.shares, fill.notional, good
 
     def _strike(
         self, rows: Tensor, cash: Tensor, shares: Tensor, seen_cash: Tensor, seen_shares: Tensor, before: Tensor

@@ -1,4 +1,4 @@
-"""`Observation` and `Step`: what every environment returns, with or without a market."""
+"""`Observation` and `Step`: what every environment returns. Apart from `MarketEnv`, so that a task needs no market."""
 
 from __future__ import annotations
 

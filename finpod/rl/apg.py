@@ -109,9 +109,9 @@ class ScorerPolicy(AccountPolicy):
 
     def forward(self, code: Scores, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [..., M, A] of M accounts a day, for a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
-        held, cash, keep = state[..., :-1], state[..., -1:], code.keep.unsqueeze(-2)
+        weights, cash, keep = state[..., :-1], state[..., -1:], code.keep.unsqueeze(-2)
         anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
-        kept = self._as_action(held, code.among.unsqueeze(-2), anchor)
+        kept = self._as_action(weights, code.among.unsqueeze(-2), anchor)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * kept
         if self.spec.action == "softmax":
             action = torch.cat([action, code.cash.unsqueeze(-2).expand_as(cash)], -1)

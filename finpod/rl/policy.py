@@ -137,8 +137,8 @@ class AccountPolicy(Policy):
             among = torch.cat([among, torch.ones_like(among[..., :1])], -1)
         return among.unsqueeze(-2)
 
-    def _as_action(self, held: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
-        """Return the action [..., M, N] that keeps the weights `held`: their log, less its mean over the assets in `among`.
+    def _as_action(self, weights: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
+        """Return the action [..., M, N] that keeps the `weights`: their log, less its mean over the assets in `among`.
 
         Weights are taken relative to the anchor (None: equal weight) plus 0.1, so that a weight of zero has a logarithm. For
         a tilt, w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
@@ -147,7 +147,7 @@ class AccountPolicy(Policy):
             among = among & (anchor > 0)
         count = among.sum(-1, keepdim=True).clamp(min=1)
         parts = count if anchor is None else anchor.sum(-1, keepdim=True) / anchor.where(among, 1.0)
-        logs = (held * parts + 0.1).log() * among
+        logs = (weights * parts + 0.1).log() * among
         logs = (logs - logs.sum(-1, keepdim=True) / count) * among
         if self.spec.action == "softmax":
             return logs
@@ -193,10 +193,10 @@ class MarketPolicy(AccountPolicy):
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean actions [..., M, A] and values [..., M] for the code of rows [...] and states [..., M, N + 1]."""
-        held, cash = state[..., :-1], state[..., -1:]
+        weights, cash = state[..., :-1], state[..., -1:]
         among = code.among.unsqueeze(-2)
         anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
-        mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._as_action(held, among, anchor)
+        mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._as_action(weights, among, anchor)
         if self.spec.action == "softmax":
             mean = torch.cat([mean, code.cash.unsqueeze(-2).expand_as(cash)], -1)
         account = self.summary(self.summarise(code, state))
@@ -205,9 +205,9 @@ class MarketPolicy(AccountPolicy):
 
     def summarise(self, code: Code, state: Tensor) -> Tensor:
         """Return account figures [..., M, SUMMARY] for the value, which does not train the scores."""
-        held, cash = state[..., :-1], state[..., -1:]
-        mean_score = (held * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
-        return torch.cat([cash, mean_score, held.square().sum(-1, keepdim=True)], -1)
+        weights, cash = state[..., :-1], state[..., -1:]
+        mean_score = (weights * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
+        return torch.cat([cash, mean_score, weights.square().sum(-1, keepdim=True)], -1)
 
     @torch.no_grad()
     def observe(self, code: Code, state: Tensor) -> None:

@@ -15,15 +15,15 @@ LOOSE = 1e-6
 
 
 def within_caps(
-    target: Tensor, held: Tensor, max_weight: float | None = None, max_turnover: float | None = None
+    target: Tensor, current: Tensor, max_weight: float | None = None, max_turnover: float | None = None
 ) -> Tensor:
-    """Return target weights [..., N] within the caps, for accounts with current weights `held` [..., N]; both float64.
+    """Return target weights [..., N] within the caps, for accounts with the weights `current` [..., N]; both float64.
 
     No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
     w = min(c * target, max_weight), where c >= 1 keeps the sum. With fewer assets than sum / max_weight, the rest stays in
     cash.
 
-    The turnover, sum |w - held|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; from
+    The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; from
     there w moves towards the target as far as `max_turnover` allows. If that sale alone exceeds `max_turnover`, `max_weight`
     wins and nothing else is traded. Otherwise both caps hold to 1e-9.
 
@@ -33,8 +33,8 @@ def within_caps(
         target = _at_most(target, max_weight)
     if max_turnover is None:
         return target
-    start = held if max_weight is None else held.clamp(max=max_weight)
-    allowed = (max_turnover - (held - start).sum(-1, keepdim=True)).clamp(min=0)
+    start = current if max_weight is None else current.clamp(max=max_weight)
+    allowed = (max_turnover - (current - start).sum(-1, keepdim=True)).clamp(min=0)
     way = (target - start).abs().sum(-1, keepdim=True)
     return start.lerp(target, allowed / way.maximum(allowed).clamp(min=1e-100))
 

@@ -111,8 +111,8 @@ class Execution:
         if max_weight is None and max_turnover is None:
             return weights
         worth = account.shares * self.price[self.fill_row(row)]
-        held = worth / (account.cash + worth.sum(-1)).clamp(min=1e-300).unsqueeze(-1)
-        return within_caps(weights.double(), held, max_weight, max_turnover)
+        current = worth / (account.cash + worth.sum(-1)).clamp(min=1e-300).unsqueeze(-1)
+        return within_caps(weights.double(), current, max_weight, max_turnover)
 
     def orders(self, account: Account, row: Row, weights: Tensor) -> Tensor:
         """Return the orders [..., N] in shares that bring the account to `weights` at the fill prices."""

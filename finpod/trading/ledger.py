@@ -86,10 +86,10 @@ class Fill(NamedTuple):
     """[..., N] after the fill, never below zero."""
     traded: Tensor
     """[..., N] shares bought (positive) or sold (negative)."""
-    dealt: Tensor
+    notional: Tensor
     """[...] traded notional, both sides, in currency."""
-    paid: Tensor
-    """[...] cost of these trades, in currency; `cost_of` gives it by asset."""
+    cost: Tensor
+    """[...] cost of these trades, in currency; `cost_of` gives it for each asset."""
 
 
 def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
@@ -138,14 +138,14 @@ def settle(
     sold = times((-orders).clamp_(min=0).minimum(shares), tradable)
     if whole_shares:
         sold = _whole(sold, factor).where(sold < shares, sold)
-    dealt, paid = _sums(sold * price, rate, costs, impact, width)
-    cash = cash + (dealt - paid)
+    sold_notional, sold_cost = _sums(sold * price, rate, costs, impact, width)
+    cash = cash + (sold_notional - sold_cost)
     bought = times(orders.clamp(min=0), tradable & may_buy)
-    asked = bought * price
-    spent, cost = _sums(asked, rate, costs, None, width)
+    ordered = bought * price
+    spent, cost = _sums(ordered, rate, costs, None, width)
     share = (cash / (spent + cost).clamp(min=1e-300)).clamp(max=1)
     if costs.impact:
-        share = share * _share_with_impact(cash, asked * share.unsqueeze(-1), rate, costs, impact)
+        share = share * _share_with_impact(cash, ordered * share.unsqueeze(-1), rate, costs, impact)
     bought = times(bought, share.unsqueeze(-1))
     if whole_shares:
         bought = _whole(bought, factor)
@@ -155,13 +155,13 @@ def settle(
         spent, cost = spent * share, cost * share
     cash = (cash - (spent + cost)).clamp(min=0)
     traded = bought - sold if bought.requires_grad else bought.sub_(sold)
-    return Fill(cash, shares + traded, traded, dealt + spent, paid + cost)
+    return Fill(cash, shares + traded, traded, sold_notional + spent, sold_cost + cost)
 
 
 def cost_of(
     traded: Tensor, price: Tensor, costs: Costs, *, factor: Tensor | None = None, impact: Tensor | None = None
 ) -> Tensor:
-    """Return the cost of each trade [..., N] of a fill, in currency. The sum is `Fill.paid` up to rounding."""
+    """Return the cost of each trade [..., N] of a fill, in currency. The sum is `Fill.cost` up to rounding."""
     notional = (traded * price).abs_()
     return notional * costs.at_size(costs.rates(price, factor), notional, impact)
 
@@ -183,12 +183,12 @@ def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sums [...] of notionals [..., N] and of their costs; without market impact if `impact` is None."""
-    dealt = notional.sum(-1)
+    total = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width
-        return dealt, (notional * rate).sum(-1)
+        return total, (notional * rate).sum(-1)
     rate = rate if impact is None else costs.at_size(rate, notional, impact)
-    return dealt, dealt * rate if isinstance(rate, float) else (notional * rate).sum(-1)
+    return total, total * rate if isinstance(rate, float) else (notional * rate).sum(-1)
 
 
 def _share_with_impact(
@@ -207,8 +207,8 @@ def _share_with_impact(
         slope = (2 * plain + 3 * added * root) * root
         root = root - ((plain + added * root) * root.square() - cash) / slope.clamp(min=1e-300)
     share = (cash / (plain + added * root)).clamp(max=1)
-    left = share.unsqueeze(-1) * notional
-    fits = (left * (1 + costs.at_size(rate, left, impact))).sum(-1) <= cash * (1 + DUST)
+    bought = share.unsqueeze(-1) * notional
+    fits = (bought * (1 + costs.at_size(rate, bought, impact))).sum(-1) <= cash * (1 + DUST)
     return share.where(fits, (cash / (plain + added)).clamp(max=1))
 
 

@@ -149,8 +149,8 @@ def simulate(
     """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
 
     `decide(step, row, account)` returns the weights of the decision that sees `row` as its last; `step` counts the sessions
-    from the first decision. A decision that would have to see a row before the data is skipped. The order of events is
-    contract 1 in finpod/README.md.
+    from the first decision. A decision that would have to see a row before the data is skipped. The order of events is the
+    contract "Time" in finpod/README.md.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -192,7 +192,7 @@ def simulate_totals(
     for step, session in enumerate(sessions(execution, first, last, decide, terms, account)):
         account, filled = session.account, session.filled
         if session.target is not None:
-            turnover[step], cost[step] = session.turnover, session.fill.paid
+            turnover[step], cost[step] = session.turnover, session.fill.cost
             if not always_filled[step]:
                 unfilled += session.unfilled.sum(-1)
         if account is not filled:
@@ -263,7 +263,7 @@ def trade(execution: Execution, row: Row, account: Account, weights: Tensor, ter
         orders = orders.where(decided, 0.0)
     fill = execution.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
     filled = Account(fill.cash, fill.shares)
-    return Session(weights, orders, fill, fill.dealt / before.clamp(min=1e-300), filled, filled)
+    return Session(weights, orders, fill, fill.notional / before.clamp(min=1e-300), filled, filled)
 
 
 def _always_filled(execution: Execution, first: int, last: int, terms: Terms) -> list[bool]:
