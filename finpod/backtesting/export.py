@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -88,8 +87,22 @@ def export(
     tables = {name: table for name, table in series._asdict().items() if name != "notes" and table is not None}
     with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
         for name, table in tables.items():
-            files.write_bytes(fresh / f"{name}.{format}", _encoded(pd.DataFrame(table), format))
-        files.write_text(fresh / files.EXPORT, files.to_json(_description(result, tables, series.notes, format)))
+            getattr(pd.DataFrame(table), f"to_{format}")(fresh / f"{name}.{format}")
+        days = result.equity.index
+        description = {
+            "strategy": result.strategy,
+            "benchmark": result.benchmark,
+            "start": f"{days[0]:%Y-%m-%d}",
+            "end": f"{days[-1]:%Y-%m-%d}",
+            "data_hash": result.data_hash,
+            "in_sample": result.in_sample,
+            "periods_per_year": result.sessions_per_year,
+            "warnings": records(result.warnings),
+            "notes": series.notes,
+            "dates": CLOCK,
+            "files": {f"{name}.{format}": how_to_read(f"{name}.{format}") for name in tables},
+        }
+        files.write_text(fresh / files.EXPORT, files.to_json(description))
     return series.notes
 
 
@@ -99,33 +112,6 @@ def how_to_read(file: str) -> str:
     if file.startswith("transactions"):
         return line.removesuffix(")") + SYMBOLS if file.endswith(".csv") else line
     return line if file.startswith("positions") else f"{line}.squeeze('columns')"
-
-
-def _description(
-    result: BacktestResult, tables: dict[str, pd.Series | pd.DataFrame], notes: tuple[str, ...], format: Format
-) -> dict[str, object]:
-    days = result.equity.index
-    return {
-        "strategy": result.strategy,
-        "benchmark": result.benchmark,
-        "start": f"{days[0]:%Y-%m-%d}",
-        "end": f"{days[-1]:%Y-%m-%d}",
-        "data_hash": result.data_hash,
-        "in_sample": result.in_sample,
-        "periods_per_year": result.sessions_per_year,
-        "warnings": records(result.warnings),
-        "notes": notes,
-        "dates": CLOCK,
-        "files": {f"{name}.{format}": how_to_read(f"{name}.{format}") for name in tables},
-    }
-
-
-def _encoded(table: pd.DataFrame, format: Format) -> bytes:
-    if format == "csv":
-        return table.to_csv().encode()
-    stream = io.BytesIO()
-    table.to_parquet(stream)
-    return stream.getvalue()
 
 
 def _steps(equity: pd.Series, name: str) -> pd.Series:
@@ -145,7 +131,7 @@ def _dated(table: Any) -> Any:
 
 def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[str]:
     amounts = result.trades["shares"]
-    said = {
+    notes = {
         "no positions: nothing was held at any close": held == 0,
         "no transactions: nothing was traded": len(result.trades) == 0,
         "no benchmark: the run has none": not result.has_benchmark,
@@ -162,4 +148,4 @@ def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[st
             (amounts != amounts.round()).any()
         ),
     }
-    return [note for note, holds in said.items() if holds]
+    return [note for note, holds in notes.items() if holds]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from finpod.backtesting.sentences import (
     anchor_name,
@@ -50,15 +51,9 @@ def columns(result: BacktestResult) -> dict[str, str]:
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
     """Label and cells of every row; an empty cell where a column has no such figure. Short histories are starred."""
-    table, star = result.table, " *" if result.is_short else ""
+    figures, star = [result.table[column] for column in columns(result)], " *" * result.is_short
     return [
-        (
-            row.label + star * row.yearly,
-            [
-                figure(table[column][row.key], row.kind) if row.key in table[column] else ""
-                for column in columns(result)
-            ],
-        )
+        (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
         for row in ROWS
     ]
 
@@ -66,12 +61,6 @@ def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
 def short_note(returns: int) -> str:
     """What the star of a short history stands for."""
     return f"* scaled to a year from only {plural(returns, 'return')}: not reliable"
-
-
-def ruin_date(result: BacktestResult) -> str | None:
-    """The day on which the account fell to zero, if it did."""
-    gone = result.equity.to_numpy() <= 0
-    return f"{result.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
 
 
 def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
@@ -102,18 +91,22 @@ def spread_line(result: BacktestResult) -> str:
     """Mean and standard deviation over the variants in one line; empty without variants."""
     if not result.spread:
         return ""
-    mean, sd = result.spread["mean"], result.spread["sd"]
     figures = [
-        f"{label} {show(mean[key])} ({show(sd[key])})"
-        for label, key, show in (
-            ("total return", "total_return", percent),
-            ("Sharpe", "sharpe", ratio),
-            ("max drawdown", "max_drawdown", percent),
-            ("excess over equal weight", "excess_over_equal_weight", percent),
+        _mean_and_sd(result.spread, label, key)
+        for label, key in (
+            ("total return", "total_return"),
+            ("Sharpe", "sharpe"),
+            ("max drawdown", "max_drawdown"),
+            ("excess over equal weight", "excess_over_equal_weight"),
         )
     ]
     note = f" ({note})" if (note := spread_note(result)) else ""
     return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
+
+
+def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], label: str, key: str) -> str:
+    show = ratio if key == "sharpe" else percent
+    return f"{label} {show(spread['mean'][key])} ({show(spread['sd'][key])})"
 
 
 def agents_line(result: BacktestResult) -> str:
@@ -121,17 +114,13 @@ def agents_line(result: BacktestResult) -> str:
     spread = result.agent_spread
     if not spread:
         return ""
-    best, mean, sd = next(iter(spread.values())), spread["mean"], spread["sd"]
-    said = (
-        "the agent that was the best on validation, on its own: "
-        f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
-    )
+    best = next(iter(spread.values()))
+    alone = f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
+    line = f"the agent that was the best on validation, on its own: {alone}"
     if len(result.variants) == len(result.agents):
-        return said
-    return (
-        f"{said}; all {len(result.agents)}, mean (standard deviation): Sharpe {ratio(mean['sharpe'])} "
-        f"({ratio(sd['sharpe'])}), total return {percent(mean['total_return'])} ({percent(sd['total_return'])})"
-    )
+        return line
+    figures = _mean_and_sd(spread, "Sharpe", "sharpe"), _mean_and_sd(spread, "total return", "total_return")
+    return f"{line}; all {len(result.agents)}, mean (standard deviation): {', '.join(figures)}"
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:
