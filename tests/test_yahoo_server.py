@@ -1,12 +1,10 @@
-"""The local server against the raw shape of Yahoo's answers, yfinance's table from it, and a whole fetch that is killed."""
+"""The table that yfinance makes of the local server's answers, and a whole fetch that is killed."""
 
 import json
 import os
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pandas as pd
@@ -25,48 +23,6 @@ DAYS = weekdays("2024-03-04", "2024-03-08")
 @pytest.fixture(scope="module", autouse=True)
 def private_cache(tmp_path_factory):
     yahoo_server.use_cache(tmp_path_factory.mktemp("yfinance"))
-
-
-def asked(server, path):
-    try:
-        with urllib.request.urlopen(server.url + path, timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def chart(server, symbol, first="2024-03-04", stop="2024-03-09"):
-    seconds = [int(np.datetime64(day, "s").astype(int)) for day in (first, stop)]
-    return asked(server, f"/v8/finance/chart/{symbol}?period1={seconds[0]}&period2={seconds[1]}&interval=1d")
-
-
-def test_the_server_answers_in_yahoos_shape():
-    listing = Listing(
-        DAYS, [10.0, None, 12.0, 13.0, 14.0], dividends={DAYS[2]: 0.5}, splits={DAYS[3]: (4, 1)}, live=True
-    )
-    with serving({"AAA": listing}, limited={"LIM": 1}, empty={"NIL"}) as server:
-        status, text = chart(server, "AAA")
-        assert status == 200
-        result = json.loads(text)["chart"]["result"][0]
-        assert result["meta"]["exchangeTimezoneName"] == "America/New_York"
-        assert result["timestamp"][0] == 1709562600  # 2024-03-04 09:30 in New York
-        assert result["timestamp"][-1] == 1709908200 + 5400  # stamped with the last trade
-        assert result["indicators"]["quote"][0]["close"] == [10.0, None, 12.0, 13.0, 14.0]
-        assert set(result["indicators"]["quote"][0]) == {"open", "high", "low", "close", "volume"}
-        assert result["events"]["dividends"] == {"1709735400": {"amount": 0.5, "date": 1709735400}}
-        assert result["events"]["splits"]["1709821800"]["splitRatio"] == "4:1"
-        status, text = chart(server, "NONE")
-        assert status == 404
-        assert json.loads(text)["chart"]["error"]["code"] == "Not Found"
-        status, text = chart(server, "NIL")
-        assert status == 400
-        assert json.loads(text)["chart"]["error"]["description"].startswith("Data doesn't exist for startDate")
-        assert chart(server, "AAA", "2023-01-01", "2023-02-01")[0] == 400
-        assert [chart(server, "LIM")[0] for _ in range(2)] == [429, 404]
-        assert asked(server, "/v1/test/getcrumb") == (200, yahoo_server.CRUMB)
-        assert asked(server, "/")[0] == 404
-        assert "csrfToken" in asked(server, "/consent")[1]
 
 
 def test_the_table_of_yfinance_is_the_one_finpod_reads():

@@ -15,8 +15,6 @@ import pandas as pd
 
 CHART = "/v8/finance/chart/"
 CRUMB = "k3Xz.pL0dQa"
-CONSENT = '<html><form><input name="csrfToken" value="token"><input name="sessionId" value="session"></form></html>'
-RANGES = ["1d", "5d", "1mo", "3mo", "6mo", "1y", "2y", "5y", "10y", "ytd", "max"]
 
 
 def weekdays(first, last):
@@ -115,27 +113,20 @@ class Listing:
 
 def meta(symbol, kind, stamp, price, zone="America/New_York"):
     offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
-    clock = f"{datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)):%Z}"
-    period = {"timezone": clock, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
+    period = {"timezone": zone, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
     return {
         "currency": "USD",
         "symbol": symbol,
-        "exchangeName": "NMS",
-        "fullExchangeName": "NasdaqGS",
         "instrumentType": kind,
-        "firstTradeDate": 345479400,
         "regularMarketTime": stamp,
-        "hasPrePostMarketData": True,
         "gmtoffset": offset,
-        "timezone": clock,
         "exchangeTimezoneName": zone,
         "regularMarketPrice": price,
-        "chartPreviousClose": price,
         "priceHint": 2,
         "currentTradingPeriod": {"pre": period, "regular": period, "post": period},
         "dataGranularity": "1d",
         "range": "",
-        "validRanges": RANGES,
+        "validRanges": ["1d", "max"],
     }
 
 
@@ -144,7 +135,7 @@ class YahooServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listings, *, limited=None, broken=None, empty=(), crumbs=True):
+    def __init__(self, listings, *, limited=None, broken=None, empty=()):
         super().__init__(("127.0.0.1", 0), Handler)
         self.listings = listings if callable(listings) else listings.get
         self.limited = Counter(limited or {})
@@ -153,8 +144,6 @@ class YahooServer(ThreadingHTTPServer):
         """Symbol -> how many more of its requests end in 503."""
         self.empty = set(empty)
         """Symbols that exist and have no bar."""
-        self.crumbs = crumbs
-        """Whether there is a crumb, or a limit for it."""
         self.asked = []
         """(symbol, first second, last second) of each request for bars, in order."""
         self.served = []
@@ -185,18 +174,11 @@ class Handler(BaseHTTPRequestHandler):
         if asked.path.startswith(CHART):
             self.chart(asked.path.removeprefix(CHART), parse_qs(asked.query))
         elif asked.path == "/v1/test/getcrumb":
-            self.answer(*((200, CRUMB) if self.server.crumbs else (429, "Too Many Requests")), kind="text/plain")
-        elif asked.path in ("/consent", "/copyConsent"):
-            self.answer(200, CONSENT, kind="text/html")
+            self.answer(200, CRUMB, kind="text/plain")
         elif asked.path == "/":  # fc.yahoo.com, which is asked for its cookie only
             self.answer(404, "", kind="text/html", cookie="A3=d=AQABBK; Max-Age=31557600; Path=/")
         else:
             self.answer(404, {"finance": {"result": None, "error": {"code": "Not Found", "description": "no page"}}})
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.paths.append(urlsplit(self.path).path)
-        self.answer(200, CONSENT, kind="text/html")
 
     def chart(self, symbol, query):
         server = self.server
