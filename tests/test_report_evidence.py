@@ -73,9 +73,9 @@ def test_intervals_stand_in_a_table_with_their_drawing(result, html):
         r'<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td>.*?unseen">(.*?)</span>', table, re.DOTALL
     )
     assert cells[:4] == [
-        ("strategy", "0.49", "-0.13 to 1.10", "covers zero"),
-        ("minus equal weight every 21 sessions", "+0.24", "-0.06 to +0.55", "covers zero"),
-        ("minus equal weight", "+0.21", "-0.08 to +0.52", "covers zero"),
+        ("strategy", "0.49", "-0.13 to 1.10", "contains zero"),
+        ("minus equal weight every 21 sessions", "+0.24", "-0.06 to +0.55", "contains zero"),
+        ("minus equal weight", "+0.21", "-0.08 to +0.52", "contains zero"),
         ("minus QQQ", "+0.24", "+0.03 to +0.47", "above zero"),
     ]
     assert (cells[4][2], cells[8][3]) == ("-3.6% to 19.0%", "below zero")
@@ -104,8 +104,8 @@ def test_undefined_figures_of_luck_are_not_drawn(monkeypatch):
     assert '<td class="drawn"><span class="unseen">undefined</span>' in html
     shown = answers(html)
     assert "Random portfolios beaten" in shown
-    assert "Chance that the true Sharpe ratio is above zero" not in shown
-    assert not any("overfitted" in question for question in shown)
+    assert "Probability that the true Sharpe ratio is above zero" not in shown
+    assert not any("overfitting" in question for question in shown)
 
 
 def test_each_probability_has_an_answer(result, monkeypatch):
@@ -113,13 +113,14 @@ def test_each_probability_has_an_answer(result, monkeypatch):
     chosen = {"deflated_sharpe": 0.614, "expected_best": 0.376, "trial_sd": 0.21, "trial_sd_source": MEASURED}
     monkeypatch.setattr(sections, "evidence", lambda result: made_evidence() | chosen)
     before, here = answers(render(result)), answers(render(replace(result, in_sample=True)))
-    assert before["Chance that the true Sharpe ratio is above zero"] == "93.2%"
-    assert before["Chance that the true Sharpe ratio of the excess is above zero"] == "40.2%"
-    assert (before["Years needed"], before["Years needed for the excess"]) == ("11.2", "no number is enough")
-    assert before["Chance that the choice among 16 trials was overfitted"] == "38.0%"
+    assert before["Probability that the true Sharpe ratio is above zero"] == "93.2%"
+    assert before["Probability that the true Sharpe ratio of the excess is above zero"] == "40.2%"
+    assert before["Minimum track record in years"] == "11.2"
+    assert before["Minimum track record of the excess in years"] == "no number is enough"
+    assert before["Probability of overfitting among 16 trials"] == "38.0%"
     assert before["Random portfolios beaten"] == "87.0%"
     assert "61.4%" not in before.values()
-    assert here["Chance that it is above the best of 16 without skill"] == "61.4%"
+    assert here["Probability that it is above the best of 16 without skill"] == "61.4%"
 
 
 def test_evidence_of_the_result_itself_is_shown():
@@ -180,7 +181,7 @@ def test_sweeps_show_sharpe_and_rank(result, html):
     assert swept(result, {}) is None
     cells = ["0.70 (1)", "0.64 (1)", "0.58 (3)", "0.52 (5)", "0.46 (6)"]
     assert "".join(f"<td>{cell}</td>" for cell in cells) in html
-    assert '<th scope="row">costs a year of first</th><td>0.40%</td>' in html
+    assert '<th scope="row">yearly costs of first</th><td>0.40%</td>' in html
 
 
 def test_sweeps_read_back_from_disk_may_hold_nulls():
@@ -225,7 +226,7 @@ def test_random_portfolios_say_where_the_strategy_ends(result, html):
 def test_facts_on_exposure_are_those_of_the_attribution(result, html):
     found, shown = attribute(result), answers(html.split('class="answers facts"')[1])
     assert shown["Beta with QQQ"] == ratio(result.relative.beta)
-    assert shown["Effective number of names"] == ratio(found.effective_names, 1)
+    assert shown["Effective number of assets"] == ratio(found.effective_names, 1)
     assert shown["Days with a gain"] == percent(found.rising_days, 1)
     assert len(shown) == 9
 
@@ -258,7 +259,7 @@ def test_names_at_both_ends_and_the_rest_make_the_whole():
 def test_contributions_and_worst_months_are_tables(result, html):
     found = attribute(result)
     share = percent(found.contributions.sum() / result.equity.iloc[0])
-    assert re.search(rf'<th scope="row">all names</th><td>[^<]*</td><td>{share}</td>', html)
+    assert re.search(rf'<th scope="row">all assets</th><td>[^<]*</td><td>{share}</td>', html)
     worst = found.worst_months[0]
     cells = [percent(figure) for figure in (worst.benchmark, worst.strategy, worst.equal_weight)]
     assert f'<th scope="row">{worst.month}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) in html

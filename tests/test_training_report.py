@@ -115,7 +115,7 @@ def test_the_head_and_tiles_are_the_figures_of_the_run(history, html):
     assert told["Environment steps"][0] == f"{spent / 1000:.3g}k"
     assert told["Time at work"][0] == duration(run.clock.total)
     assert told["Throughput"][0] == f"{spent / run.clock.total:.3g}"
-    assert told["Failed"] == ("2", "2 pods lost and begun again")
+    assert told["Failed"] == ("2", "2 pods lost and restarted")
 
 
 def test_the_best_are_listed_in_order_with_their_settings(history, html):
@@ -154,13 +154,13 @@ def test_settings_that_won_are_those_of_the_best_quarter_beside_all():
 
 
 def test_failures_and_losses_are_listed(html):
-    cells = rows(html, "What went wrong")
-    assert ["0-2, level 1", "begun again", "1", "WorkerCrashedError: made up"] in cells
+    cells = rows(html, "Failures and losses")
+    assert ["0-2, level 1", "restarted", "1", "WorkerCrashedError: made up"] in cells
     assert ["0-5, level 1", "failed", "0", "ValueError: trial 5 made up a failure"] in cells
     trials = [trial(i, math.nan, state="failed", reason=f"reason {i}", places=()) for i in range(60)]
     seen = text_of(render_training_report(made(trials)))
     assert ("reason 49" in seen, "reason 50" in seen, "and 10 more" in seen) == (True, False, True)
-    assert "Nothing: no pod was lost" in render_training_report(made([trial(i, float(i)) for i in range(5)]))
+    assert "No pod was lost" in render_training_report(made([trial(i, float(i)) for i in range(5)]))
 
 
 def test_provenance_holds_plan_task_and_versions(history):
@@ -282,7 +282,7 @@ def test_time_at_work_leaves_out_pauses():
     trials = [trial(0, 1.0), trial(1, 2.0, start=7210.0)]
     seen = text_of(render_training_report(made(trials)))
     assert "2 h 0 min in all" in seen
-    assert "2 sittings" in seen
+    assert "2 periods of work" in seen
 
 
 def test_every_pod_has_a_row_with_its_slices_and_losses():

@@ -44,7 +44,7 @@ def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
 
 
 def _equity(result: BacktestResult) -> Shown:
-    alt = "Lines of the value of the account, the benchmark and equal weight; all start from the same cash."
+    alt = "Value of the account, the benchmark and equal weight; all start with the same cash."
     dates = session_dates(result.equity.index)
     return Shown(alt, dates, _lines(result, np.asarray), paint=partial(_mark_windows, result, dates))
 
@@ -73,7 +73,7 @@ def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
 
 
 def _drawdown(result: BacktestResult) -> Shown:
-    alt = f"Fall below the running peak; the deepest is {percent(result.metrics.max_drawdown)}."
+    alt = f"Drawdown from the running peak; the maximum is {percent(result.metrics.max_drawdown)}."
     dates, lines = session_dates(result.equity.index), _lines(result, drawdowns)
 
     def paint(axes: Axes) -> None:

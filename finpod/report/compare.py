@@ -76,14 +76,14 @@ def _growth(comparison: Comparison) -> Shown:
     for place, run in enumerate(comparison.runs):
         dash = DASHES[place // COLOURS % len(DASHES)]
         lines.append(Line(f"run-{place % COLOURS + 1}", comparison.equity[run].to_numpy(), dash))
-    alt = "Lines of the value of each account and of what all are set against; the total returns are in the table of figures."
+    alt = "Value of each account, its benchmark and equal weight; the total returns are in the table of figures."
     return Shown(alt, session_dates(comparison.equity.index), lines, legend=list(legend_of(comparison)))
 
 
 def _falls(comparison: Comparison) -> Shown:
     falls = {name: figures["max_drawdown"] for name, figures in comparison.figures.items()}
     deepest, growth = min(falls, key=falls.__getitem__), _growth(comparison)
-    alt = f"Fall below the running peak; the deepest is {percent(falls[deepest])}, of {deepest}."
+    alt = f"Drawdown from the running peak; the maximum is {percent(falls[deepest])}, of {deepest}."
     lines = [line._replace(values=drawdowns(line.values)) for line in growth.lines]
     return growth._replace(alt=alt, lines=lines, paint=lambda axes: axes.set_ylim(top=0))
 
@@ -160,7 +160,7 @@ LAYOUT = Layout(
     sections=(
         Section("performance", "Performance"),
         Section("figures", "Figures", _figures),
-        Section("pairs", "Every two runs", _pairs),
+        Section("pairs", "Pairwise differences", _pairs),
         Section("provenance", "Provenance", _provenance),
         Section("definitions", "How the figures are defined"),
     ),

@@ -26,9 +26,9 @@ _TITLES = {"board": "All trials, ranked on validation", "members": "Members of t
 _LONG_SERIES = 8
 """Figures by name, such as one a year, that are more than this stand on one line."""
 _LABELS = {
-    "survivorship": "Names chosen with hindsight (survivorship)",
+    "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",
-    "left_out": "Features that the data cannot give",
+    "left_out": "Features that the data do not provide",
     "dropped": "Features dropped, undefined on this share of the training rows",
     "undefined": "Features undefined on this share of the training rows",
 }
@@ -95,7 +95,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     """Data, agent and search of a result in groups of label and text; empty groups are left out."""
     manifest = dict(result.manifest)
     title = str(manifest.pop("title", manifest.get("source", "unnamed")))
-    checks = {"Repaired or masked": repair_lines(manifest), "Looks wrong, left alone": suspicion_lines(manifest)}
+    checks = {"Repaired or masked": repair_lines(manifest), "Suspicious, left unchanged": suspicion_lines(manifest)}
     for listed in ("repairs", "suspicions", "suspicion_counts", "without_prices"):
         manifest.pop(listed, None)
     data = [("Title", title), ("Content hash (SHA-256)", result.data_hash or "none"), *_flat(manifest)]

@@ -95,7 +95,7 @@ def _warnings(result: BacktestResult) -> dict[str, Any] | None:
 def _tiles(result: BacktestResult) -> dict[str, Any]:
     parts = {
         "look-ahead audit": result.audit is not None and result.audit.passed is not None,
-        "simple rules": len(result.baselines),
+        "baseline strategies": len(result.baselines),
         "random portfolios": len(result.fan),
         "other fees": len(result.cost_sweep),
         "other sizes": len(result.capacity),
@@ -334,10 +334,10 @@ LAYOUT = Layout(
     sections=(
         Section("performance", "Performance", _performance, "second"),
         Section("figures", "Headline figures", _figures, "first"),
-        Section("luck", "Luck or skill?", lambda result: luck(result, evidence(result))),
-        Section("rules", "Against simple rules", _rules),
+        Section("luck", "Statistical significance", lambda result: luck(result, evidence(result))),
+        Section("rules", "Baseline strategies", _rules),
         Section("costs", "Costs and capacity", _costs),
-        Section("sources", "Where it came from", _sources),
+        Section("sources", "Attribution", _sources),
         Section("returns", "Returns", _returns),
         Section("risk", "Risk", lambda result: {"drawdowns": drawdown_table(result.equity, result.equity.index)}),
         Section("trading", "Holdings and trading", _trading),

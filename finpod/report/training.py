@@ -223,7 +223,7 @@ LAYOUT = Layout(
         Section("clip", "The best agent", lambda training: clip.section(training.history)),
         Section("best", "Best trials", _best),
         Section("figures", "Training and validation", _figures),
-        Section("won", "Settings that won", _won),
+        Section("won", "Winning settings", _won),
         Section("lineage", "Lineage", _lineage),
         Section("pods", "Pods", _pods),
         Section("provenance", "Provenance", lambda training: {"groups_of_run": provenance(training.history)}),

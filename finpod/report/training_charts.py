@@ -208,7 +208,7 @@ def _piece(rows: Sequence[Branch], name: str, strength: Mapping[Key, float], lev
     axes.set_yticks([])
     alt = f"{len(rows)} agents by the level of experience of their trials; the same tree stands below as text."
     svg = to_svg(figure, name).replace(CARD, "var(--card)")
-    return Chart("Who was copied from whom", alt, svg, wide=True)
+    return Chart("Tree of agents", alt, svg, wide=True)
 
 
 def _name(branch: Branch) -> str:
@@ -295,6 +295,6 @@ CHARTS = (
     Spec("time", "Score over time", _scores, "plain"),
     Spec("steps", "Score over environment steps", lambda run: _scores(run, by_steps=True), "plain"),
     Spec("pods", "Pods at work", _pods, wide=True),
-    Spec("tree", "Who was copied from whom", _tree, wide=True),
+    Spec("tree", "Tree of agents", _tree, wide=True),
 )
 """The charts of a training."""
