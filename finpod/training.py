@@ -271,18 +271,16 @@ def _shares(undefined: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.1%}" for name, share in undefined.items())
 
 
-def _single(features: Features) -> list[Any]:
-    """Features one by one, as they were asked for."""
-    return [] if features is None else [features] if isinstance(features, str) or callable(features) else list(features)
+def own_functions(features: Features) -> list[Any]:
+    """Return those of the features that are functions."""
+    return [one for one in ([features] if callable(features) else features or ()) if callable(one)]
 
 
 def _by_name(features: Features) -> dict[str, Any]:
     """`features` by name, and those of them that are functions."""
-    if features is None or isinstance(features, str):
-        return {"features": features, "functions": []}
-    single = _single(features)
-    functions = [name_of(one) for one in single if callable(one)]
-    return {"features": [name_of(one) for one in single], "functions": functions}
+    named = isinstance(features, str) or features is None
+    names = features if named else [name_of(one) for one in ([features] if callable(features) else features)]  # type: ignore[union-attr]
+    return {"features": names, "functions": [name_of(one) for one in own_functions(features)]}
 
 
 def _ensemble(
@@ -306,7 +304,7 @@ def _ensemble(
             "undefined": dict(panel.undefined),
         },
         log=[logged(trial) for one in runs for trial in one.board.log],
-        own_features=[feature for feature in _single(features) if callable(feature)],
+        own_features=own_functions(features),
         choice=runs[0].setup.plan.choice,
         scores=[trial.score for one in runs for trial, _ in one.chosen],
         baseline=task.baseline().tolist(),

@@ -129,7 +129,7 @@ def test_options_reach_the_training(work, run, monkeypatch):
         ("--start 2010-09-15 --action guess", ["'guess'"]),
         ("--start 2010-09-15 --market nosuch", ["data/nosuch"]),
         ("--start 2010-09-15 --name a/b", ["'a/b'", "plain word"]),
-        ("--start 2010-09-15 --resume", ["no walk-forward to go on with at strategies/wf.unfinished"]),
+        ("--start 2010-09-15 --resume", ["no unfinished walk-forward at strategies/wf.unfinished"]),
         ("--start 2010-09-15 --out data/sim --overwrite", ["data/sim holds", "no part of a walk-forward"]),
         ("--start 2010-09-15 --out .", ["current folder"]),
     ],
@@ -169,7 +169,7 @@ def test_an_interrupted_run_is_gone_on_with(work, run, monkeypatch):
     assert [path.name for path in Path("strategies").iterdir()] == ["wf.unfinished"]
     assert not Path("backtests").exists()
     refused(run(LINE, SPAN, SIZE, "--no-report"), "strategies/wf.unfinished", "--resume", "--overwrite")
-    refused(run(LINE, SPAN, SIZE, "--no-report --resume --rebalance-every 4"), "hold = 5, not 4")
+    refused(run(LINE, SPAN, SIZE, "--no-report --resume --rebalance-every 4"), "hold was 5 and is 4")
     monkeypatch.setattr(retraining, "train_ensemble", interrupted)
     assert run(LINE, SPAN, SIZE, "--no-report --resume").code == 0
     assert calls == ["segment-2010-09-15", "segment-2010-12-08", "segment-2010-12-08"]

@@ -370,7 +370,7 @@ def test_a_rest_too_short_to_trade_belongs_to_the_segment_before(market):
         ({"colour": "red"}, "no setting 'colour'"),
         ({"agents": 0}, "agents is 0"),
         ({"device": "abacus"}, "'abacus'"),
-        ({"resume": True}, "there is no walk-forward to go on with"),
+        ({"resume": True}, "there is no unfinished walk-forward"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(market, tmp_path, changes, told):
@@ -497,10 +497,10 @@ def test_finished_segments_are_kept_and_gone_on_with(market, done, out, monkeypa
     assert len(list(kept.glob("segment-*"))) == 2
     before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
     assert "go on with it with resume=True" in refusal(InputError, run, market, out, seeds=2)
-    assert "hold = 2, not 3" in refusal(InputError, run, market, out, seeds=2, hold=3, resume=True)
-    assert "seeds = 2, not 1" in refusal(InputError, run, market, out, resume=True)
+    assert "hold was 2 and is 3" in refusal(InputError, run, market, out, seeds=2, hold=3, resume=True)
+    assert "seeds was 2 and is 1" in refusal(InputError, run, market, out, resume=True)
     other = with_noise_after(market, 250)
-    assert "other data" in refusal(InputError, run, other, out, seeds=2, resume=True)
+    assert "data was" in refusal(InputError, run, other, out, seeds=2, resume=True)
     assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before
     (kept / ".half").mkdir()  # of a process that was killed
     trained.clear()
@@ -514,7 +514,7 @@ def test_finished_segments_are_kept_and_gone_on_with(market, done, out, monkeypa
 def test_a_finished_walk_forward_is_judged_again_without_training(market, done, copied, trained):
     assert run(market, copied, seeds=2, resume=True).to_json() == done.result.to_json()
     assert trained == []
-    assert "seeds = 2, not 3" in refusal(InputError, run, market, copied, seeds=3, resume=True)
+    assert "seeds was 2 and is 3" in refusal(InputError, run, market, copied, seeds=3, resume=True)
 
 
 def test_a_failure_before_the_first_segment_is_done_leaves_nothing(market, tmp_path, monkeypatch):

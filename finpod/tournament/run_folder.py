@@ -8,14 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.files import UNFINISHED, locked, to_json_line
+from finpod.files import UNFINISHED, locked, parents_of, to_json_line
 from finpod.storage import Store
 from finpod.tournament.log import NAME, TrialLog, begun_logs, differences
 from finpod.tournament.setup import LEVELS, completed, on_resume
@@ -77,7 +77,8 @@ class RunFolder:
         for one that another process drives.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
-        with lock(self.store):
+        folder = self.store.folder
+        with parents_of(folder) if folder else nullcontext(), lock(self.store):
             if not resume and self.begun():
                 self.clear()
             if fork is not None:

@@ -17,11 +17,13 @@ from finpod.devices import pick_device
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.features.panel import name_of
-from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, parents_of, require_free, to_json, versions
+from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, require_free, to_json, versions
 from finpod.market.data import DateLike, MarketData
 from finpod.result import BacktestResult
-from finpod.strategy import Strategy
+from finpod.tournament.log import differences
+from finpod.tournament.run_folder import RunFolder
 from finpod.trading.ledger import Costs
+from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
 from finpod.walkforward.strategy import (
@@ -72,28 +74,62 @@ def walk_forward(
             f"task is {task!r:.60}; a walk-forward retrains on a market, so it must be 'stocks'", argument="task"
         )
     require_free_for(out, overwrite=overwrite, resume=resume)
-    segments = schedule(
-        market,
-        start=start,
-        end=end,
-        train=train,
-        validation=validation,
-        test=test,
-        hold=hold,
-        fill=fill,
-        expanding=expanding,
-        purge=purge,
-        embargo=embargo,
-    )
-    training = {"task": task, "hold": hold, "fill": fill, **training}
+    windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
+    segments = schedule(market, **windows, hold=hold, fill=fill, expanding=expanding, **between)
+    training = {"task": task, "hold": hold, "fill": fill, **training}
     settings = _settings(market, segments, training, expanding=expanding, **between)
-    if resume and not _unfinished(out) and (out / WALK_FORWARD).is_file():
+    folder = SegmentsFolder(out)
+    if resume and not folder.begun():
         _require_same(out, settings)
-        strategy = load_walkforward(out, _own_features(training))
+        strategy = load_walkforward(out, own_functions(training.get("features")))
     else:
-        strategy = _trained(market, segments, training, settings, out, resume, progress or (lambda doing, share: None))
+        with folder.drive(resume=resume, overwrite=overwrite):
+            strategy = _trained(
+                market, segments, training, settings, folder, resume, progress or (lambda doing, share: None)
+            )
     return _judged(strategy, market)
+
+
+class SegmentsFolder(RunFolder):
+    """The unfinished walk-forward whose output is the folder `out`: a folder for each segment, whole or itself unfinished."""
+
+    kind = "walk-forward"
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.path = out, out.parent / f"{out.resolve().name}{UNFINISHED}"
+        super().__init__(self.path)
+
+    def begun(self) -> bool:
+        """Whether there is a finished segment, or one that has begun."""
+        return self.has(f"segment-*/{ENSEMBLE}") or self.has(f"segment-*{UNFINISHED}/seed-*/*")
+
+    def has(self, pattern: str) -> bool:
+        """Whether there is a file of that pattern."""
+        return next(self.path.glob(pattern), None) is not None
+
+    def keeps(self, error: BaseException, before: list[bytes]) -> bool:
+        """Whether an error leaves something to go on with."""
+        return self.begun()
+
+    def clear(self) -> None:
+        """Remove what has been written."""
+        for rest in (*self.path.glob("segment-*"), *self.path.glob(".*"), self.path / WALK_FORWARD):
+            shutil.rmtree(rest) if rest.is_dir() else rest.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Give the folder the name of the output; what stood there is gone only when that is done."""
+        for rest in (*self.path.glob(".*"), self.path / "lock"):  # what a killed run was writing
+            shutil.rmtree(rest) if rest.is_dir() else rest.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.out.parent, prefix=f".{self.path.name}.") as aside:
+            if self.out.exists():
+                self.out.replace(Path(aside) / "old")
+            try:
+                self.path.replace(self.out)
+            except BaseException:
+                if (Path(aside) / "old").exists():
+                    (Path(aside) / "old").replace(self.out)
+                raise
 
 
 def _trained(
@@ -101,40 +137,29 @@ def _trained(
     segments: Sequence[Segment],
     training: Mapping[str, Any],
     settings: Mapping[str, Any],
-    out: Path,
+    folder: SegmentsFolder,
     resume: bool,
     progress: Progress,
 ) -> WalkForward:
-    """Train what is not there yet; the folder `out` appears when all is."""
-    partial, agents = _partial(out), list[Strategy]()
-    if resume and _unfinished(out):
-        _require_same(partial, settings)
-    else:
-        shutil.rmtree(partial, ignore_errors=True)
-    with parents_of(partial):
-        try:
-            write_manifest(partial, segments, settings)
-            for i, segment in enumerate(segments):
-                folder = partial / segment.folder
-                if not (folder / ENSEMBLE).is_file():
-                    begun = {"resume": True} if _has(partial, f"{folder.name}{UNFINISHED}/seed-*/*") else {}
-                    train_ensemble(
-                        market=market,
-                        train=segment.train,
-                        validation=segment.validation,
-                        out=folder,
-                        progress=_part(progress, i, len(segments)),
-                        **{**training, **begun},
-                    )
-                agents.append(load_ensemble(folder, _own_features(training)))
-            strategy = WalkForward(segments, agents, name=out.resolve().name, settings=settings)
-            _put(partial, out)
-        except BaseException:
-            if not _unfinished(out):  # nothing worth keeping
-                shutil.rmtree(partial, ignore_errors=True)
-            raise
+    """Train what is not there yet."""
+    if resume:
+        _require_same(folder.path, settings)
+    write_manifest(folder.path, segments, settings)
+    for i, segment in enumerate(segments):
+        if not (folder.path / segment.folder / ENSEMBLE).is_file():
+            begun = {"resume": True} if folder.has(f"{segment.folder}{UNFINISHED}/seed-*/*") else {}
+            train_ensemble(
+                market=market,
+                train=segment.train,
+                validation=segment.validation,
+                out=folder.path / segment.folder,
+                progress=_part(progress, i, len(segments)),
+                **{**training, **begun},
+            )
+    functions = own_functions(training.get("features"))
+    agents = [load_ensemble(folder.path / segment.folder, functions) for segment in segments]
     progress("trained", 1.0)
-    return strategy
+    return WalkForward(segments, agents, name=folder.out.resolve().name, settings=settings)
 
 
 def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
@@ -158,11 +183,6 @@ def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
 
 def _part(progress: Progress, i: int, count: int) -> Progress:
     return lambda doing, share: progress(f"segment {i + 1} of {count}, {doing}", (i + share) / count)
-
-
-def _own_features(training: Mapping[str, Any]) -> list[Any]:
-    given = training.get("features")
-    return [one for one in (given if isinstance(given, (list, tuple)) else [given]) if callable(one)]
 
 
 def _settings(
@@ -194,14 +214,11 @@ def _plain(value: Any) -> Any:
 
 def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
     """Raise InputError, naming what differs, if the work kept in `where` was begun with other settings."""
-    before = read_manifest(where)[1]
-    other = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
-    if other:
-        simple = [name for name in other if not isinstance(settings.get(name), (list, dict)) and name != "data"]
-        told = [f"{name} = {before.get(name)}, not {settings.get(name)}" for name in simple[:3]]
-        told += [f"other {name}" for name in other if name not in simple][: 3 - len(told)]
+    changed = differences(read_manifest(where)[1], settings)[:3]
+    if changed:
+        changes = ", ".join(f"{name} was {old!r:.100} and is {new!r:.100}" for name, old, new in changed)
         raise InputError(
-            f"{where} was begun with {', '.join(told)}; give the same settings, or start anew with overwrite=True instead of "
+            f"{where} was begun with other settings: {changes}; give the same, or start anew with overwrite=True instead of "
             "resume=True"
         )
 
@@ -211,18 +228,9 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
 
     With `overwrite` it may replace an empty folder or an earlier walk-forward, and unfinished work.
     """
-    if _unfinished(out) and not (resume or overwrite):
-        raise InputError(
-            f"{_partial(out)} holds an unfinished walk-forward; go on with it with resume=True, or start "
-            "anew with overwrite=True",
-            argument="out",
-        )
-    if resume and not _unfinished(out):
-        if not (out / WALK_FORWARD).is_file():
-            raise InputError(
-                f"there is no walk-forward to go on with at {_partial(out)}; begin one without resume=True",
-                argument="out",
-            )
+    if not (resume and (out / WALK_FORWARD).is_file()):
+        SegmentsFolder(out).require(resume=resume, overwrite=overwrite)
+    if resume:
         return
     if not (overwrite and out.is_dir()) or out.resolve() in (here := Path.cwd(), *here.parents):
         require_free(out, overwrite)
@@ -236,32 +244,3 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
                 argument="out",
             )
         require_free(out / held, overwrite=True, marker=ENSEMBLE)
-
-
-def _partial(out: Path) -> Path:
-    """Where finished segments wait for the others."""
-    return out.parent / f"{out.resolve().name}{UNFINISHED}"
-
-
-def _unfinished(out: Path) -> bool:
-    """Whether work worth keeping lies there: a finished segment, or one that has begun."""
-    return _has(_partial(out), f"segment-*/{ENSEMBLE}") or _has(_partial(out), f"segment-*{UNFINISHED}/seed-*/*")
-
-
-def _has(folder: Path, pattern: str) -> bool:
-    return next(folder.glob(pattern), None) is not None
-
-
-def _put(partial: Path, out: Path) -> None:
-    """Give the finished folder its name; what stood there is gone only when that is done."""
-    for rest in partial.glob(".*"):  # what a killed run was writing
-        shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{partial.name}.") as aside:
-        if out.exists():
-            out.replace(Path(aside) / "old")
-        try:
-            partial.replace(out)
-        except BaseException:
-            if (Path(aside) / "old").exists():
-                (Path(aside) / "old").replace(out)
-            raise

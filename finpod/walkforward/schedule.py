@@ -20,6 +20,7 @@ from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from finpod.errors import InputError
 from finpod.market.data import HOLIDAYS, DateLike, MarketData
@@ -39,19 +40,13 @@ class Span(NamedTuple):
         """Where the first session is on or after `sessions` [D][index] moved by so many spans; -1 before all, D after."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
-        month = sessions[index].astype("datetime64[M]")
-        there = month + times * self.length * (12 if self.unit == "y" else 1)
-        of_month = min(sessions[index] - month.astype("datetime64[D]"), np.timedelta64(_days_in(there) - 1, "D"))
-        day = there.astype("datetime64[D]") + of_month
+        offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
+        day = np.datetime64(pd.Timestamp(sessions[index]) + offset, "D")
         return -1 if day < sessions[0] - HOLIDAYS else int(np.searchsorted(sessions, day))
 
     def __str__(self) -> str:
         word = {"y": "year", "m": "month", "": "session"}[self.unit]
         return f"{self.length} {word}{'s' if self.length > 1 else ''}"
-
-
-def _days_in(month: np.datetime64) -> int:
-    return int(((month + 1).astype("datetime64[D]") - month.astype("datetime64[D]")).astype(int))
 
 
 def as_span(length: str | int, what: str) -> Span:
