@@ -12,7 +12,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
 from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
@@ -50,14 +50,12 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     text = str(spec)
     if text in RULES:
         return RULES[text]()
-    file, _, wanted = text.rpartition(":")
-    if not file.endswith(".py"):
-        file, wanted = text, ""
-    path = Path(file)
+    path, wanted = _file_and_class(text)
     if path.is_dir():
         return _trained(path, features)
     if path.suffix == ".py" and path.is_file():
-        return _instance(_chosen(_module(path), path, wanted), path)
+        strategy: Strategy = _made(_strategy_class(path, wanted), path, "strategy")
+        return strategy
     if path.exists():
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
     is_file = path.suffix == ".py"
@@ -121,39 +119,28 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """
     from finpod.rl.task import NEEDED, require_task
 
-    file, _, wanted = str(spec).rpartition(":")
-    path, wanted = (Path(file), wanted) if file.endswith(".py") else (Path(spec), "")
+    path, wanted = _file_and_class(str(spec))
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(
             f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of a file that exists", argument="task"
         )
-    module = _module(path)
-    own = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
-    kinds = {kind.__name__: kind for kind in own}
+    kinds = _classes(_module(path))
     if wanted and wanted not in kinds:
         hint = did_you_mean(wanted, kinds.keys(), f"it defines {', '.join(kinds) or 'none'}")
         raise InputError(f"{path} defines no class {wanted}; {hint}", argument="task")
-    tasks = (
-        [wanted] if wanted else [name for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)]
-    )
-    if len(tasks) != 1:
-        found = f"several tasks, {', '.join(tasks)}" if tasks else "no task"
+    complete = [name for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)]
+    names = [wanted] if wanted else complete
+    if len(names) != 1:
+        several = f"several tasks, {', '.join(names)}" if names else "no task"
         raise InputError(
-            f"{path} defines {found}; name the class, as in {path}:{(tasks or ['CLASS'])[0]}", argument="task"
+            f"{path} defines {several}; name the class, as in {path}:{(names or ['CLASS'])[0]}", argument="task"
         )
+    kind = kinds[names[0]]
     for method in ("env", "score"):
-        if not hasattr(kinds[tasks[0]], method):
-            raise InputError(f"{path}: {tasks[0]} is no task that can be trained: it lacks {method}", argument="task")
-    try:
-        task = kinds[tasks[0]]()
-    except FinpodError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise StrategyError(
-            f"{path}: {tasks[0]}() failed, and a task must need no arguments ({_place(error, path)})"
-        ) from error
-    loaded: Task = require_task(task)
-    return loaded
+        if not hasattr(kind, method):
+            raise InputError(f"{path}: {names[0]} is no task that can be trained: it lacks {method}", argument="task")
+    task: Task = require_task(_made(kind, path, "task"))
+    return task
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
@@ -204,13 +191,24 @@ def _place(error: BaseException, path: Path) -> str:
     return reason if line is None else f"line {line}: {reason}"
 
 
-def _chosen(module: ModuleType, path: Path, wanted: str) -> type[Strategy]:
-    """The one Strategy the file defines, or the one that is `wanted`."""
-    kinds = {
+def _file_and_class(text: str) -> tuple[Path, str]:
+    """A path, and the name of a class in it if one is given, as in file.py:Class."""
+    file, _, wanted = text.rpartition(":")
+    return (Path(file), wanted) if file.endswith(".py") else (Path(text), "")
+
+
+def _classes(module: ModuleType) -> dict[str, type]:
+    """The classes that a module defines itself, by name."""
+    return {
         kind.__name__: kind
         for kind in vars(module).values()
-        if inspect.isclass(kind) and issubclass(kind, Strategy) and kind.__module__ == module.__name__
+        if inspect.isclass(kind) and kind.__module__ == module.__name__
     }
+
+
+def _strategy_class(path: Path, wanted: str) -> type[Strategy]:
+    """The one Strategy that a file defines, or the one that is `wanted`."""
+    kinds = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Strategy)}
     if wanted in kinds:
         return kinds[wanted]
     if wanted:
@@ -223,12 +221,13 @@ def _chosen(module: ModuleType, path: Path, wanted: str) -> type[Strategy]:
     return next(iter(kinds.values()))
 
 
-def _instance(kind: type[Strategy], path: Path) -> Strategy:
+def _made(kind: type, path: Path, noun: str) -> Any:
+    """An instance of a class of the user's."""
     try:
         return kind()
     except FinpodError:
         raise
     except (Exception, SystemExit) as error:
         raise StrategyError(
-            f"{path}: {kind.__name__}() failed, and a strategy must need no arguments ({_place(error, path)})"
+            f"{path}: {kind.__name__}() failed, and a {noun} must need no arguments ({_place(error, path)})"
         ) from error

@@ -8,11 +8,10 @@ import pytest
 from made_results import make_result, trained
 
 from finpod.backtesting.sentences import warning_sentence
-from finpod.backtesting.text import ROWS, agents_line, describe_terms, format_result, headline, spread_line
+from finpod.backtesting.text import ROWS, agents_line, format_result, headline, spread_line
 from finpod.evidence.warnings import warnings_of
 from finpod.figures import count, money, percent, ratio, times
 from finpod.records import Event
-from finpod.trading.ledger import Costs
 
 
 def row(text, label):
@@ -45,12 +44,6 @@ def row(text, label):
 )
 def test_e07_figures_are_written_plainly(written, right):
     assert written == right
-
-
-def test_every_row_has_a_figure():
-    table = make_result().table
-    assert list(table) == ["strategy", "benchmark", "equal_weight"]
-    assert {item.key for item in ROWS} <= set(table["strategy"])
 
 
 def test_a30_text_shows_the_figures_of_the_result():
@@ -185,15 +178,3 @@ def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
     agrees = math.isclose(part.relative.excess, difference, rel_tol=1e-12)
     assert agrees == ("not the difference of the two total returns" not in said)
     assert not any(warning.code == "benchmark_cover" for warning in warnings_of(base))
-
-
-def test_terms_name_every_cost():
-    costs = Costs(fee_bps=5, slippage_bps=2.5, per_share=0.01)
-    assert describe_terms(costs, "close", True) == (
-        "5 bps fee a side, 2.5 bps slippage a side, 0.01 a share; filled at the close; whole shares"
-    )
-    assert describe_terms(Costs(fee_bps=0, impact=0.8), "open", False) == (
-        "0 bps fee a side, impact 0.8 x daily volatility x sqrt(share of daily volume); filled at the open; "
-        "fractional shares"
-    )
-    assert describe_terms(Costs(), "open", False) == "10 bps fee a side; filled at the open; fractional shares"
