@@ -46,51 +46,36 @@ class Calibration(NamedTuple):
     """Without the sign."""
     keeps: tuple[float, ...]
     """Share of its holding that the informed rule keeps at each decision: the best of 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
-    measured: tuple[float, ...]
-    """Mean ratio on 1,000 markets of 2,600 sessions that were not used to find the signal and the share; all are within 0.04."""
-    errors: tuple[float, ...]
-    """Standard errors of these means."""
 
 
 CALIBRATED: dict[tuple[int, int], Calibration] = {
     (5, 1): Calibration(
         signals=(0.02028, 0.02886, 0.04055, 0.05132, 0.06188, 0.08244),
         keeps=(0.9, 0.5, 0.3, 0.3, 0.3, 0.3),
-        measured=(0.258, 0.494, 0.988, 1.486, 1.984, 2.98),
-        errors=(0.01, 0.01, 0.011, 0.011, 0.011, 0.011),
     ),
     (5, -1): Calibration(
         signals=(0.02806, 0.03525, 0.04883, 0.06258, 0.07662, 0.10507),
         keeps=(0.5, 0.5, 0.3, 0.3, 0.3, 0),
-        measured=(0.264, 0.512, 1.029, 1.528, 2.022, 3.025),
-        errors=(0.01, 0.009, 0.009, 0.009, 0.009, 0.009),
     ),
     (21, 1): Calibration(
         signals=(0.00897, 0.01374, 0.02189, 0.02974, 0.03754, 0.05298),
         keeps=(0.9, 0.5, 0.3, 0.3, 0.3, 0.3),
-        measured=(0.259, 0.531, 1.027, 1.527, 2.026, 3.024),
-        errors=(0.01, 0.01, 0.01, 0.01, 0.01, 0.01),
     ),
     (21, -1): Calibration(
         signals=(0.00963, 0.01417, 0.0229, 0.03151, 0.04018, 0.05781),
         keeps=(0.5, 0.5, 0.3, 0.3, 0.3, 0.3),
-        measured=(0.216, 0.467, 0.973, 1.474, 1.974, 2.976),
-        errors=(0.009, 0.009, 0.009, 0.009, 0.009, 0.009),
     ),
     (63, 1): Calibration(
         signals=(0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677),
         keeps=(0.8, 0.7, 0.5, 0.5, 0.5, 0.5),
-        measured=(0.235, 0.484, 0.985, 1.484, 1.984, 2.984),
-        errors=(0.01, 0.01, 0.01, 0.01, 0.01, 0.01),
     ),
     (63, -1): Calibration(
         signals=(0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054),
         keeps=(0.7, 0.5, 0.5, 0.5, 0.3, 0.3),
-        measured=(0.261, 0.503, 1, 1.496, 1.991, 2.986),
-        errors=(0.01, 0.01, 0.01, 0.01, 0.01, 0.01),
     ),
 }
-"""(lookback, sign) -> its signals, made by `python -m finpod.bench.calibrate`."""
+"""(lookback, sign) -> its signals, made by `python -m finpod.bench.calibrate`. On 1,000 other markets of 2,600 sessions each
+mean ratio is within 0.04 of the one aimed at."""
 
 
 class Draws(NamedTuple):

@@ -106,6 +106,7 @@ class Backtests(Sequence[BacktestResult]):
 
     def __str__(self) -> str:
         start, end = (f"{self.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
+        ratios = np.asarray(self.metrics.sharpe)
         rows = [
             (label, [show(figure) for figure in _spread(getattr(self.metrics, key))]) for label, key, show in FIGURES
         ]
@@ -116,21 +117,15 @@ class Backtests(Sequence[BacktestResult]):
             *text_table(HEAD, rows),
             yearly_note(self.periods_per_year, self.sessions_per_year),
         ]
-        return "\n".join([*lines, *self._luck(), "", f"warning: {reason('ready_weights')}"])
-
-    def _luck(self) -> list[str]:
-        """What the best Sharpe ratio is worth: it is set beside the best of as many strategies without skill."""
-        ratios = np.asarray(self.metrics.sharpe)
         mean, sd, *_ = _spread(ratios)
-        if not np.isfinite(sd):
-            return []
-        best = int(np.nanargmax(ratios))
-        tried = f"{self.trials:,}"
-        return [
-            "",
-            f"{self.equity.columns[best]} has the highest Sharpe ratio, {ratio(ratios[best])}, of {tried} that were tried. The "
-            f"best of {tried} that spread as much by luck alone is expected at {ratio(mean + expected_best(self.trials, sd))}.",
-        ]
+        if np.isfinite(sd):  # the best is set beside the best of as many strategies without skill
+            best, luck = int(np.nanargmax(ratios)), ratio(mean + expected_best(self.trials, sd))
+            lines += [
+                "",
+                f"{self.equity.columns[best]} has the highest Sharpe ratio, {ratio(ratios[best])}, of {self.trials:,} that were "
+                f"tried. The best of {self.trials:,} that spread as much by luck alone is expected at {luck}.",
+            ]
+        return "\n".join([*lines, "", f"warning: {reason('ready_weights')}"])
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
@@ -153,13 +148,17 @@ def run_together(
         decide, accounts = ready.decisions(part), (part.stop - part.start,)
         parts.append(simulate_totals(window.execution, window.first, window.last, decide, terms, accounts))
     totals = Totals(*(torch.cat(columns, -1) for columns in zip(*parts, strict=True)))
-    fills = window.market.dates[window.fill_rows]
+    dates, fills = (
+        pd.DatetimeIndex(days, name="date") for days in (window.dates, window.market.dates[window.fill_rows])
+    )
+    tables = ((dates, totals.equity), (fills, totals.turnover), (fills, totals.cost))
+    equity, turnover, cost = (pd.DataFrame(values.numpy(), days, ready.labels, copy=False) for days, values in tables)
     return Backtests(
-        equity=_table(totals.equity, window.dates, ready.labels),
-        turnover=_table(totals.turnover, fills, ready.labels),
-        costs_paid=_table(totals.cost, fills, ready.labels),
-        unfilled=pd.Series(totals.unfilled.numpy(), index=ready.labels, name="unfilled"),
-        delisted=pd.Series(totals.delisted.numpy(), index=ready.labels, name="delisted"),
+        equity=equity,
+        turnover=turnover,
+        costs_paid=cost,
+        unfilled=pd.Series(totals.unfilled.numpy(), ready.labels, name="unfilled"),
+        delisted=pd.Series(totals.delisted.numpy(), ready.labels, name="delisted"),
         trials=count,
         costs=terms.costs,
         fill=window.execution.fill,
@@ -169,10 +168,6 @@ def run_together(
         sessions_per_year=window.market.sessions_per_year,
         run=run,
     )
-
-
-def _table(values: torch.Tensor, days: Array, labels: list[str]) -> pd.DataFrame:
-    return pd.DataFrame(values.numpy(), index=pd.DatetimeIndex(days, name="date"), columns=labels, copy=False)
 
 
 def _spread(figures: Array) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """How strong a planted signal must be for a net information ratio: `python -m finpod.bench.calibrate`.
 
 Plays the informed rule on many simulated markets at once, through the ledger, and prints the rows of
-`finpod.synthetic.CALIBRATED`: for each lookback, sign and ratio the signal, the share kept, and the ratio that this has on
-markets of other seeds.
+`finpod.synthetic.CALIBRATED`: for each lookback, sign and ratio the signal and the share kept; and beside them the ratio that
+this has on markets of other seeds.
 """
 
 from __future__ import annotations
@@ -67,16 +67,17 @@ def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, mark
     return np.concatenate(parts)
 
 
-def calibrated(lookback: int, sign: int) -> Calibration:
-    """Return the signals of one lookback and sign: found on the first seeds, measured on others."""
+def calibrated(lookback: int, sign: int) -> tuple[Calibration, list[str]]:
+    """Return the signals of one lookback and sign, and the mean ratios with their errors on markets of other seeds."""
     curve = [played(sign * signal, lookback, KEEPS, 0, MARKETS // 4).mean(0).max() for signal in SIGNALS]
-    rows = []
+    rows, measured = [], []
     for ratio in RATIOS:
         signal = round(float(np.interp(ratio, curve, SIGNALS)), 5)
         best = int(played(sign * signal, lookback, KEEPS, 0, MARKETS // 4).mean(0).argmax())
         found = played(sign * signal, lookback, KEEPS[best : best + 1], 1, MARKETS)
-        rows.append((signal, KEEPS[best], round(float(found.mean()), 3), round(float(found.std() / MARKETS**0.5), 3)))
-    return Calibration(*zip(*rows, strict=True))
+        rows.append((signal, KEEPS[best]))
+        measured.append(f"{found.mean():.3f} ({found.std() / MARKETS**0.5:.3f})")
+    return Calibration(*zip(*rows, strict=True)), measured
 
 
 def main() -> None:
@@ -88,7 +89,8 @@ def print_table(_given: Namespace) -> None:
     """Print the rows of each lookback and sign."""
     torch.set_num_threads(1)
     for key in CALIBRATED:
-        print(f"    {key}: {calibrated(*key)},", flush=True)
+        calibration, measured = calibrated(*key)
+        print(f"    {key}: {calibration},  # {', '.join(measured)}", flush=True)
 
 
 if __name__ == "__main__":
