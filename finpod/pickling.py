@@ -1,16 +1,46 @@
-"""`dumps_by_value`: pickles that processes can read which do not have the user's own modules.
-
-It is apart from workers because tasks say themselves how they are shared.
-"""
+"""`dumps_by_value`: pickles that processes can read which do not have the user's own modules."""
 
 from __future__ import annotations
 
+import io
 import sys
 import sysconfig
-from functools import cache
+from collections import ChainMap
+from functools import cache, lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
+
+import cloudpickle
+
+PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+
+
+class ByValue(cloudpickle.Pickler):
+    """Writes the code of the user's own modules, with the names of its files; caches of functions are left empty."""
+
+    dispatch_table: ClassVar[Any] = ChainMap({CodeType: lambda code: _named(code)}, cloudpickle.Pickler.dispatch_table)
+
+    def dump(self, value: Any) -> None:
+        """Write a value."""
+        known = cloudpickle.list_registry_pickle_by_value()
+        files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+        own = [name for name, file in files.items() if isinstance(file, str) and file[-3:] == ".py"]
+        own = [name for name in own if not is_installed(files[name]) and name not in {*known, "__main__"}]
+        own = [name for name in own if getattr(sys.modules.get(name), "__name__", None) == name]
+        for name in own:
+            cloudpickle.register_pickle_by_value(sys.modules[name])
+        try:
+            super().dump(value)
+        finally:
+            for name in own:
+                cloudpickle.unregister_pickle_by_value(sys.modules[name])
+
+    def reducer_override(self, value: Any) -> Any:
+        """How a function with a cache is written; the rest as cloudpickle does."""
+        if isinstance(value, type(is_installed)) and not is_installed(value.__wrapped__.__code__.co_filename):
+            return _with_cache, (value.__wrapped__, value.cache_parameters())
+        return super().reducer_override(value)
 
 
 def dumps_by_value(value: Any) -> bytes:
@@ -18,28 +48,24 @@ def dumps_by_value(value: Any) -> bytes:
 
     Code of finpod, of the standard library and of installed packages is named only; the reader must have it too.
     """
-    import cloudpickle
-
-    own = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module)]
-    known = cloudpickle.list_registry_pickle_by_value()
-    own = [module for module in own if module.__name__ in sys.modules and module.__name__ not in known]
-    for module in own:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        content: bytes = cloudpickle.dumps(value)
-        return content
-    finally:
-        for module in own:
-            cloudpickle.unregister_pickle_by_value(module)
+    ByValue(buffer := io.BytesIO()).dump(value)
+    return buffer.getvalue()
 
 
-def _is_own(module: ModuleType) -> bool:
-    """Whether a module comes from a file that is neither installed nor finpod's."""
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
-        return False
+@lru_cache(maxsize=4096)
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to finpod, the standard library or an installed package."""
     path = Path(file).absolute()
-    return not any(path.is_relative_to(folder) for folder in _installed())
+    return bool(PACKAGE_FOLDERS & set(path.parts)) or any(path.is_relative_to(folder) for folder in _installed())
+
+
+def _named(code: CodeType) -> tuple[Any, ...]:
+    make, values = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return make, tuple(code.co_filename if value == "<dynamic-code>" else value for value in values)
+
+
+def _with_cache(function: Any, parameters: dict[str, Any]) -> Any:
+    return lru_cache(**parameters)(function)
 
 
 @cache

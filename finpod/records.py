@@ -58,12 +58,13 @@ class Finding:
     """One finding of the look-ahead audit."""
 
     kind: str
-    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (later rows within reach), "file",
-    "network", "process", "clock", "environment" (read from elsewhere), "fill", "backfilled", "extra"."""
+    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (later rows within reach), "model"
+    (fitted on days that nothing shows), "file", "network", "process", "clock", "environment" (read from elsewhere), "fill",
+    "backfilled", "extra"."""
     severity: Severity
     """What it shows."""
     where: str
-    """What was examined: "decisions", "invested", "run", "features", "fills", "data", or the name of a feature."""
+    """What was examined: "decisions", "features", "fills", "data", or the name of a feature."""
     day: str = ""
     """First session on which it was seen, YYYY-MM-DD."""
     subject: str = ""
@@ -94,10 +95,10 @@ class Audit:
     """Why nothing could be told: "ready_weights", "no_decision", "not_repeatable" or "failed"; empty if it could."""
     note: str = ""
     """Day or error that belongs to the reason."""
-    undated: tuple[str, ...] = ()
-    """Fitted models within reach of a strategy that does not say until when it was trained: kind and path of each."""
     decisions: int | None = None
-    """Decisions of the run the days were drawn from."""
+    """Decisions of the run."""
+    compared: int | None = None
+    """Times that the run asked the strategy, up to the last day checked, and the answers were compared."""
 
     @property
     def severity(self) -> Severity | None:
@@ -108,7 +109,7 @@ class Audit:
     @property
     def only_held(self) -> bool:
         """Whether later rows were within reach and nothing else was found."""
-        return bool(self.findings) and all(finding.kind == "held" for finding in self.findings)
+        return bool(self.findings) and all(finding.kind in ("held", "model") for finding in self.findings)
 
     def to_record(self) -> dict[str, Any]:
         """Plain values for JSON, as `from_record` reads them."""
@@ -118,8 +119,9 @@ class Audit:
     def from_record(cls, record: Mapping[str, Any]) -> Audit:
         """The audit that `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         findings = [Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in record["findings"]]
-        texts = {name: tuple(map(str, record[name])) for name in ("days", "unchecked", "undated")}
-        return cls(**{**record, **texts, "findings": tuple(findings)})
+        texts = {name: tuple(map(str, record[name])) for name in ("days", "unchecked")}
+        values = {name: value for name, value in record.items() if name != "undated"}  # earlier versions: models held
+        return cls(**{**values, **texts, "findings": tuple(findings)})
 
     def __str__(self) -> str:
         from finpod.backtesting.sentences import format_audit

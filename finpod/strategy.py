@@ -29,7 +29,7 @@ class FeatureTable:
     """
 
     def __init__(self, market: MarketData) -> None:
-        self._market = market
+        self.market = market
         self._columns: dict[Any, Array] = {}
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
@@ -39,9 +39,9 @@ class FeatureTable:
         if key not in self._tables:
             from finpod.features.panel import compute, name_of, resolve
 
-            kept, _ = resolve(self._market, names)
+            kept, _ = resolve(self.market, names)
             if missing := [feature for feature in kept if feature not in self._columns]:
-                computed = compute(self._market, missing).numpy()
+                computed = compute(self.market, missing).numpy()
                 self._columns |= {feature: computed[..., i] for i, feature in enumerate(missing)}
             values = np.stack([self._columns[feature] for feature in kept], axis=-1)
             values.flags.writeable = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,17 @@ READ_AT_ONCE = 2**19
 """Ready weights that are checked at a time."""
 
 
+class Decided(NamedTuple):
+    """A time that a run asked a strategy: the last row that it saw, its step, its account, and its weights [N] before caps."""
+
+    row: int
+    step: int
+    cash: float
+    equity: float
+    held: Array
+    weights: Array | None
+
+
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
     """Checked weights [N] of one decision, or None; whatever goes wrong is a StrategyError naming strategy and day."""
     try:
@@ -44,8 +55,14 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
     return None if decision is None else clean_weights(decision, view.tickers, label, view.date)
 
 
-def decisions_of(strategy: Strategy, label: str, window: Window, table: FeatureTable | None = None) -> Decide:
-    """The strategy's decisions as `simulate` asks for them, for a single account."""
+def decisions_of(
+    strategy: Strategy,
+    label: str,
+    window: Window,
+    table: FeatureTable | None = None,
+    log: list[Decided] | None = None,
+) -> Decide:
+    """The strategy's decisions as `simulate` asks for them, for a single account; `log` collects them."""
     if not (isinstance(strategy.every, int) and strategy.every >= 1):
         raise StrategyError(f"strategy {label} decides every {strategy.every!r} sessions; every must be 1 or more")
     market, marks = window.market, window.execution.mark
@@ -56,8 +73,11 @@ def decisions_of(strategy: Strategy, label: str, window: Window, table: FeatureT
             return None
         equity = float(value(seen.cash, seen.shares, marks[row]))
         held = (seen.shares * marks[row]).numpy() / (equity or 1.0)
-        view = MarketView(market, row, step=step, cash=float(seen.cash), equity=equity, held=held, table=table)
+        cash = float(seen.cash)
+        view = MarketView(market, row, step=step, cash=cash, equity=equity, held=held, table=table)
         weights = decide_once(strategy, view, label)
+        if log is not None:
+            log.append(Decided(row, step, cash, equity, held, weights))
         return None if weights is None else torch.from_numpy(weights)
 
     return decide

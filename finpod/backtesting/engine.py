@@ -11,8 +11,9 @@ import pandas as pd
 from finpod.backtesting.batch import Backtests, path_of, run_together
 from finpod.backtesting.run import Run
 from finpod.errors import InputError, StrategyError
-from finpod.evidence.dossier import as_it_is, with_audit, with_evidence
+from finpod.evidence.dossier import with_audit, with_evidence
 from finpod.files import Progress
+from finpod.lookahead.packing import pack
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.measures import Array, check_rates
 from finpod.result import BacktestResult
@@ -20,7 +21,7 @@ from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Path, Terms, Window
-from finpod.weights import PrecomputedWeights
+from finpod.weights import Decided, PrecomputedWeights
 
 
 class Options(TypedDict, total=False):
@@ -89,7 +90,7 @@ def backtest(
     sessions of one strategy are settled at once: in a tenth of the time, and the same to 1e-9 instead of the last bit, so
     that trades of next to nothing may be counted otherwise.
 
-    Two days of every strategy are audited for look-ahead. With `examine`, which is what trained agents get unless told
+    Every strategy is audited for look-ahead, up to a sampled decision. With `examine`, which is what trained agents get unless told
     otherwise, it is also set beside simple baselines and random portfolios, and its decisions are replayed at other costs
     and sizes (`finpod.evidence`). The verdict is over the strategy's `anchor`, equal weight unless it says otherwise,
     restored as often as the strategy decides (`every`), and widened for `opened`, the number of results of this window
@@ -128,15 +129,15 @@ def backtest(
     )
     if not isinstance(strategy, Strategy):
         return _of_weights(PrecomputedWeights(strategy, label, window), run, examine, progress)
-    before = as_it_is(strategy)
-    table = FeatureTable(window.market)
-    path = run.decided_by(strategy, label, table)
+    before, table = pack(strategy, window.market, window.first), FeatureTable(window.market)
+    log: list[Decided] = []
+    path = run.decided_by(strategy, label, table, log)
     parts = {
         kind: {one.name: run.decided_by(one, one.name, table) for one in strategies}
         for kind, strategies in (("variants", strategy.variants), ("agents", strategy.alone))
     }
     result = _examined(run.result(path, label, parts), path, run, examine, progress)
-    return with_audit(result, strategy, window, path, before)
+    return with_audit(result, strategy, window, before, log)
 
 
 def _of_weights(
@@ -148,7 +149,7 @@ def _of_weights(
         path = path_of(ready, s, run.window, run.terms, fast=run.fast)
         result = run.result(path, ready.labels[s])
         result = result if ready.many else _examined(result, path, run, examine, progress)
-        return with_audit(result, None, run.window, path)
+        return with_audit(result, None, run.window)
 
     if not ready.many:
         return alone(0)

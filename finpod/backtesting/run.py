@@ -21,7 +21,7 @@ from finpod.trading.anchors import EQUAL
 from finpod.trading.execution import build_execution
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
-from finpod.weights import decisions_of
+from finpod.weights import Decided, decisions_of
 
 DUST = 1e-9
 """What a capped weight may be off by."""
@@ -48,9 +48,9 @@ class Run:
     fast: bool
     """Whether many sessions are settled at once."""
 
-    def decided_by(self, strategy: Strategy, label: str, table: FeatureTable) -> Path:
-        """The path of an account that a strategy decides for."""
-        decide, window = decisions_of(strategy, label, self.window, table), self.window
+    def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
+        """The path of an account that a strategy decides for; `log` collects its decisions."""
+        decide, window = decisions_of(strategy, label, self.window, table, log), self.window
         return simulate(window.execution, window.first, window.last, decide, self.terms)
 
     @cached_property

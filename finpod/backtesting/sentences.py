@@ -26,17 +26,16 @@ REASONS = {
 """Why an audit could tell nothing."""
 
 UNCHECKED = {
-    "other_days": "days that were not sampled",
-    "other_accounts": "accounts other than the run's own, all cash and equal parts",
-    "memory": "what a strategy remembers over more than four decisions",
-    "own_form": "later data in a form of the strategy's own, such as predictions made elsewhere, signs or whole numbers",
-    "derived": "other statistics over all rows, such as covariances, yearly means or a scaler fitted on own features",
-    "native": "files and clocks that native code or another thread reads",
+    "later_decisions": "decisions after the last day checked",
+    "other_accounts": "accounts other than that of the run",
+    "other_days": "features on days that were not sampled",
+    "undated": "later data without dates, such as lists, single numbers, signs or statistics over all rows, as of a scaler",
+    "native": "files that native code reads other than through pyarrow and polars, and whether a file exists",
     "system": "files of the system and of packages, such as those under /etc and /proc",
     "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",
-    "far": "rows more than 400 before a sampled day or 130 after it",
 }
 """What an audit does not cover."""
+NOT_DATED = "{model} and does not set trained_until: nothing shows on which days it was fitted"
 
 
 NO_RANDOM_PORTFOLIOS = {
@@ -120,9 +119,7 @@ WARNINGS: dict[str, Callable[[Data], str]] = {
     "ruined": lambda d: f"ruined on {d['day']}: the account fell to zero",
     "look_ahead": _look_ahead,
     "not_audited": _unaudited,
-    "undated_model": lambda d: (
-        f"the strategy holds {d['model']} and does not set trained_until: nothing shows on which days it was fitted"
-    ),
+    "undated_model": lambda d: f"the strategy holds {NOT_DATED.format(model=d['model'])}",
     "short_history": lambda d: (
         f"short history: {plural(d['returns'], 'return')}; yearly figures are extrapolated and mean little"
     ),
@@ -218,8 +215,10 @@ def finding_sentence(finding: Finding) -> str:
             f"{_CHANGED[finding.kind]} ({data['days']} of {data['checked']} days)"
         )
     if finding.kind == "held":
-        cure = "; pass what it needs, such as market.tickers, instead" if finding.data.get("market") else ""
-        return f"{where}: on {finding.day} {finding.subject} holds {finding.note}{cure}"
+        cure = "what it needs, such as market.tickers" if finding.data.get("market") else "later data through extra="
+        return f"{where}: on {finding.day} {finding.subject} holds {finding.note}; pass {cure} instead"
+    if finding.kind == "model":
+        return f"{where}: {finding.subject} is {NOT_DATED.format(model=finding.note)}"
     if finding.kind == "fill":
         return (
             f"fills: first leak on {finding.day}; with fill='{finding.data['fill']}' an order of that decision for "
@@ -239,7 +238,7 @@ def finding_sentence(finding: Finding) -> str:
             f"{over} {plural(data['sessions'], 'session')} from {finding.day} on; the limit is {data['most']:.2f}; check its dates"
         )
     doing = "computing the values of" if finding.where == "features" else "deciding on"
-    return f"{where}: {finding.subject} {finding.note} while {doing} {finding.day}"
+    return f"{where}: {finding.subject or 'another thread'} {finding.note} while {doing} {finding.day}"
 
 
 def severity_of(findings: Sequence[Finding]) -> str:
@@ -254,9 +253,8 @@ def reason(code: str, note: str = "") -> str:
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """What the audit does not cover, a clause each; models that may have been fitted on the days checked come first."""
-    models = [WARNINGS["undated_model"]({"model": model}) for model in audit.undated]
-    return [*models, *(UNCHECKED[code] for code in audit.unchecked)]
+    """What the audit does not cover, a clause each; results of earlier versions may name other codes."""
+    return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
 def format_audit(audit: Audit) -> str:

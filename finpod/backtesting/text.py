@@ -151,9 +151,8 @@ def audit_line(audit: Audit | None) -> str:
         return f"Look-ahead audit: NOT AUDITED: {reason(audit.reason, audit.note)}"
     outcome = "nothing found" if audit.passed else severity_of(audit.findings)
     days = " and ".join(audit.days) if len(audit.days) < 3 else plural(len(audit.days), "day")
-    if audit.decisions:
-        names = f" ({days})" if len(audit.days) < 3 else ""
-        days = f"{len(audit.days)} of {plural(audit.decisions, 'decision')}{names}"
+    if audit.compared is not None and audit.days:
+        days = f"{plural(audit.compared, 'decision')} up to {audit.days[-1]}"
     return f"Look-ahead audit of {days}: {outcome}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 import pandas as pd
@@ -11,50 +11,30 @@ import torch
 from finpod.evidence.replays import capacity, cost_sweep, random_portfolios
 from finpod.files import Progress
 from finpod.lookahead.audit import quick_audit
-from finpod.lookahead.playing import played
-from finpod.lookahead.reach import Kept
-from finpod.lookahead.watching import homes_of
+from finpod.lookahead.packing import Packed
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
 from finpod.rules import EqualWeight, baselines_for
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.simulate import Path, Terms, Window, simulate
-from finpod.weights import decisions_of
-
-AUDITED = 2
-"""Days that every backtest has audited; `finpod audit` takes more."""
-
-
-def as_it_is(strategy: object) -> Kept | None:
-    """What a strategy holds before its backtest, for `with_audit`; None for ready weights."""
-    return Kept(strategy, homes_of(strategy)) if isinstance(strategy, Strategy) else None
+from finpod.weights import Decided, decisions_of
 
 
 def with_audit(
     result: BacktestResult,
-    strategy: object,
+    strategy: Strategy | None,
     window: Window,
-    path: Path,
-    before: Kept | None = None,
-    *,
-    days: int = AUDITED,
-    seed: int = 0,
+    before: Packed | None = None,
+    run: Sequence[Decided] = (),
 ) -> BacktestResult:
-    """The result with what the look-ahead audit of a few decisions of its `path` found; what it tells is its first warning.
+    """The result with what the look-ahead audit of its decisions `run` found; what it tells is its first warning.
 
-    What a strategy noted in the run, in lists or globals, is of later days: with `before` it is audited as it was then.
+    `before` is the strategy as it was before the run: what it noted meanwhile is of later days.
     """
-    if not isinstance(strategy, Strategy):
-        audit = Audit(None, subject="ready weights", reason="ready_weights")
+    if strategy is not None and before is not None:
+        audit = quick_audit(strategy, window.market, before, run, (window.first, window.last))
     else:
-        after = Kept(strategy, homes_of(strategy)) if before else None
-        if before:
-            before.put_back()
-        run = played(path, window, strategy.every)
-        audit = quick_audit(strategy, window.market, window.first, window.last, run=run, days=days, seed=seed)
-        audit = replace(audit, decisions=int(run.decided.sum()))
-        if after:
-            after.put_back()
+        audit = Audit(None, subject="ready weights", reason="ready_weights")
     return replace(result, audit=audit, warnings=(*_warnings_of(audit), *result.warnings))
 
 
@@ -63,8 +43,6 @@ def _warnings_of(audit: Audit) -> Iterator[ResultWarning]:
         yield ResultWarning("look_ahead", asdict(finding))
     if audit.reason:
         yield ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note})
-    for model in audit.undated:
-        yield ResultWarning("undated_model", {"model": model})
 
 
 def with_evidence(

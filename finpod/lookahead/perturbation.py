@@ -1,31 +1,49 @@
-"""Markets without their future, the days on which that tells most, and what the market's own data and fills know of it."""
+"""Markets whose future is cut off or made noise, the days on which that shows most, and features computed again on them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from finpod.errors import InputError
+from finpod.errors import FinpodError, InputError
+from finpod.features.panel import name_of
+from finpod.lookahead.isolation import Child, ChildError, Function
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
-from finpod.strategy import equal_parts
+from finpod.strategy import FeatureLike, FeatureTable, equal_parts
 from finpod.trading.execution import Account, build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, simulate
 
+CUT, NOISE = "cut", "noise"
+TOLERANCE = 1e-5
+"""Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Sessions without a move at the start of a name that look back-filled, where volumes confirm it and where there are none."""
+"""Sessions without a move at the start of an asset that look back-filled, where volumes confirm it and where there are none."""
+
+
+class Change(NamedTuple):
+    """Results [N] of one row on the market, and without its future."""
+
+    row: int
+    whole: Array
+    other: Array
+
+
+class NotRepeatable(Exception):
+    """Two results on the same data differ; the text is the day."""
 
 
 def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int, among: Array | None = None) -> Array:
     """Sorted rows of up to `days` sessions from row `first` to row `last`, if given `among` these; each has a row after it.
 
-    Half of them, where there are such, lie just before the first bar of a name, a bar after a gap, a change of membership
+    Half of them, where there are such, lie just before the first bar of an asset, a bar after a gap, a change of membership
     or a missing bar: there the future shows. Raises InputError if there is none to sample.
     """
     require_seed(seed)
@@ -65,7 +83,7 @@ def _telling(market: MarketData, rows: Array) -> list[Array]:
 
 
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
-    """The market with every row after `row` replaced by noise, extra columns too; rows up to it, names and dates stay."""
+    """The market with every row after `row` replaced by noise, extra columns too; rows up to it, tickers and dates stay."""
     random = np.random.default_rng([seed, row])
     later, names = len(market.dates) - row - 1, len(market.tickers)
     bar = random.random((later, names)) < 0.9
@@ -98,6 +116,69 @@ def _noisy(table: Array, row: int, random: np.random.Generator) -> Array:
     later = table[row + 1 :].shape
     noise = np.where(random.random(later) < 0.9, random.normal(size=later), np.nan)
     return np.concatenate([table[: row + 1], noise])
+
+
+def recompute(
+    child: Child, market: MarketData, table: FeatureTable, features: Sequence[FeatureLike], rows: Array, seed: int
+) -> Iterator[tuple[str, str, list[Change]]]:
+    """Name, kind of market and changes on `rows` of each feature, computed on the market without the future of the row.
+
+    Functions are computed in the child; `table` has the features of the whole market. Raises NotRepeatable for a function
+    of which two computations on the whole market differ.
+    """
+    own = {one: one.by(child) if isinstance(one, Function) else one for one in features}
+    changes: dict[tuple[FeatureLike, str], list[Change]] = {
+        (one, kind): [] for one in features for kind in (CUT, NOISE)
+    }
+    for row in map(int, rows if features else ()):
+        child.row = row
+        for kind in (CUT, NOISE):
+            other = FeatureTable(market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed))
+            for one in features:
+                changes[one, kind].append(Change(row, _value(table, one, row), _value(other, own[one], row)))
+    for (one, kind), pairs in changes.items():
+        leaking = next((change for change in pairs if size_of(change, kind)), None)
+        if leaking is not None and isinstance(one, Function):
+            again = _value(FeatureTable(market), own[one], leaking.row)
+            if size_of(leaking._replace(other=again), NOISE):
+                raise NotRepeatable(f"{market.dates[leaking.row]!s:.10}")
+        yield name_of(one), kind, pairs
+
+
+def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
+    """[N] of a feature; infinite where it fails."""
+    try:
+        return table.get([feature])[1][row, :, 0]
+    except FinpodError as error:
+        if isinstance(error.__cause__, ChildError):
+            raise error.__cause__ from error
+        return np.full(len(table.market.tickers), np.inf)
+
+
+def change_findings(market: MarketData, where: str, kind: str, pairs: Sequence[Change]) -> list[Finding]:
+    """One finding if a result changed with its future, for the largest change."""
+    leaks = [(change, size) for change in pairs if (size := size_of(change, kind))]
+    if not leaks:
+        return []
+    largest, size = max(leaks, key=lambda leak: leak[1])
+    ticker = market.tickers[int(_differences(largest, kind).argmax())]
+    data = {"largest_on": f"{market.dates[largest.row]!s:.10}", "days": len(leaks), "checked": len(pairs)}
+    day = f"{market.dates[leaks[0][0].row]!s:.10}"
+    return [Finding(kind, Severity.LOOKS_AHEAD, where, day, ticker, size=size, data=data)]
+
+
+def size_of(change: Change, kind: str) -> float:
+    """The largest change of an asset if it is more than rounding, else 0; infinite where a value appears or vanishes."""
+    return float(_differences(change, kind).max())
+
+
+def _differences(change: Change, kind: str) -> Array:
+    _, whole, other = change
+    same = (whole == other) | (np.isnan(whole) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        size = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
+    allowed = TOLERANCE * np.maximum(1.0, np.abs(np.nan_to_num(whole))) if kind == CUT else 0.0
+    return np.where(size > allowed, size, 0.0)
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
