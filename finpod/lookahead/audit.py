@@ -202,7 +202,7 @@ def _verdict(
     findings += fill_findings(market, rows, seed) if fills else []
     findings.sort(key=lambda finding: finding.severity is not Severity.LOOKS_AHEAD)
     subjects = {(finding.kind, finding.where, finding.subject, finding.note): finding for finding in reversed(findings)}
-    days = tuple(f"{market.dates[row]!s:.10}" for row in rows if row <= last or functions or findings)
+    days = tuple(f"{market.dates[row]!s:.10}" for row in rows if row <= last or functions)
     reason, note = decisions[1:] if decisions.reason else others[1:]
     reason = reason or ("" if deciding else "no_decision")
     verdict = _outcome(strategy, tuple(reversed(subjects.values())), reason, note)
