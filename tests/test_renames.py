@@ -350,4 +350,4 @@ def test_the_command_line_takes_a_file_of_renames(tmp_path, capsys, monkeypatch)
     assert "names joined, renamed: 1\n    NEW 2022-06-09 ticker OLD -> NEW" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main(["backtest", "equal-weight", "--market", "bars.csv", "--renames", "nowhere.csv"])
-    assert "there is no file of renames nowhere.csv" in capsys.readouterr().err
+    assert "nowhere.csv" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_bars_are_whole_and_opens_equal_the_close_before():
 
 def test_it_is_labelled_as_simulated():
     market = simulate_market(names=4, days=30, signal=0.1, seed=7)
-    assert market.is_simulated
+    assert market.manifest["source"] == "simulated"
     assert market.title == "simulated market: 4 names, 30 days, a planted signal of 0.1, seed 7"
     assert market.benchmark == "simulated equal-weight index"
     assert json.loads(json.dumps(dict(market.manifest))) == market.manifest
@@ -157,7 +157,7 @@ def test_resampled_days_are_real_ones_shifted_by_a_constant():
     assert (mixed.low <= np.minimum(mixed.open, mixed.close)).all()
     assert (mixed.high >= np.maximum(mixed.open, mixed.close)).all()
     assert_allclose((mixed.close * mixed.volume)[1:], (REAL.close * REAL.volume)[1:][nearest], rtol=1e-9)
-    assert mixed.is_simulated
+    assert mixed.manifest["source"] == "simulated"
     assert mixed.title == "700 days drawn with replacement from simulated market: 30 names, seed 1"
     assert not mixed.manifest["notes"]  # that it is simulated is said already
     assert resampled(REAL, seed=1).content_hash != resampled(REAL, seed=2).content_hash

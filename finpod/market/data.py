@@ -184,11 +184,6 @@ class MarketData:
         return self.periods_per_year > self.sessions_per_year
 
     @property
-    def is_simulated(self) -> bool:
-        """Whether the prices were made by `simulate_market` or `resampled`."""
-        return self.manifest.get("source") == "simulated"
-
-    @property
     def title(self) -> str:
         """One line that says what these prices are."""
         return str(self.manifest.get("title", self.manifest.get("source", "unnamed market")))

@@ -20,26 +20,14 @@ from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.readers import read_bars
-from finpod.market.renames import Rename, Renames, join_renamed, newest_symbol
+from finpod.market.renames import Renames, join_renamed, newest_symbol
 from finpod.market.snapshots import load_snapshot
 from finpod.market.tidy import tidy_bars
-from finpod.market.universe import (
-    AUTO,
-    Index,
-    Membership,
-    find_index,
-    index_members,
-    index_named,
-    read_members,
-    settled,
-    static_members,
-)
+from finpod.market.universe import AUTO, Members, find_index, resolve_members, settled
 from finpod.market.yahoo import fetch_market
 from finpod.periods import DEFAULT, check_periods
 
 __all__ = ["fetch_market", "load_market", "sample_market"]
-
-Members = str | PathLike[str] | Sequence[str] | None
 
 SAMPLE = "sample"
 """The name under which `load_market` returns `sample_market()`."""
@@ -63,30 +51,33 @@ def load_market(
     now: datetime | None = None,
     extra: Extra = None,
 ) -> MarketData:
-    """Bars from a parquet or CSV file (or a frame), a folder of such files, a snapshot folder, or the word "sample".
+    """Load a market from a parquet or CSV file, a frame, a folder of files, a snapshot folder, or "sample".
 
-    Tables may have any layout that `finpod.market.layouts.recognise` knows. `ticker` says whose bars a table without
-    tickers holds, `ticker_column` which column holds the tickers. Tickers have one spelling (see
-    `finpod.market.parsing.normal_ticker`) in the bars, the members and the benchmark. Prices are adjusted for splits and
-    dividends once, and repaired or masked where they cannot be right (see `finpod.market.cleaning.build_market`). The rows
-    of the ticker `benchmark` become the benchmark; None goes without one. `members` is a CSV with the columns ticker,
-    from, to_exclusive; or the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500);
-    or a list of tickers; or None, which takes every name for all time (survivorship!). Members of an index without prices
-    are left out and named in `manifest["missing"]`; a name of a list without prices is an error unless `allow_missing`.
-    Rows that are no session of the exchange `calendar` (a name of exchange_calendars; None: every date counts), or whose
-    session is not over at `now` (aware; None: this moment), are dropped and counted. "auto" takes the benchmark and the
-    calendar of the index that `members` names, and QQQ and XNYS without one.
-    The bars of a renamed listing become one series under its newest symbol, by a bundled table and by `renames`: a mapping
-    such as {"FB": "META"}, or a CSV with the columns old, new and perhaps date (see `finpod.market.renames.join_renamed`).
-    The columns of the tables `extra` become columns of the market, each value from the day on which it was known (see
-    `finpod.market.extra_tables.with_extra`); `day_first` and `decimal` hold for these tables as well.
-    Bars whose spacing is weekly or longer may have any date. `periods_per_year` is measured from the dates (see
-    `finpod.periods`); a number given in its place is used, and a note tells where the dates contradict it.
-    Raises InputError for what cannot be found and DataError for content that cannot be used.
+    Tables may have any layout that `finpod.market.layouts.recognise` reads. `ticker` names the asset of a table without
+    tickers, `ticker_column` the column of tickers. `day_first` and `decimal` settle dates and numbers that are ambiguous.
+    Tickers are brought to one spelling (see `finpod.market.parsing.normal_ticker`). Prices are adjusted for splits and
+    dividends once, and repaired or masked where they are impossible (see `finpod.market.cleaning.build_market`).
+
+    members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
+        columns ticker, from, to_exclusive, list of tickers, or None for every asset at all times (survivorship bias).
+        Members of an index without prices are listed in `manifest["missing"]`; tickers of a list without prices are an error
+        unless `allow_missing`.
+    benchmark : ticker whose rows become the benchmark, or None. "auto" takes that of the index, else QQQ.
+    calendar : exchange of exchange_calendars, or None if every date counts. "auto" takes that of the index, else XNYS. Rows
+        that are no session, or whose session is not over at `now` (aware; None: this moment), are dropped and counted.
+        Bars whose spacing is weekly or longer may have any date.
+    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. With the bundled table it
+        joins the bars of renamed listings under the newest symbol (see `finpod.market.renames.join_renamed`).
+    extra : the user's tables as columns of the market, each value from when it was known (see
+        `finpod.market.extra_tables.with_extra`).
+    periods_per_year : bars a year; measured from the dates by default (see `finpod.periods`). A contradiction is noted.
+
+    Raises InputError for missing files and wrong arguments, DataError for unusable content.
     """
     check_periods(DEFAULT if periods_per_year is None else periods_per_year)
     origin = _origin(dict(locals()))
-    index = _index_of(members)
+    name = Path(path).name if isinstance(path, (str, PathLike)) else "the frame"
+    membership, index = resolve_members(members, f"chosen from {name}")
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
         calendar = market.manifest.get("calendar", settled(None, calendar, index)[1])
@@ -94,11 +85,11 @@ def load_market(
         benchmark, calendar = settled(benchmark, calendar, index)
         reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
         log = RepairLog()
-        name, bars = _named_bars(path, log=log, **reading)
-        bars, joins = join_renamed(bars, renames, name, log)
+        bars, joins = join_renamed(_tidy_bars(path, log=log, **reading), renames, name, log)
         if benchmark is not None:
             benchmark = newest_symbol(normal_ticker(benchmark, bars["ticker"].cat.categories), joins)
-        membership = _membership(members, index, name, joins)
+        for rename in joins:
+            membership = membership and membership.renamed(rename)
         listed = isinstance(members, Sequence) and not isinstance(members, str)
         if listed and membership is not None:
             wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
@@ -122,13 +113,13 @@ def load_market(
     return replace(market, origin=origin)
 
 
-def _named_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: Any) -> tuple[str, pd.DataFrame]:
-    """Name of a frame, file or folder in messages, and its tidy bars; `reading` are arguments of `read_bars`."""
+def _tidy_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: Any) -> pd.DataFrame:
+    """The tidy bars of a frame, file or folder; `reading` are arguments of `read_bars`."""
     if isinstance(path, (pd.DataFrame, pd.Series)):
-        return "the frame", tidy_bars(pd.DataFrame(path), **reading)
+        return tidy_bars(pd.DataFrame(path), **reading)
     if not isinstance(path, (str, PathLike)):
         raise InputError(f"path is a {type(path).__name__}; give a file, a folder or a frame", argument="path")
-    return Path(path).name, read_bars(path, **reading)
+    return read_bars(path, **reading)
 
 
 def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,30 +149,6 @@ def _absolute(value: Any) -> Any:
     """The absolute path if it exists; anything else unchanged."""
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
-
-
-def _index_of(members: Members) -> Index | None:
-    """The index that `members` names, or None. Raises InputError for an unknown index."""
-    if not isinstance(members, str):
-        return None
-    is_name = find_index(members) or ("." not in members and not Path(members).exists())
-    return index_named(members) if is_name else None
-
-
-def _membership(members: Members, index: Index | None, name: str, joins: Sequence[Rename]) -> Membership | None:
-    """The membership of `members`, under the symbols of the bars after the `joins`."""
-    if members is None:
-        return None
-    if index is not None:
-        membership = index_members(index.name)
-    elif isinstance(members, Sequence) and not isinstance(members, str):
-        count = len({normal_ticker(ticker) for ticker in members})
-        membership = static_members(members, sentence=f"static list of {count} names chosen from {name}")
-    else:
-        membership = read_members(members)
-    for rename in joins:
-        membership = membership.renamed(rename)
-    return membership
 
 
 def _whole(

@@ -19,6 +19,8 @@ from finpod.market.readers import read_text_table
 from finpod.market.renames import Rename, families, last_days
 from finpod.measures import Array
 
+Members = str | PathLike[str] | Sequence[str] | None
+
 AUTO = "auto"
 """Asks for the benchmark, or the calendar, of the universe; without a universe, for those of `DEFAULT`."""
 DEFAULT = "nasdaq100"
@@ -145,6 +147,24 @@ class Membership:
         """The spells of the old symbol under the new one. If the rename has a day, only spells that began before it move."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
+
+
+def resolve_members(members: Members, origin: str) -> tuple[Membership | None, Index | None]:
+    """The membership that `members` describe, and their index, if it is one.
+
+    `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
+    Text names an index unless it contains a dot or such a file exists. `origin` completes the sentence on a list. Raises
+    InputError for an unknown index.
+    """
+    if members is None:
+        return None, None
+    if isinstance(members, str) and (find_index(members) or ("." not in members and not Path(members).exists())):
+        index = index_named(members)
+        return index_members(index.name), index
+    if isinstance(members, (str, PathLike)):
+        return read_members(members), None
+    count = len({normal_ticker(ticker) for ticker in members})
+    return static_members(members, sentence=f"static list of {count} names {origin}"), None
 
 
 def read_members(path: str | PathLike[str]) -> Membership:

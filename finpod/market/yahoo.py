@@ -21,16 +21,7 @@ from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import tidy_bars
-from finpod.market.universe import (
-    AUTO,
-    Index,
-    Membership,
-    index_members,
-    index_named,
-    read_members,
-    settled,
-    static_members,
-)
+from finpod.market.universe import AUTO, Index, Membership, resolve_members, settled, static_members
 from finpod.market.yahoo_fetch import Failure, Missing, PartialFetch, RetryPolicy, gather
 
 YAHOO = "https://query2.finance.yahoo.com"
@@ -88,7 +79,7 @@ def fetch_market(
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
-    membership, index = _membership(universe)
+    membership, index = _members(universe)
     benchmark, exchange = settled(benchmark, calendar, index)
     if exchange is None:
         raise InputError("calendar is None; name the exchange to fetch from, such as XNYS or XSHG", argument="calendar")
@@ -161,15 +152,13 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
     return _Span(first, sessions.dates[-1], over)
 
 
-def _membership(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
+def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
     """The members under their newest symbols, and their index, if the universe is one."""
     if not isinstance(universe, str):
-        names = _symbols(universe)
-        return static_members(names, sentence=f"static list of {len(names)} names asked for"), None
-    if universe.lower().endswith(".csv"):
-        return read_members(universe).renamed_to_newest(), None
-    index = index_named(universe)
-    return index_members(index.name).renamed_to_newest(), index
+        symbols = _symbols(universe)
+        return static_members(symbols, sentence=f"static list of {len(symbols)} names asked for"), None
+    membership, index = resolve_members(universe, "")
+    return membership.renamed_to_newest(), index  # type: ignore[union-attr]
 
 
 def _symbols(names: Sequence[str]) -> list[str]:
