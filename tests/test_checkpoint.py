@@ -87,6 +87,11 @@ def test_d19_a_foreign_file_gives_one_line(tmp_path):
     assert FORMAT in refusal(path)
 
 
+def test_d19_a_missing_file_and_a_folder_give_one_line(tmp_path):
+    assert "is missing" in refusal(tmp_path / "agent.pt")
+    assert "cannot be read" in refusal(tmp_path)
+
+
 def test_d19_a_damaged_file_gives_one_line(saved):
     """Cut anywhere, or with some bytes changed: refused, or, where the bytes do not matter, read as it was."""
     whole, random = saved.read_bytes(), np.random.default_rng(0)

@@ -240,38 +240,15 @@ def test_a_dense_observation_is_the_row_name_by_name_and_the_account(market):
 
 
 def test_make_env_passes_everything_on(market):
-    env = make_env(
-        "stocks",
-        market=market,
-        num_envs=8,
-        start="2010-02-01",
-        end="2010-05-03",
-        features=["return_5", age],
-        costs=Costs(fee_bps=3),
-        fill="close",
-        seed=2,
-        hold=3,
-        tilt=2.0,
-        start_groups=4,
-    )
-    assert env.config == TradingConfig(num_envs=8, costs=Costs(fee_bps=3), hold=3, tilt=2.0, start_groups=4)
-    assert env.execution.fill == "close"
-    assert env.panel.names == ("return_5", "age")
-    assert (market.dates[env.market_env.first], market.dates[env.market_env.last]) == (
-        np.datetime64("2010-02-01"),
-        np.datetime64("2010-05-03"),
-    )
-    same = make_env(
-        "stocks",
-        market=market,
-        num_envs=8,
-        start="2010-02-01",
-        end="2010-05-03",
-        fill="close",
-        seed=2,
-        hold=3,
-        start_groups=4,
-    )
+    window = {"start": "2010-02-01", "end": "2010-05-03", "fill": "close", "features": ["return_5", age]}
+    settings = {"costs": Costs(fee_bps=3), "hold": 3, "tilt": 2.0, "start_groups": 4, "num_envs": 8}
+    env, same = (make_env("stocks", market=market, seed=2, **window, **settings) for _ in range(2))
+    assert env.config == TradingConfig(**settings)
+    assert (env.execution.fill, env.panel.names) == ("close", ("return_5", "age"))
+    assert [f"{market.dates[row]!s:.10}" for row in (env.market_env.first, env.market_env.last)] == [
+        "2010-02-01",
+        "2010-05-03",
+    ]
     assert torch.equal(env.market_env.observe().row, same.market_env.observe().row)
 
 

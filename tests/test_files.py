@@ -109,6 +109,12 @@ def test_a_failure_takes_the_folders_above_with_it(tmp_path):
     assert everything(tmp_path) == ["there"]
 
 
+def test_an_error_of_the_disk_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*run: No space left"), new_folder(tmp_path / "run"):
+        raise OSError(28, "No space left on device")
+    assert everything(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", ["/proc/finpod", "/proc/finpod/deep/run", "x" * 300, "x" * 300 + "/run", "file/run"])
 def test_what_cannot_be_made_is_known_before_the_work(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

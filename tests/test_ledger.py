@@ -282,6 +282,11 @@ def test_costs_that_cannot_be_are_refused(wrong):
         Costs(**wrong)
 
 
+def test_costs_that_eat_the_whole_trade_are_refused():
+    with pytest.raises(InputError, match="make 100% of each trade"):
+        Costs(fee_bps=6000, slippage_bps=4000)
+
+
 @pytest.mark.parametrize("number", [np.int64(10), np.float32(10), np.float64(10), np.arange(0, 20, 10)[1]])
 def test_costs_may_be_numbers_of_numpy(number):
     costs = Costs(fee_bps=number, impact=number)

@@ -156,7 +156,7 @@ class MarketEnv:
         if env >= 0:
             raise InputError(
                 f"the action of environment {env} at step {step} is not a number (column {column}); "
-                "the account held what it had"
+                "the account did not trade"
             )
 
     def state_dict(self) -> dict[str, Tensor | int]:

@@ -19,19 +19,6 @@ from finpod.measures import Array
 from finpod.pickling import dumps_by_value
 from finpod.rl.policy import DensePolicy, DenseSpec, Policy
 
-__all__ = [
-    "DifferentiableEnvironment",
-    "Environment",
-    "GradientStep",
-    "Observation",
-    "Score",
-    "Space",
-    "Step",
-    "Table",
-    "Task",
-    "require_task",
-]
-
 NEEDED = ("name", "num_inputs", "num_actions", "env", "score")
 """Members that a task must define."""
 
