@@ -325,7 +325,7 @@ def test_a_process_that_is_stopped_is_missed_and_its_piece_done_elsewhere(nodes,
     assert stopped
     assert len(board.log) == 12
     assert all(entry.state == "ended" for entry in board.log)
-    assert [record["reason"] for record in records_of(store) if record["kind"] == "lost"] == ["no answer after 16 s"]
+    assert [record["reason"] for record in records_of(store) if record["kind"] == "lost"] == ["no result after 8 s"]
     check_log(store, board)
 
 

@@ -253,25 +253,18 @@ def test_d05_a_process_that_dies_loses_its_piece_alone(engine):
     assert drain(pods, 1)["again"].result == "again"
 
 
-def test_a_piece_that_never_returns_is_given_up(engine):
-    pods = engine(tries, pods=2, timeout=1.0)
-    pods.start("sleeps", 600.0)
-    pods.start("fine", 0.1)
-    ended = drain(pods, 2)
-    assert ended["fine"].result == 0.1
-    assert ended["sleeps"] == Failed("sleeps", "no result after 1 s", False)
-
-
-def test_a_process_that_is_stopped_is_given_up_and_its_place_is_free_again(engine, monkeypatch):
+@pytest.mark.parametrize("piece", [600.0, "stop"])
+def test_a_piece_that_never_returns_is_given_up_and_its_place_is_free_again(engine, monkeypatch, piece):
+    """One that sleeps, and one whose process is stopped."""
     monkeypatch.setattr(ray_executor, "GRACE", 0.0)
-    pods = engine(tries, timeout=1.0, cpus=float(SLOTS))  # one at a time
+    pods = engine(tries, timeout=2.0, cpus=float(SLOTS))  # one at a time
     pods.start("warm", "up")
     drain(pods, 1)
     assert pods.slots() == 1
-    pods.start("stops", "stop")
+    pods.start("never", piece)
     pods.start("waits", "fine")
     (first,) = wait_until(lambda: pods.wait(0.2))
-    assert first == Failed("stops", "no answer after 2 s", False)
+    assert first == Failed("never", "no result after 2 s", False)
     monkeypatch.setattr(ray_executor, "GRACE", 60.0)  # a new process begins
     assert drain(pods, 1)["waits"].result == "fine"
 

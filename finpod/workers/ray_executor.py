@@ -33,7 +33,7 @@ SILENCE = 45.0
 KNOCK = 5.0
 """Seconds in which something must answer at the address of a cluster; Ray itself would knock for minutes."""
 GRACE = 30.0
-"""Seconds beyond twice its time after which a piece is taken from a process that does not answer its own clock."""
+"""Seconds that a piece has beyond its time, in which a new process may start."""
 LOOK = 0.5
 """Most seconds between two looks at the processes of a Ray that finpod started; 15 s after they end, Ray ends this process."""
 VITAL = ("raylet", "gcs_server")
@@ -90,7 +90,7 @@ class RayExecutor:
                 self._task = remote.options(
                     num_cpus=cpus, num_gpus=gpus, max_retries=0, name="finpod-pod", runtime_env=_environment()
                 )
-                self._arguments = (work, restore, self._context.hex(), timeout)
+                self._arguments = (work, restore, self._context.hex())
                 self._require_room()
             except BaseException:
                 self.close()
@@ -112,7 +112,7 @@ class RayExecutor:
             raise _unreachable(address, error) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has put its own in the place of the program's
-        if self._alone:  # deaths of processes are told by this engine, and not a second time by Ray in the midst of it
+        if self._alone:  # this executor tells of deaths of processes; Ray would print them a second time, to stdout
             self._ray._private.worker._worker_logs_enabled = False
 
     def _require_room(self) -> None:
@@ -196,7 +196,8 @@ class RayExecutor:
         return ended + self._overdue()
 
     def _collect(self, reference: Any) -> Completed | Failed:
-        key, since = self._running.pop(reference), self._since.pop(reference, math.inf)
+        key = self._running.pop(reference)
+        self._since.pop(reference, None)
         errors = self._ray.exceptions
         try:
             result, place = self._ray.get(reference)
@@ -205,8 +206,6 @@ class RayExecutor:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             return Failed(key, with_kind(cause), fatal=True, error=cause)
         except errors.RayError as error:  # a process or a node died, or an object went with it
-            if isinstance(error, errors.WorkerCrashedError) and time.monotonic() - since >= 0.9 * self._timeout:
-                return Failed(key, f"no result after {self._timeout:g} s", fatal=False)
             return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
@@ -215,12 +214,12 @@ class RayExecutor:
             self._since.setdefault(reference, time.monotonic())
 
     def _overdue(self) -> list[Completed | Failed]:
-        """Pieces whose process does not even answer its own clock: it gives up after `timeout`, this after twice that."""
+        """Pieces that have had room for longer than their time; each is given up, with its process."""
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
-        for reference in [one for one, since in self._since.items() if now - since > 2 * self._timeout + GRACE]:
+        for reference in [one for one, since in self._since.items() if now - since > self._timeout + GRACE]:
             self._ray.cancel(reference, force=True)  # after some seconds the node ends even a process that is stopped
-            lost.append(Failed(self._running.pop(reference), f"no answer after {2 * self._timeout:g} s", fatal=False))
+            lost.append(Failed(self._running.pop(reference), f"no result after {self._timeout:g} s", fatal=False))
             del self._since[reference]
         return lost
 
@@ -331,20 +330,14 @@ def _environment() -> dict[str, Any]:
 
 
 def _run(
-    held: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, timeout: float, piece: Any
+    held: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, piece: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """In the worker: fetch the context unless it is here already, work, and give up the process if that takes too long."""
+    """In the worker: fetch the context unless it is here already, and work."""
     import ray
 
     if key not in _CONTEXTS:
         _CONTEXTS.clear()
         shared = ray.get(held[0])
         _CONTEXTS[key] = restore(shared) if restore else shared
-    watch = threading.Timer(timeout, os._exit, [1])
-    watch.daemon = True
-    watch.start()
-    try:
-        result, place = timed(work, _CONTEXTS[key], piece)
-    finally:
-        watch.cancel()
+    result, place = timed(work, _CONTEXTS[key], piece)
     return result, tuple(place._replace(node=ray.get_runtime_context().get_node_id()[:8]))
