@@ -9,7 +9,7 @@ from made_results import make_result, trained
 
 from finpod.backtesting.sentences import warning_sentence
 from finpod.backtesting.text import ROWS, agents_line, format_result, headline, spread_line
-from finpod.evidence.warnings import warnings_of
+from finpod.evidence.assemble import warnings_of
 from finpod.figures import count, money, percent, ratio, times
 from finpod.records import Event
 

@@ -11,7 +11,7 @@ import pandas as pd
 from finpod.backtesting.batch import Backtests, path_of, run_together
 from finpod.backtesting.run import Run
 from finpod.errors import InputError, StrategyError
-from finpod.evidence.dossier import with_audit, with_evidence
+from finpod.evidence.assemble import with_audit, with_evidence
 from finpod.files import Progress
 from finpod.lookahead.packing import pack
 from finpod.market.data import DateLike, MarketData, as_date

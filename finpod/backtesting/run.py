@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from finpod.evidence.assemble import warnings_of
 from finpod.evidence.skill import search_of
-from finpod.evidence.warnings import warnings_of
 from finpod.market.data import DateLike, MarketData
 from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult

@@ -11,9 +11,9 @@ import pandas as pd
 
 from finpod.backtesting.sentences import anchor_name, hurdle, lead, luck_sentence, verdict_lines, warning_sentence
 from finpod.backtesting.text import TURNOVER, columns, describe_terms, headline, short_note, spread_note
+from finpod.evidence.assemble import benchmark_cover
 from finpod.evidence.attribution import attribute, flags
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, evidence
-from finpod.evidence.warnings import benchmark_cover
 from finpod.measures import drawdown_table, period_returns, relative
 from finpod.periods import session_dates, yearly_note
 from finpod.records import GRAVE, ResultWarning

@@ -1,0 +1,172 @@
+"""What stands beside every result: warnings, baselines, random portfolios, other costs and sizes, and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pandas as pd
+import torch
+
+from finpod.evidence.attribution import flags
+from finpod.evidence.replays import capacity, cost_sweep, random_portfolios
+from finpod.files import Progress
+from finpod.lookahead.audit import quick_audit
+from finpod.lookahead.packing import Packed
+from finpod.market.coverage import listed_during, missing_during
+from finpod.records import Audit, ResultWarning
+from finpod.result import BacktestResult
+from finpod.rules import EqualWeight, baselines_for
+from finpod.strategy import FeatureTable, Strategy
+from finpod.trading.simulate import Path, Terms, Window, simulate
+from finpod.weights import Decided, decisions_of
+
+SHOWN = 8
+"""Missing members that are named."""
+
+
+def with_audit(
+    result: BacktestResult,
+    strategy: Strategy | None,
+    window: Window,
+    before: Packed | None = None,
+    run: Sequence[Decided] = (),
+) -> BacktestResult:
+    """The result with what the look-ahead audit of its decisions `run` found; what it tells is its first warning.
+
+    `before` is the strategy as it was before the run: what it noted meanwhile is of later days.
+    """
+    if strategy is not None and before is not None:
+        audit = quick_audit(strategy, window.market, before, run, (window.first, window.last))
+    else:
+        audit = Audit(None, subject="ready weights", reason="ready_weights")
+    return replace(result, audit=audit, warnings=(*_warnings_of(audit), *result.warnings))
+
+
+def _warnings_of(audit: Audit) -> Iterator[ResultWarning]:
+    for finding in audit.findings:
+        yield ResultWarning("look_ahead", asdict(finding))
+    if audit.reason:
+        yield ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note})
+
+
+def with_evidence(
+    result: BacktestResult,
+    strategy: Strategy,
+    path: Path,
+    window: Window,
+    terms: Terms,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda doing, share: None,
+) -> BacktestResult:
+    """The result with its baselines, its random portfolios, its cost sweep and its capacity.
+
+    `path` is the account of the strategy in `window` on `terms`. Replays and random portfolios are functions of `seed`, so
+    that two runs are identical.
+    """
+    progress("baselines", 0.0)
+    plain = terms.uncapped  # the decisions that are replayed keep the caps already
+    rules, notes = baselines_for(window.market)
+    table = FeatureTable(window.market)
+    rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
+    others = {_label(rule.name, result): _run(rule, window, plain, table) for rule in rules}
+    notes += [
+        ResultWarning("rule_fell_back", {"rule": rule.name, "days": failures})
+        for rule in rules
+        if (failures := getattr(rule, "failures", 0))
+    ]
+    progress("random portfolios", 0.4)
+    randoms = random_portfolios(path, window, terms, seed=seed)
+    notes += [ResultWarning("no_random_portfolios", {"reason": randoms.reason})] if randoms.reason else []
+    progress("costs and capacity", 0.7)
+    targets, fair = {result.strategy: path.targets}, _run(EqualWeight(), window, plain, table).targets
+    if not torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True):
+        targets[_label("equal weight", result)] = fair
+    targets |= {name: other.targets for name, other in others.items()}
+    dates = pd.DatetimeIndex(window.dates, name="date")
+    return replace(
+        result,
+        baselines={name: pd.Series(other.equity.numpy(), index=dates) for name, other in others.items()},
+        fan=randoms.equity,
+        cost_sweep=cost_sweep(targets, window, plain, risk_free=result.risk_free),
+        capacity=capacity(targets, window, plain, risk_free=result.risk_free),
+        warnings=(*result.warnings, *notes),
+    )
+
+
+def _label(rule: str, result: BacktestResult) -> str:
+    """The name of a rule beside a result, which may have taken it for itself."""
+    return rule if rule != result.strategy else f"{rule} (the rule)"
+
+
+def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> Path:
+    return simulate(window.execution, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
+
+
+def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
+    """Warnings for the table and the report: how the strategy was chosen, then the data, the fills and the policy."""
+    return (*_selection(result), *_benchmark(result), *_data(result), *flags(result))
+
+
+def _selection(result: BacktestResult) -> Iterator[ResultWarning]:
+    if result.in_sample:
+        yield ResultWarning("in_sample", {"trained_until": result.trained_until})
+    if result.is_short:
+        yield ResultWarning("short_history", {"returns": len(result.equity) - 1})
+    if result.trials > 1:
+        on = "validation" if result.trained_until else "window"
+        yield ResultWarning("many_trials", {"trials": result.trials, "on": on})
+
+
+def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
+    kind, name = result.manifest.get("benchmark_kind"), {"benchmark": result.benchmark}
+    if kind == "none":
+        yield ResultWarning("no_benchmark")
+    elif result.benchmark_equity.count() < 2:
+        yield ResultWarning("empty_benchmark", name)
+    elif (cover := benchmark_cover(result)) is not None:
+        yield cover
+    if kind == "price return":
+        yield ResultWarning("price_return_benchmark", name)
+
+
+def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
+    """The part of the window that the benchmark covers; None if it is all of it, or too little for a figure."""
+    bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
+    if not 1 < len(bars) < len(window):
+        return None
+    data: dict[str, Any] = {
+        "benchmark": result.benchmark,
+        "bars": len(bars),
+        "of": len(window),
+        "first": f"{bars[0]:%Y-%m-%d}",
+        "last": f"{bars[-1]:%Y-%m-%d}",
+        "whole": bool(window[[0, -1]].equals(bars[[0, -1]])),
+    }
+    return ResultWarning("benchmark_cover", data)
+
+
+def _data(result: BacktestResult) -> Iterator[ResultWarning]:
+    """What the manifest of the data says, and whether the fills are those of the training."""
+    manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
+    if manifest.get("source") == "simulated":
+        yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})
+    if manifest.get("survivorship"):
+        membership = manifest.get("membership", "the list of assets is not point in time")
+        yield ResultWarning("survivorship", {"membership": membership})
+    missing = missing_during(manifest, *window) if "without_prices" in manifest else list(manifest.get("missing", ()))
+    if missing:
+        yield ResultWarning("missing_members", {"tickers": missing[:SHOWN], "count": len(missing)})
+    listed = listed_during(manifest, *window)
+    if listed is not None and not 0.99 * listed.size <= listed.members <= 1.05 * listed.size:
+        yield ResultWarning("index_list", listed._asdict())
+    if "membership" not in manifest:
+        yield ResultWarning("unknown_universe")
+    for note in (manifest.get("periods_note"), *manifest.get("notes", ())):
+        if note:
+            yield ResultWarning("note", {"text": str(note)})
+    trained = result.agent.get("fill", result.fill)
+    if trained != result.fill:
+        yield ResultWarning("other_fill", {"trained": trained, "filled": result.fill})
