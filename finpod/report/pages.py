@@ -89,6 +89,8 @@ def _print(
     try:
         if (values := values_of(subject)) is None:
             return None
+        if hidden := values.keys() & vars(macros.module).keys():
+            raise ValueError(f"macros hide the values {sorted(hidden)}")
         html = getattr(macros.make_module({**shared, **values}), name)()
     except Exception as error:
         line = _instead("section", title, error, left_out)
