@@ -82,7 +82,7 @@ report
 api
 bench
 deploy
-cli | demo runs
+cli
 """
 """A module imports from its own layer and from those above it. Behind the bar: modules that will move to the layer."""
 UPWARD = {

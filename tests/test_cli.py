@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import finpod
-from finpod import demo
 from finpod.cli import _command, console, main, options
+from finpod.cli import bench as demo
 from finpod.errors import DataError, InputError
 from finpod.files import new_folder
 from finpod.market.snapshots import save_snapshot

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from finpod import runs
-from finpod.cli import console, options
+from finpod.cli import console, options, outputs
 from finpod.errors import InputError
 from finpod.files import EXPORT, require_free, require_free_file
 from finpod.trading.ledger import Costs
@@ -64,8 +63,8 @@ def backtest(
     options.check_market(given)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
-        wanted = runs.name_of(strategy) if name is None else name
-        outputs = runs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
+        wanted = outputs.name_of(strategy) if name is None else name
+        places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
         prices = options.load(given)
         prices.window(start, end)  # an impossible window is reported before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
@@ -84,7 +83,7 @@ def backtest(
             progress=lambda doing, share: report(doing, 0.3 + share / 2),
         )
         report("writing", 0.9)
-        written = runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+        written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
     print(result.to_json(), end="") if as_json else print(f"{result}\n")
     console.show_written(written, as_json)
 
@@ -125,10 +124,10 @@ def report(
     from finpod.backtesting.result_io import run_folder
 
     place = run_folder(folder)
-    target = out or runs.REPORTS / f"{runs.plain_word(runs.name_of(place))}.html"
+    target = out or outputs.REPORTS / f"{outputs.plain_word(outputs.name_of(place))}.html"
     with console.progress("drawing", log=True) as progress:
         result = finpod.load_result(place)
-        if target.is_file() and not (overwrite or runs.is_report_of(result, target)):
+        if target.is_file() and not (overwrite or outputs.is_report_of(result, target)):
             raise InputError(f"{target} exists already and is no report of {place}; name another file with --out")
         require_free_file(target, overwrite=True)
         progress("drawing", 0.1)
@@ -157,8 +156,8 @@ def compare(
     places = [run_folder(folder) for folder in folders]
     whole = [place.resolve() for place in places]
     if twice := next((place for place in whole if whole.count(place) > 1), None):
-        raise InputError(f"{runs.name_of(twice)} is given twice; give each run once")
-    target = None if no_report else out or runs.REPORTS / f"{runs.plain_word(name)}.html"
+        raise InputError(f"{outputs.name_of(twice)} is given twice; give each run once")
+    target = None if no_report else out or outputs.REPORTS / f"{outputs.plain_word(name)}.html"
     with console.progress("reading") as report:
         results = [finpod.load_result(place) for place in places]
         if target is not None:
@@ -166,10 +165,10 @@ def compare(
         report("comparing", 0.3)
         found = compared(results, names=names_of(places))
         report("drawing", 0.8)
-        written = runs.Written(())
+        written = outputs.Written(())
         if target is not None:
             title = "" if name == "compare" else name
-            written = runs.write_page(target, partial(found.report, title=title), overwrite=overwrite)
+            written = outputs.write_page(target, partial(found.report, title=title), overwrite=overwrite)
     print(found.to_json(), end="") if as_json else print(f"{found}\n")
     console.show_written(written, as_json)
 
@@ -188,7 +187,7 @@ def export(
     from finpod.backtesting.result_io import run_folder
 
     place = run_folder(folder)
-    target = out or runs.BACKTESTS / f"{runs.plain_word(runs.name_of(place))}-export"
+    target = out or outputs.BACKTESTS / f"{outputs.plain_word(outputs.name_of(place))}-export"
     require_free(target, overwrite, EXPORT)
     with console.progress("writing"):
         notes = exported(finpod.load_result(place), target, format=form, overwrite=overwrite)

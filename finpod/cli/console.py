@@ -14,7 +14,7 @@ from finpod.figures import in_columns
 from finpod.files import Progress, to_json
 
 if TYPE_CHECKING:
-    from finpod.runs import Written
+    from finpod.cli.outputs import Written
 
 
 RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finpod.cli import console, options
+from finpod.cli.outputs import plain_word
 from finpod.errors import InputError
 from finpod.files import SNAPSHOT, require_free
-from finpod.runs import plain_word
 
 if TYPE_CHECKING:
     from finpod.market.data import MarketData

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finpod import runs
-from finpod.cli import console, options
+from finpod.cli import console, options, outputs
 from finpod.errors import InputError
 from finpod.files import UNFINISHED, require_free_file
 
@@ -66,7 +65,7 @@ def leaderboard(
     with console.progress("reading") as told:
         history = read_history(place_of(run)).of(seed)
         target = _target(history, out, overwrite) if report or out is not None else None
-        written = runs.Written(())
+        written = outputs.Written(())
         if verify:
             from finpod.tournament.verify import verify_log
 
@@ -76,7 +75,7 @@ def leaderboard(
             from finpod.report.training import write_training_report
 
             told("drawing", 0.5)
-            written = runs.write_page(target, partial(write_training_report, history), overwrite=overwrite)
+            written = outputs.write_page(target, partial(write_training_report, history), overwrite=overwrite)
     if as_json:
         console.show_json(facts(history))
     else:
@@ -142,7 +141,7 @@ def _show(history: History, top: int, lineage: bool) -> None:
     if history.frequency:
         print(yearly_note(**history.frequency))
     if lineage:
-        print("\nlineage: an agent, its level: score ..., and below it its copies")
+        print("\nlineage: an agent, its round: score ..., and below it its copies")
         print("\n".join(tree(trials)))
     troubled = [trial for trial in trials if trial.state == "failed" or trial.lost]
     if troubled:
@@ -193,7 +192,7 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
             **({"seed": str(trial.run)} if several else {}),
             "agent": trial.agent,
             "parent": trial.parent or "-",
-            "level": trial.level,
+            "round": trial.level,
             "score": trial.score,
             **{name.replace("_", " "): ratio(trial.metrics[name], 3) for name in SHOWN if name in trial.metrics},
             "steps": trial.steps,
@@ -217,7 +216,7 @@ def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
         "trial": trial.number,
         **({"seed": str(trial.run)} if several else {}),
         "agent": trial.agent,
-        "level": trial.level,
+        "round": trial.level,
         "state": trial.state,
         "pods lost": len(trial.lost),
         "why": trial.reason or last,
@@ -234,6 +233,6 @@ def place_of(run: str) -> str:
 
 def _target(history: History, out: Path | None, overwrite: bool) -> Path:
     """The file of the report; one that may be written."""
-    target = out or runs.REPORTS / f"{runs.plain_word(history.name)}-training.html"
+    target = out or outputs.REPORTS / f"{outputs.plain_word(history.name)}-training.html"
     require_free_file(target, overwrite)
     return target

@@ -34,9 +34,9 @@ class Scene(NamedTuple):
     """What is drawn: plain values, for the drawing runs beside the tournament."""
 
     board: list[tuple[str, ...]]
-    """Cells of the best: rank, agent, parent, level, score, steps."""
+    """Cells of the best: rank, agent, parent, round, score, steps."""
     pods: list[tuple[str, str, str, float]]
-    """Trial, agent, level, and when it was started, Unix time; longest at work first."""
+    """Trial, agent, round, and when it was started, Unix time; longest at work first."""
     working: int
     """Pods at work, shown or not."""
     done: int
@@ -174,7 +174,7 @@ def _table(*heads: str) -> Table:
 
 def _board(scene: Scene, rows: int) -> Table:
     """The best so far."""
-    table = _table("", "agent", "parent", "level", "score", "steps")
+    table = _table("", "agent", "parent", "round", "score", "steps")
     for place, cells in enumerate(scene.board[:rows]):
         table.add_row(*(Text(cell) for cell in cells), style="bold" if place == 0 else "")
     return table
@@ -182,10 +182,10 @@ def _board(scene: Scene, rows: int) -> Table:
 
 def _pods(scene: Scene, rows: int, now: float) -> Table:
     """Who is in training."""
-    table = _table("trial", "agent", "level", "seconds")
+    table = _table("trial", "agent", "round", "seconds")
     shown = scene.pods[: rows if scene.working <= rows else rows - 1]
-    for trial, agent, level, started in shown:
-        table.add_row(trial, Text(agent), level, f"{max(now - started, 0):.0f}")
+    for trial, agent, at, started in shown:
+        table.add_row(trial, Text(agent), at, f"{max(now - started, 0):.0f}")
     if more := scene.working - len(shown):
         table.add_row("", f"and {more} more")
     return table

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from finpod import runs
-from finpod.cli import console, options
+from finpod.cli import console, options, outputs
 from finpod.cli.leaderboard import STRATEGIES, place_of
 from finpod.errors import InputError, did_you_mean
 from finpod.files import ENSEMBLE, TRAINED, UNFINISHED, WALK_FORWARD, require_free_file, write_bytes
@@ -37,7 +36,7 @@ def render(
     from finpod.report.clip import record
 
     run = _run_of(name)
-    target = out or runs.REPORTS / f"{runs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
+    target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
     kind = require_kind(target)
     require_free_file(target, overwrite)
     with console.progress("rendering"):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finpod import runs
-from finpod.cli import console, options, settings
+from finpod.cli import console, options, outputs, settings
 from finpod.cli.leaderboard import TOP
 from finpod.cli.settings import CAPS, PODS, TRADING, needed, refuse_others, spelled
 from finpod.devices import pick_device
@@ -116,8 +115,8 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     from finpod.tournament.ranking import near_baseline, of_agents
     from finpod.tournament.trained_run import TrainedRun
 
-    page = runs.REPORTS / f"{made.name}-training.html"
-    written = runs.write_page(
+    page = outputs.REPORTS / f"{made.name}-training.html"
+    written = outputs.write_page(
         page, lambda path: write_training_report(read_history(out), path), saved=out, overwrite=True
     )
     if given["as_json"]:
@@ -145,12 +144,12 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     console.show_written(written, as_json=False)
 
 
-KEPT = ("agent", "parent", "level", "score", "steps")
+KEPT = ("agent", "parent", "round", "score", "steps")
 """Columns of the board that are printed even where they are the same for all."""
 
 
 def _show_board(board: list[dict[str, Any]], out: Path) -> None:
-    """The best trials of all seeds, their levels as `finpod leaderboard` counts them."""
+    """The best trials of all seeds, their rounds as `finpod leaderboard` counts them."""
     best = sorted(board, key=lambda line: -math.inf if math.isnan(line["score"]) else line["score"], reverse=True)
     rows = [_row(line) for line in best[:TOP]]
     same = {name for name in (rows or [{}])[0] if name not in KEPT and len({str(row[name]) for row in rows}) == 1}
@@ -160,7 +159,7 @@ def _show_board(board: list[dict[str, Any]], out: Path) -> None:
 
 
 def _row(line: dict[str, Any]) -> dict[str, Any]:
-    first = {"agent": line["agent"], "parent": line["parent"], "level": line["generation"] + 1}
+    first = {"agent": line["agent"], "parent": line["parent"], "round": line["generation"] + 1}
     return first | {name: value for name, value in line.items() if name not in (*first, "generation")}
 
 
@@ -168,7 +167,7 @@ def _require_out(given: Mapping[str, Any]) -> None:
     """Raise InputError for an output that cannot be made."""
     out = Path(given["out"])
     require_free(out, given["overwrite"], ENSEMBLE if given["task"] == STOCKS else TRAINED)
-    runs.plain_word(out.resolve().name)
+    outputs.plain_word(out.resolve().name)
 
 
 def _arguments(given: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:

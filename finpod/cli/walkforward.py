@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from finpod import runs
-from finpod.cli import console, options
+from finpod.cli import console, options, outputs
 from finpod.cli.settings import CAPS, PLAN, PODS, RUN, TRADING
 from finpod.trading.ledger import Costs
 
@@ -75,8 +74,10 @@ def walkforward(
 ) -> None:
     """Train on rolling windows, each agent trading the days after its own; write OUT, backtests/NAME/ and reports/NAME.html."""
     started = datetime.now(UTC)
-    outputs = runs.plan_outputs(runs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite)
-    runs.plain_word(out.resolve().name)
+    places = outputs.plan_outputs(
+        outputs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite
+    )
+    outputs.plain_word(out.resolve().name)
     options.check_dates(start, given["end"])
     costs = Costs(**options.COSTS.values(given))
     _check(out, given, overwrite=overwrite, resume=resume)
@@ -102,7 +103,7 @@ def walkforward(
             **TRADING.values(given),
             **CAPS.values(given),
         )
-        written = runs.write_outputs(result, outputs, runs.describe_run(context.obj, started), overwrite=overwrite)
+        written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
     if as_json:
         print(result.to_json(), end="")
     else:

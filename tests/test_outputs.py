@@ -1,0 +1,106 @@
+"""Where the outputs of a run go: the run first, and its report if it can be made."""
+
+import json
+from pathlib import Path
+
+import pytest
+from made_markets import random_market
+
+from finpod.backtesting.engine import backtest
+from finpod.cli.outputs import name_of, plan_outputs, write_outputs
+from finpod.errors import InputError, ReportWarning
+from finpod.strategy import EqualWeight
+
+SAVED, PAGE = Path("backtests/x"), Path("reports/x.html")
+earlier_and_not = pytest.mark.parametrize("earlier", [False, True])
+
+
+@pytest.fixture(scope="module")
+def result():
+    return backtest(EqualWeight(), random_market(days=40))
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def everything(folder):
+    """Paths below a folder, with the content of files."""
+    return {path: path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def fail(*_args, **_options):
+    raise InputError("no ink; buy some")
+
+
+def test_a_run_is_named_after_its_strategy():
+    names = ("equal-weight", "strategies/momentum.py", "strategies/momentum.py:Slow", "strategies/v1.5/")
+    assert [name_of(name) for name in names] == ["equal-weight", "momentum", "momentum-Slow", "v1.5"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t", " a", "a ", ".", "..", "a/b", "a\nb", "x" * 300, "ü" * 101])
+def test_names_of_no_file_are_refused(work, name):
+    with pytest.raises(InputError, match="cannot be a name") as raised:
+        plan_outputs(name)
+    assert len(str(raised.value)) < 120
+    assert everything(work) == {}
+
+
+def test_outputs_that_stand_in_the_way_are_refused_before_the_work(work, monkeypatch):
+    PAGE.mkdir(parents=True)
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=str(PAGE)):
+            plan_outputs("x", overwrite=overwrite)
+    Path("backtests/y").mkdir(parents=True)
+    Path("backtests/y/ensemble.json").write_text("{}")
+    with pytest.raises(InputError, match="backtests/y"):
+        plan_outputs("y", overwrite=True)
+    assert plan_outputs("x", report=False) == (SAVED, None)
+    monkeypatch.chdir("/proc")
+    with pytest.raises(InputError, match="cannot write backtests/x"):
+        plan_outputs("x")
+
+
+@earlier_and_not
+def test_a_run_that_cannot_be_saved_leaves_all_as_it_was(work, result, monkeypatch, earlier):
+    if earlier:
+        assert write_outputs(result, plan_outputs("x"), {}) == ((SAVED, PAGE), None)
+    before = everything(work)
+    monkeypatch.setattr(type(result), "save", fail)
+    with pytest.raises(InputError, match="no ink"):
+        write_outputs(result, plan_outputs("x", overwrite=earlier), {"again": True}, overwrite=earlier)
+    assert everything(work) == before
+
+
+@earlier_and_not
+def test_g12_a_report_that_cannot_be_written_leaves_the_run(result, monkeypatch, earlier):
+    if earlier:
+        write_outputs(result, plan_outputs("x"), {})
+    before = PAGE.read_bytes() if earlier else None
+    monkeypatch.setattr("finpod.report.write_text", fail)
+    written = write_outputs(result, plan_outputs("x", overwrite=earlier), {"again": True}, overwrite=earlier)
+    assert (str(written.failure), written.paths) == ("no ink; buy some; the run is saved in backtests/x", (SAVED,))
+    assert json.loads((SAVED / "run.json").read_text()) == {"again": True}
+    assert (PAGE.read_bytes() if PAGE.exists() else None) == before
+
+
+def test_g12_a_folder_that_came_into_the_way_of_the_report_leaves_the_run(result):
+    places = plan_outputs("x")
+    PAGE.mkdir(parents=True)
+    assert str(PAGE) in str(write_outputs(result, places, {}).failure)
+    assert (SAVED / "result.json").is_file()
+    assert list(PAGE.iterdir()) == []
+
+
+@earlier_and_not
+def test_g12_a_page_that_cannot_be_made_leaves_the_run(result, monkeypatch, earlier):
+    if earlier:
+        write_outputs(result, plan_outputs("x"), {})
+    monkeypatch.setattr("finpod.report.render", lambda result: 1 / 0)
+    with pytest.warns(ReportWarning, match=r"reports/x.html .*division by zero.* backtests/x") as warned:
+        written = write_outputs(result, plan_outputs("x", overwrite=earlier), {"again": True}, overwrite=earlier)
+    assert ("earlier run" in str(warned[0].message)) == earlier
+    assert written == ((SAVED,), None)
+    assert json.loads((SAVED / "run.json").read_text()) == {"again": True}
