@@ -1,133 +1,194 @@
-"""The command line: what it prints, what it writes, and how it fails."""
+"""The command line as a whole: how it fails, what it names, and what its options are made of."""
 
+import dataclasses
 import json
 import os
 import pickle
-import re
+import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from made_commands import ENVIRONMENT, run
+from made_results import make_result
+from typer.main import get_command
 
 import finpod
-from finpod.cli import _command, console, main, options
-from finpod.cli import bench as demo
+from finpod.cli import _command, app, console, options, settings
+from finpod.deploy.kuberay import Cluster
 from finpod.errors import DataError, InputError
-from finpod.files import new_folder
 from finpod.market.snapshots import save_snapshot
 
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
-START, END = "2010-06-01", "2010-12-31"
-WINDOW = f"--start {START} --end {END}"
+BACKTEST = "backtest equal-weight --market sim"
+TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
+NEW = f"{TRAIN} --out strategies/x"
+WALK = "walkforward stocks --market sim --train 120 --validation 40 --test 60 --out strategies/wf --start"
 
 
-@pytest.fixture(scope="session")
-def simulated():
-    return finpod.simulate_market(names=5, days=300, signal=0.1, seed=1)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the snapshot data/sim, the runs one and two, and files that are nobody's."""
+    folder = tmp_path_factory.mktemp("work")
+    save_snapshot(finpod.simulate_market(names=5, days=300, signal=0.1, seed=1), folder / "data" / "sim")
+    for seed, name in enumerate(("one", "two")):
+        make_result(days=60, names=3, seed=seed).save(folder / "backtests" / name)
+    for file in (
+        "photos/a.jpg",
+        "backtests/photos/result.json",
+        "backtests/photos/notes.txt",
+        "reports/page.html/b.jpg",
+    ):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("precious")
+    return folder
 
 
 @pytest.fixture
-def work(tmp_path, monkeypatch, simulated):
-    """A working folder with the snapshot data/sim."""
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(simulated, tmp_path / "data" / "sim")
-    return tmp_path
+def work(made, tmp_path, monkeypatch):
+    """A copy of it, as the current folder."""
+    monkeypatch.chdir(shutil.copytree(made, tmp_path / "work"))
+    return Path.cwd()
 
 
-@pytest.fixture
-def run(capsys):
-    """Run one command line, given in pieces; what it printed and its exit code."""
-
-    def call(*pieces):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([word for piece in pieces for word in piece.split()])
-        printed = capsys.readouterr()
-        return SimpleNamespace(code=ended.value.code, out=printed.out, err=printed.err)
-
-    return call
-
-
-def tree(folder):
-    """Every file under a folder with its content and time of change."""
-    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(Path(folder).rglob("*")) if p.is_file()}
-
-
-def assert_one_line(ended, *fragments):
-    """The error is the last line; before it there is nothing but progress."""
-    assert ended.code == 2
-    assert ended.out == ""
-    *progress, last = ended.err.splitlines()
-    assert all(re.fullmatch(r"[^:]+ \(\d+%\)", line) for line in progress)
-    assert last.startswith("error: ")
-    for fragment in fragments:
-        assert fragment in last
+def everything(folder):
+    """Paths below a folder, files with their content and time of change."""
+    paths = sorted(folder.rglob("*"))
+    return {path: path.is_file() and (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
 @pytest.mark.parametrize(
-    ("line", "fragments"),
+    ("line", "values"),
     [
-        ("backtest equal-weight --market nosuch.parquet", ["nosuch.parquet", "give a parquet or CSV file"]),
-        ("backtest equal-weight --market nosuch", ["data/nosuch", "snapshot"]),
+        ("backtest equal-weight --market nosuch.parquet", ["nosuch.parquet"]),
+        ("backtest equal-weight --market nosuch", ["data/nosuch"]),
         ("backtest nosuch --market sim", ["nosuch", "equal-weight"]),
         ("backtest nosuch.py --market sim", ["nosuch.py"]),
-        ("backtest equal-weight --market sim --start 2010-12-31 --end 2010-06-01", ["2010-06-01", "before it starts"]),
-        ("backtest equal-weight --market sim --start yesterday", ["'yesterday'", "YYYY-MM-DD"]),
-        ("backtest equal-weight --market sim --start 2030-01-01", ["2030-01-01", "2010-01-04"]),
-        ("backtest equal-weight --market sim --fee-bps -5", ["--fee-bps is -5"]),
-        ("backtest equal-weight --market sim --cash 0", ["--cash is 0", "positive"]),
-        ("backtest equal-weight --market sim --cash much", ["--cash", "'much'", "finpod backtest --help"]),
-        ("backtest equal-weight --market sim --fill opn", ["'opn'", "open", "close"]),
-        ("backtest equal-weight --market sim --name a/b", ["'a/b'", "plain word"]),
-        ("backtest equal-weight --market sim --members nasdaq100", ["sim", "members"]),
-        ("backtest equal-weight --fe-bps 5", ["--fe-bps", "--fee-bps"]),
+        (f"{BACKTEST} --start 2010-12-31 --end 2010-06-01", ["2010-06-01", "2010-12-31"]),
+        (f"{BACKTEST} --start yesterday", ["--start", "'yesterday'"]),
+        (f"{BACKTEST} --start 2030-01-01", ["2030-01-01", "2010-01-04"]),
+        (f"{BACKTEST} --fee-bps -5", ["--fee-bps is -5"]),
+        (f"{BACKTEST} --fee-bps 9000 --slippage-bps 2000", ["--fee-bps 9000.0", "--slippage-bps 2000.0"]),
+        (f"{BACKTEST} --cash 0", ["--cash is 0"]),
+        (f"{BACKTEST} --cash much", ["--cash", "'much'", "finpod backtest --help"]),
+        (f"{BACKTEST} --opened 0", ["--opened is 0"]),
+        (f"{BACKTEST} --max-turnover inf", ["--max-turnover is inf"]),
+        (f"{BACKTEST} --risk-free 5", ["0.05 is 5 %"]),
+        (f"{BACKTEST} --fill opn", ["'opn'", "open", "close"]),
+        (f"{BACKTEST} --name a/b", ["'a/b'"]),
+        (f"{BACKTEST} --name ''", ["''"]),
+        (f"{BACKTEST} --name {'x' * 300}", ["300 letters"]),
+        (f"{BACKTEST} --name photos --overwrite", ["backtests/photos", "notes.txt"]),
+        (f"{BACKTEST} --name page --overwrite", ["reports/page.html"]),
+        (f"{BACKTEST} --members nasdaq100", ["sim"]),
+        (f"{BACKTEST} --renames nowhere.csv", ["nowhere.csv"]),
+        (f"{BACKTEST} --features-from own.py", ["--features-from"]),
+        ("backtest equal-weight --fe-bps 5", ["--fe-bps", "did you mean --fee-bps?"]),
         ("backtest equal-weight --bogus", ["--bogus", "finpod backtest --help"]),
         ("backtest", ["strategy", "finpod backtest --help"]),
         ("backtset", ["'backtset'", "'backtest'"]),
-        ("data", ["command", "finpod data --help"]),
-        ("data show sim --tickers S1,ZZZ", ["ZZZ", "S1"]),
+        ("data", ["finpod data --help"]),
+        ("data show sim --tickers S1,ZZZ", ["ZZZ"]),
         ("data import nosuch.csv", ["nosuch.csv"]),
-        ("data fetch AAPL --start 2020-13-01", ["2020-13-01", "YYYY-MM-DD"]),
+        ("data fetch AAPL --start 2020-13-01", ["2020-13-01"]),
         ("data fetch AAPL --start 2020-02-01 --end 2020-01-01", ["2020-01-01", "2020-02-01"]),
         ("data fetch AAPL --universe nasdaq100", ["'AAPL'", "--universe 'nasdaq100'"]),
-        ("data fetch --universe A;B --name x", ["'A;B'", "not a symbol"]),
-        ("report backtests/nosuch", ["backtests/nosuch", "holds no backtest result"]),
-        ("train stocks --train 2010 --validation 2011:2012 --out strategies/x", ["--train", "'2010'", "FIRST:LAST"]),
+        ("data fetch --universe 'A;B' --name x", ["'A;B'"]),
+        ("report photos --out reports/page.html", ["photos"]),
+        ("audit nosuch --market sim", ["nosuch"]),
+        ("audit momentum --market sim --days 0", ["--days is 0"]),
+        ("audit equal-weight --market sim --start yesterday", ["'yesterday'"]),
+        ("compare", ["RUN", "finpod compare --help"]),
+        ("compare one", ["two or more"]),
+        ("compare one nosuch", ["backtests/nosuch"]),
+        ("compare one backtests/one", ["one"]),
+        ("compare one two --name a/b", ["'a/b'"]),
+        ("compare one two --out backtests", ["backtests is a folder"]),
+        ("compare one two --out /proc/nowhere/a.html", ["/proc/nowhere"]),
+        ("export one --format xls", ["'xls'", "csv", "parquet"]),
+        ("export one --out backtests/two --overwrite", ["backtests/two"]),
+        ("export one --out .", ["current folder"]),
+        ("leaderboard nosuch", ["nosuch"]),
+        ("render nosuch", ["'nosuch'"]),
         ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
-        ("audit nosuch --market sim", ["nosuch", "equal-weight"]),
+        (f"{TRAIN} --overwrite --out photos", ["photos", "a.jpg"]),
+        (f"{TRAIN} --overwrite --out ..", [".. is the current folder or one above it"]),
+        (f"{TRAIN} --overwrite --out data/sim", ["data/sim"]),
+        (f"{TRAIN} --out /proc/x", ["/proc/x"]),
+        (f"{NEW.replace('2010-02-01', 'May')}", ["'May'"]),
+        (f"{NEW.replace('2010-02-01:2010-06-30', '2010')}", ["--train is '2010'"]),
+        *((f"{NEW} --{option} {value}", [f"--{option} is {value}"]) for option, value in {
+            "agents": 0, "keep": 65, "checkpoint-steps": 0, "seeds": 0, "seed": -1, "rebalance-every": 0, "fee-bps": -1.0,
+            "max-correlation": 2.0, "restart-rate": -1.0, "stop-trials": 0, "stop-minutes": 0.0, "stop-score": "nan",
+            "patience": 0, "max-weight": 3.0,
+        }.items()),
+        (f"{NEW} --mode turns", ["'turns'"]),
+        *((f"{NEW} --ray {option}", [told]) for option, told in {
+            "--pods 0": "--pods is 0", "--pods many": "--pods is 'many'", "--pod-cpus 0": "--pod-cpus is 0",
+            "--pod-gpus -1": "--pod-gpus is -1", "--timeout 0": "--timeout is 0.0",
+        }.items()),
+        (f"{NEW} --pods 2", ["--pods needs --ray"]),
+        (f"{NEW} --timeout 3600", ["--timeout needs --ray"]),
+        (f"{NEW} --resume some --fork other", ["--resume", "--fork"]),
+        (TRAIN, ["--out is missing"]),
+        ("train stocks --out x", ["--train is missing", "--train, --validation and --out"]),
+        ("train hopper --out x --fee-bps 1", ["--fee-bps is for stocks"]),
+        (f"{NEW} --variant fast", ["--variant is for locomotion"]),
+        (f"{NEW} --alike 1", ["--alike is now --max-correlation"]),
+        (f"{NEW} --fresh 1", ["--fresh is now --restart-rate"]),
+        (f"{NEW} --hold 1", ["--hold is now --rebalance-every"]),
+        (f"{WALK} 2010-09-15 --hold 5", ["--hold is now --rebalance-every"]),
+        (f"{WALK} soon", ["'soon'"]),
+        (f"{WALK} 2010-02-01", ["--start is 2010-02-01", "120 sessions"]),
+        (f"{WALK} 2010-09-15 --end 2010-06-01", ["2010-06-01"]),
+        (f"{WALK} 2010-09-15 --train 4x", ["--train is '4x'"]),
+        (f"{WALK} 2010-09-15 --test 2", ["--test is 2 sessions"]),
+        (f"{WALK} 2010-09-15 --purge 1", ["--purge is 1 sessions"]),
+        (f"{WALK} 2010-09-15 --agents 0", ["--agents is 0"]),
+        (f"{WALK} 2010-09-15 --features retrun_5", ["retrun_5", "return_5"]),
+        (f"{WALK} 2010-09-15 --name a/b", ["'a/b'"]),
+        (f"{WALK} 2010-09-15 --resume", ["strategies/wf.unfinished"]),
+        (f"{WALK} 2010-09-15 --out data/sim --overwrite", ["data/sim"]),
     ],
+)  # fmt: skip
+def test_e08_mistakes_end_in_one_line_and_leave_all_as_it_was(work, line, values):
+    before = everything(work)
+    error = run(line).error
+    assert all(value in error for value in values), error
+    assert everything(work) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [BACKTEST, f"{NEW} --keep 65", f"{TRAIN} --out photos", f"{WALK} 2010-09-15 --device cpu"],
 )
-def test_e08_typing_errors_end_in_one_line(work, run, line, fragments):
-    before = tree(work)
-    assert_one_line(run(line), *fragments)
-    assert tree(work) == before
-    assert sorted(path.name for path in work.iterdir()) == ["data"]
-
-
-@pytest.mark.parametrize("occupied", ["backtests", "reports"])
-def test_e08_unwritable_output_folder(work, run, occupied, monkeypatch):
-    (work / occupied).write_text("a file where the folder should be")
-    monkeypatch.setattr(finpod, "backtest", lambda *a, **k: pytest.fail("computed before the outputs were checked"))
-    assert_one_line(run("backtest equal-weight --market sim"), occupied, "not a folder")
-    assert sorted(path.name for path in work.iterdir()) == sorted(["data", occupied])
+def test_e08_what_cannot_end_well_does_not_begin(work, monkeypatch, line):
+    """Outputs and options are checked before anything is read or computed."""
+    for name in ("load_market", "backtest", "train"):
+        monkeypatch.setattr(finpod, name, lambda *a, **k: pytest.fail("worked before the command line was checked"))
+    shutil.rmtree(work / "backtests")
+    for occupied in ("backtests", "strategies"):
+        (work / occupied).write_text("a file where the folder should be")
+    assert run(line).error
 
 
 def test_e08_holds_in_a_process_of_its_own(work):
     command = [sys.executable, "-m", "finpod.cli", "backtest", "equal-weight", "--market", "nosuch.parquet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-def unread(*words, cwd, read=0):
+# --- what ends a command besides
+
+
+def unread(*words, read=0):
     """A command in a process of its own whose reader goes away after so many bytes; its exit code and its stderr."""
     reader, writer = os.pipe()
-    with subprocess.Popen([sys.executable, *words], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=cwd,
-                          env={**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1])}) as child:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, *words], stdout=writer, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as child:
         os.close(writer)
         if read:
             os.read(reader, read)
@@ -136,650 +197,140 @@ def unread(*words, cwd, read=0):
     return child.returncode, told
 
 
-LONG = "import sys\nfrom finpod.cli import main\n{}\nmain(sys.argv[1:])"
+LONG = """
+import sys
+from finpod.cli import console, main
+console.show_json = lambda value: print('x' * 10_000_000)
+main(sys.argv[1:])
+"""
 
 
-@pytest.mark.parametrize("buffering", [[], ["-u"]])
-def test_output_that_nobody_reads_ends_the_command_in_silence(work, buffering):
-    assert unread(*buffering, "-m", "finpod.cli", "data", "show", "sim", cwd=work) == (141, "")
-    assert unread(*buffering, "-m", "finpod.cli", "train", "--help", cwd=work) == (141, "")
-
-
-def test_more_output_than_is_read_ends_the_command_in_silence(work):
-    many = LONG.format("from finpod.cli import console\nconsole.show_json = lambda value: print('x' * 10_000_000)")
-    assert unread("-c", many, "data", "show", "sim", "--json", cwd=work, read=1000) == (141, "")
+def test_output_that_nobody_reads_ends_the_command_in_silence(work):
+    assert unread("-m", "finpod.cli", "data", "show", "sim") == (141, "")
+    assert unread("-u", "-m", "finpod.cli", "train", "--help") == (141, "")
+    assert unread("-c", LONG, "data", "show", "sim", "--json", read=1000) == (141, "")
 
 
 def test_output_that_cannot_be_written_is_an_error(work):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "finpod.cli", "data", "show", "sim"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (2, "error: the system: No space left on device; --debug shows where\n")
 
 
-def test_another_pipe_that_breaks_is_an_error_of_its_own(work, run, monkeypatch):
+@pytest.mark.parametrize(
+    ("raised", "code", "line"),
+    [
+        (KeyboardInterrupt(), 130, "error: interrupted"),
+        (KeyError("gone"), 1, "error: unexpected KeyError: 'gone'; --debug shows where"),
+        (OSError(5, "Input/output error", "disk"), 2, "error: disk: Input/output error; --debug shows where"),
+        (BrokenPipeError(32, "Broken pipe"), 2, "error: the system: Broken pipe; --debug shows where"),
+        (SystemExit(0), 2, "error: the strategy or a feature ended the program (SystemExit: 0); take exit() out of it"),
+    ],
+)
+def test_whatever_ends_a_command_is_one_line(work, monkeypatch, raised, code, line):
     def broken(*_args, **_options):
-        raise BrokenPipeError(32, "Broken pipe")
+        raise raised
 
     monkeypatch.setattr(finpod, "backtest", broken)
-    assert_one_line(run("backtest equal-weight --market sim"), "the system: Broken pipe")
+    ended = run(BACKTEST)
+    assert (ended.code, ended.out, ended.err.splitlines()[-1]) == (code, "", line)
+    assert not (work / "backtests" / "equal-weight").exists()
 
 
 @pytest.mark.parametrize("line", ["--debug data show nosuch.csv", "data show nosuch.csv --debug"])
-def test_debug_shows_the_traceback(work, run, line):
+def test_debug_shows_the_traceback(work, line):
     ended = run(line)
     assert ended.code == 2
     assert "Traceback" in ended.err
     assert ended.err.splitlines()[-1].startswith("error: there is no market nosuch.csv")
 
 
-def test_an_interrupted_command_ends_in_one_line(work, run, monkeypatch):
-    def interrupt(*_args, **_options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(finpod, "backtest", interrupt)
-    ended = run("backtest equal-weight --market sim")
-    assert (ended.code, ended.out) == (130, "")
-    assert ended.err.splitlines()[-1] == "error: interrupted"
-    assert sorted(path.name for path in work.iterdir()) == ["data"]
-
-
-def test_a_fault_of_finpods_own_is_one_line_and_code_1(work, run, monkeypatch):
-    monkeypatch.setattr(finpod, "backtest", lambda *a, **k: {}["gone"])
-    ended = run("backtest equal-weight --market sim")
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.splitlines()[-1] == "error: unexpected KeyError: 'gone'; --debug shows where"
-
-
-@pytest.mark.parametrize("line", ["--help", "backtest --help", "data fetch --help", "--version"])
-def test_help_loads_nothing_heavy(line):
-    code = f"""
-import json, sys
-from finpod.cli import main
-try:
-    main({line.split()!r})
-except SystemExit as ended:
-    print(json.dumps([ended.code, sorted(sys.modules)]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    exit_code, loaded = json.loads(done.stdout.splitlines()[-1])
-    assert exit_code == 0
-    assert not HEAVY & set(loaded)
-
-
-def test_help_names_every_command(run):
-    ended = run()
-    assert ended.code == 0
-    for command in ("data", "train", "backtest", "report", "audit", "bench", "demo"):
-        assert f"\n  {command} " in ended.out
-    assert run("--version").out == f"finpod {finpod.__version__}\n"
-
-
-@pytest.mark.parametrize("name", ["benchmark-hold", "equal-weight", "buy-and-hold", "momentum"])
-def test_backtest_of_the_built_in_strategies(work, run, name):
-    ended = run("backtest", name, "--market sim", WINDOW, "--no-report")
-    assert ended.code == 0
-    assert ended.out.splitlines()[-1] == f"backtests/{name}"
-    assert sorted(path.name for path in (work / "backtests" / name).iterdir()) == [
-        "SHA256SUMS",
-        *(["fan.parquet"] if name != "benchmark-hold" else []),
-        "result.json",
-        "returns.csv",
-        "run.json",
-        "trades.csv",
-        "weights.parquet",
-    ]
-    assert not (work / "reports").exists()
-
-
-def test_backtest_on_the_sample_writes_both_outputs(work, run):
-    ended = run("backtest equal-weight --start 2021-01-04 --end 2021-06-30 --name short")
-    assert ended.code == 0
-    assert ended.out.splitlines()[-2:] == ["backtests/short", "reports/short.html"]
-    assert "S&P 500 price index" in ended.out
-    content = json.loads((work / "backtests" / "short" / "result.json").read_text())
-    assert (content["start"], content["end"], content["fill"]) == ("2021-01-04", "2021-06-30", "close")
-    assert "S&amp;P 500 price index" in (work / "reports" / "short.html").read_text()
-    run_facts = json.loads((work / "backtests" / "short" / "run.json").read_text())
-    assert run_facts["command"].startswith("finpod backtest equal-weight --start 2021-01-04")
-    assert set(run_facts["versions"]) >= {"python", "finpod", "torch", "numpy", "pandas"}
-    assert run_facts["started"] <= run_facts["finished"]
-    assert run_facts["seconds"] > 0
-
-
-def test_options_reach_the_backtest(work, run):
-    line = f"backtest equal-weight --market sim {WINDOW} --no-report --json"
-    more = "--fee-bps 3 --slippage-bps 2 --impact 1 --fill close --cash 5000 --whole-shares --risk-free 0.02 --opened 2"
-    content = json.loads(run(line, more).out)
-    assert content["costs"] == {"fee_bps": 3.0, "slippage_bps": 2.0, "per_share": 0.0, "impact": 1.0}
-    assert (content["fill"], content["cash"], content["whole_shares"], content["risk_free"]) == (
-        "close",
-        5000,
-        True,
-        0.02,
-    )
-    assert content["opened"] == content["significance"]["candidates"] == 2
-
-
-def test_a_strategy_file_is_backtested_under_its_own_name(work, run):
-    (work / "first.py").write_text(
-        "import finpod\n\n\nclass First(finpod.Strategy):\n    def decide(self, view):\n        return {'S1': 0.5}\n"
-    )
-    ended = run("backtest first.py --market sim", WINDOW, "--no-report")
-    assert ended.out.splitlines()[-1] == "backtests/first"
-    weights = finpod.load_result("backtests/first").weights
-    assert weights["S1"].iloc[-1] == pytest.approx(0.5, abs=0.05)
-
-
-def test_the_example_strategy_is_the_built_in_momentum(simulated):
-    example = finpod.load_strategy(Path(__file__).parents[1] / "strategies" / "momentum.py")
-    own, built_in = (finpod.backtest(s, simulated).equity for s in (example, finpod.load_strategy("momentum")))
-    np.testing.assert_array_equal(own, built_in)
-
-
-def test_progress_is_told_where_there_is_no_terminal_and_stdout_stays_clean(work, run):
-    ended = run(f"backtest equal-weight --market sim {WINDOW} --json")
-    told = [line for line in ended.err.splitlines() if re.search(r"\(\d+%\)$", line)]
-    assert told[0] == "backtest of equal-weight (10%)"
-    assert "writing (90%)" in told
-    assert json.loads(ended.out)["strategy"] == "equal-weight"
-    assert "%)" in run("report backtests/equal-weight").err
-
-
-def test_json_on_stdout_is_the_content_of_result_json(work, run):
-    line = f"backtest equal-weight --market sim {WINDOW} --no-report --json"
-    ended = run(line)
-    assert ended.code == 0
-    assert ended.out == (work / "backtests" / "equal-weight" / "result.json").read_text()
-    assert run(line, "--overwrite").out == ended.out
-
-
-def test_a30_table_json_and_python_show_the_same_figures(work, run, simulated):
-    line = f"backtest momentum --market sim {WINDOW} --no-report"
-    table, content = run(line).out, json.loads(run(line, "--overwrite --json").out)
-    result = finpod.backtest(finpod.load_strategy("momentum"), simulated, start=START, end=END, examine=True)
-    assert table.startswith(str(result))
-    assert content == json.loads(result.to_json())
-    for own, shown in ((result.metrics, content["metrics"]), (result.benchmark_metrics, content["benchmark_metrics"])):
-        assert shown == {key: None if np.isnan(value) else value for key, value in vars(own).items()}
-    own, other = content["metrics"]["total_return"], content["benchmark_metrics"]["total_return"]
-    assert content["relative"]["excess"] == own - other
-    row = next(line for line in table.splitlines() if line.startswith("Total return"))
-    assert row.split()[2:4] == [f"{own:.2%}", f"{other:.2%}"]
-
-
-def test_an_existing_run_is_refused_and_left_untouched(work, run, monkeypatch):
-    line = f"backtest equal-weight --market sim {WINDOW}"
-    assert run(line).code == 0
-    before = tree(work)
-    with monkeypatch.context() as patch:
-        patch.setattr(finpod, "backtest", lambda *a, **k: pytest.fail("computed before the outputs were checked"))
-        assert_one_line(run(line), "backtests/equal-weight exists already", "--overwrite")
-        assert_one_line(run(line, "--name equal-weight"), "exists already")
-    assert tree(work) == before
-    (work / "backtests" / "equal-weight").rename(work / "elsewhere")
-    assert_one_line(run(line), "reports/equal-weight.html exists already")
-    assert run(line, "--fee-bps 0 --overwrite").code == 0
-    assert finpod.load_result("backtests/equal-weight").costs.fee_bps == 0
-
-
-def test_a_report_that_fails_leaves_the_run_and_a_run_that_fails_leaves_nothing(work, run, monkeypatch):
-    def files():
-        return sorted({path.parent.name for path in work.rglob("*") if path.is_file() and "data" not in path.parts})
-
-    def full(*_args, **_options):
-        raise InputError("disk full; make room")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finpod.BacktestResult, "save", full)
-        assert run("backtest equal-weight --market sim", WINDOW).code == 2
-    assert files() == []
-    monkeypatch.setattr(finpod.BacktestResult, "report", full)
-    ended = run("backtest equal-weight --market sim", WINDOW)
-    message = "error: disk full; make room; the run is saved in backtests/equal-weight"
-    assert (ended.code, ended.err.splitlines()[-1]) == (2, message)
-    assert files() == ["equal-weight"]
-
-
-def test_report_draws_a_saved_run_again(work, run):
-    assert run("backtest equal-weight --market sim", WINDOW).code == 0
-    first = (work / "reports" / "equal-weight.html").read_bytes()
-    page = work / "reports" / "equal-weight.html"
-    page.write_bytes(first + b"<!-- of an older version -->")
-    ended = run("report backtests/equal-weight")
-    assert (ended.code, ended.out) == (0, "reports/equal-weight.html\n")
-    assert (work / "reports" / "equal-weight.html").read_bytes() == first
-    assert run("report backtests/equal-weight/ --out own/page.html").out == "own/page.html\n"
-    assert (work / "own" / "page.html").read_bytes() == first
-
-
-def test_fetch_keeps_a_snapshot(work, run, monkeypatch, simulated):
-    asked = {}
-
-    def fetch(universe, start, end, **terms):
-        asked.update(terms, universe=universe, start=start, end=end)
-        return simulated
-
-    monkeypatch.setattr(finpod, "fetch_market", fetch)
-    ended = run("data fetch AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two --deadline 60")
-    assert ended.out.endswith("data/two\n")
-    assert (asked.pop("patience").deadline, callable(asked.pop("report"))) == (60.0, True)
-    assert asked == {
-        "universe": ["AAPL", "MSFT"],
-        "start": "2020-01-02",
-        "end": "2020-02-03",
-        "benchmark": "SPY",
-        "calendar": "auto",
-        "allow_missing": False,
-        "partial": Path("data/.two.partial"),
-        "base_url": None,
-    }
-    assert finpod.load_market("data/two").content_hash == simulated.content_hash
-
-
-def test_market_names(work):
-    assert options.market_path("sample") == "sample"
-    assert options.market_path("sim") == "data/sim"
-    assert options.market_path("bars.csv") == "bars.csv"
-    assert options.market_path("some/where") == "some/where"
-    (work / "sim").write_text("a file of that name")
-    assert options.market_path("sim") == "sim"
-    (work / "here").mkdir()
-    assert options.market_path("here") == "here"
-
-
-def test_windows():
-    assert options.window("2009-01-02:2018-12-31", "--train") == ("2009-01-02", "2018-12-31")
-    for text in ("", ":", "2009-01-02", "2009-01-02:", "a:b:c"):
-        with pytest.raises(InputError, match="--train is"):
-            options.window(text, "--train")
-
-
-def test_train_passes_its_options_and_prints_the_board(work, run, monkeypatch):
-    asked = {}
-    board = [
-        {"agent": "a0", "parent": "-", "seed": 0, "generation": 1, "score": 1.25},
-        {"agent": "a1", "parent": "a0", "seed": 1, "generation": 1, "score": np.nan},
-    ]
-
-    found = {"board": board, "device": "cpu", "failed": 0, "figures": []}
-
-    def train(task, **settings):
-        asked.update(settings, task=task)
-        settings["progress"]("round 1", 0.5)
-        return SimpleNamespace(name="first", trials=8, provenance=found)
-
-    monkeypatch.setattr(finpod, "train", train)
-    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
-    monkeypatch.setattr("finpod.report.training.write_training_report", lambda history, page: page)
-    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
-    more = "--features return_5,beta_252 --fee-bps 3 --agents 2 --steps 1000 --seed 7 --device cpu"
-    ended = run(line, more)
-    assert ended.code == 0
-    assert asked["train"] == ("2010-02-01", "2010-06-30")
-    assert asked["validation"] == ("2010-07-01", "2010-09-30")
-    assert asked["features"] == ["return_5", "beta_252"]
-    assert asked["costs"] == finpod.Costs(fee_bps=3)
-    expected = {
-        "task": "stocks",
-        "agents": 2,
-        "rounds": 2,
-        "keep": 3,
-        "steps": 1000,
-        "seed": 7,
-        "hold": 5,
-        "action": "tilt",
-        "fill": None,
-        "device": "cpu",
-        "overwrite": False,
-        "learner": "ppo",
-    }
-    assert {key: asked[key] for key in expected} == expected
-    assert str(asked["out"]) == "strategies/first"
-    assert "chosen among 8 trials" in ended.out
-    assert ["a0", "-", "2", "0", "1.25"] in [line.split() for line in ended.out.splitlines()]
-    assert ended.out.endswith("strategies/first\nreports/first-training.html\n")
-    assert "round 1" in ended.err
-    content = json.loads(run(line, "--json").out)
-    assert content["board"][1]["score"] is None
-    assert content["path"] == "strategies/first"
-    assert asked["features"] is None
-
-
-def test_a_trained_folder_is_backtested_like_any_strategy(work, run):
-    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/tiny"
-    size = "--agents 2 --rounds 1 --keep 1 --steps 512 --features return_5 --device cpu"
-    trained = run(line, size)
-    assert (trained.code, trained.out.splitlines()[-2:]) == (0, ["strategies/tiny", "reports/tiny-training.html"])
-    test = "backtest strategies/tiny --market sim --end 2010-12-31 --no-report"
-    assert_one_line(run(test, "--start 2010-09-30"), "2010-09-30", "--allow-in-sample")
-    judged = run(test, "--start 2010-10-01 --json")
-    content = json.loads(judged.out)
-    assert (content["strategy"], content["trials"], content["trained_until"]) == ("tiny", 2, "2010-09-30")
-    assert content["agent"]["device"] == "cpu"
-    assert run(test, "--start 2010-10-01 --name again --json").out == judged.out
-
-
 @pytest.mark.parametrize("command", ["train", "bench"])
-def test_d14_the_device_is_said_and_never_changed_in_silence(work, run, monkeypatch, command):
+def test_d14_the_device_is_said_and_never_changed_in_silence(work, monkeypatch, command):
     used = []
-    trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})
+
+    def train(task, **given):
+        used.append(given["device"])
+        raise InputError("enough")
+
     monkeypatch.setattr("finpod.bench.machine.run", lambda **sizes: used.append(sizes["device"]) or {"env": 1.0})
-    monkeypatch.setattr(finpod, "train", lambda task, **settings: used.append(settings["device"]) or trained)
+    monkeypatch.setattr(finpod, "train", train)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
-    monkeypatch.setattr("finpod.report.training.write_training_report", lambda history, page: page)
-    options = {
-        "bench": "",
-        "train": "stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/x",
-    }
-    line = f"{command} {options[command]}"
-    assert run(line).err.splitlines() == ["no GPU found: computing on the CPU"]
-    assert run(line, "--device cpu").err == ""
-    assert_one_line(run(line, "--device cuda"), "'cuda'", "no GPU")
-    assert_one_line(run(line, "--device tpu"), "'tpu'", "cuda")
+    line = NEW if command == "train" else "bench"
+    assert run(line).err.splitlines()[0] == "no GPU found: computing on the CPU"
+    assert "computing" not in run(line, "--device cpu").err
+    assert "'cuda'" in run(line, "--device cuda").error
+    assert "'tpu'" in run(line, "--device tpu").error
     assert used == ["auto", "cpu"]
 
 
-def test_train_refuses_an_existing_folder_before_anything_is_read(work, run, monkeypatch):
-    (work / "strategies" / "first").mkdir(parents=True)
-    monkeypatch.setattr(finpod, "load_market", lambda *a, **k: pytest.fail("read before the output was checked"))
-    line = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --out strategies/first"
-    assert_one_line(run(line), "strategies/first exists already", "--overwrite")
+# --- options
 
 
-def test_audit_finds_who_looks_ahead(work, run):
-    honest = run("audit momentum --market sim --days 3")
-    assert honest.code == 0
-    assert honest.out.startswith("strategy momentum: no look-ahead found on 3 days")
-    (work / "seer.py").write_text(
-        "import finpod\nimport numpy as np\n\n\nclass Seer(finpod.Strategy):\n    def decide(self, view):\n"
-        "        return np.eye(5)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
-    )
-    caught = run("audit seer.py --market sim --json")
-    verdict = json.loads(caught.out)
-    assert (caught.code, verdict["passed"], len(verdict["days"])) == (1, False, 12)
-    assert verdict["findings"][0]["kind"] == "cut"
+def test_help_loads_nothing_heavy_and_names_every_command():
+    code = "import json, sys\nfrom finpod.cli import main\ntry:\n    main({})\nexcept SystemExit as end:\n    "
+    code += "print(json.dumps([end.code, sorted(sys.modules)]))"
+    for line in ("--help", "train --help-advanced", "--version"):
+        words = [sys.executable, "-c", code.format(line.split())]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+        exit_code, loaded = json.loads(done.stdout.splitlines()[-1])
+        assert exit_code == 0
+        assert not HEAVY & set(loaded)
+    assert all(f"\n  {name} " in run("--help").out for name in get_command(app).commands)
 
 
-def test_bench_prints_its_lines(run, monkeypatch):
-    asked = {}
-
-    def measure(**sizes):
-        asked.update(sizes)
-        return {"env steps/s": 819200.0, "hardware": "2 cores"}
-
-    monkeypatch.setattr("finpod.bench.machine.run", measure)
-    assert json.loads(run("bench --device cpu --json").out) == {"env steps/s": 819200.0, "hardware": "2 cores"}
-    assert asked == {"device": "cpu", "what": None}
-    assert "819,200" in run("bench").out
-    run("bench env --device cpu --envs 8 --names 3 --seconds 0.1")
-    assert asked == {"device": "cpu", "what": "env", "envs": 8, "names": 3, "seconds": 0.1}
-    monkeypatch.undo()
-    assert_one_line(run("bench gpu --device cpu"), "'gpu'", "env steps/s", "tournament", "halfcheetah")
+def test_help_fits_on_two_screens_and_all_options_on_request(monkeypatch):
+    monkeypatch.setenv("TERMINAL_WIDTH", "100")
+    for name in ("train", "walkforward"):
+        short, long = (run(f"{name} {flag}").out for flag in ("--help", "--help-advanced"))
+        assert len(short.splitlines()) <= 100
+        assert "--stop-trials" not in short
+        assert all(option in long for option in ("--anchor", "--impact", "--max-weight"))
 
 
-@pytest.fixture
-def short_demo(work, monkeypatch):
-    """The demo with equal weight in the place of the trained ensemble, on two months."""
-
-    def train(task, *, out, overwrite, progress, **settings):
-        with new_folder(Path(out), overwrite=overwrite) as fresh:
-            (fresh / "ensemble.json").write_text(f"{task} {settings['train']} {settings['validation']}")
-        progress("training", 1.0)
-        chosen = finpod.load_strategy("equal-weight")
-        chosen.provenance = {"device": "cpu"}
-        return chosen
-
-    monkeypatch.setattr(finpod, "train", train)
-    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
-    monkeypatch.setattr("finpod.report.training.write_training_report", lambda history, page: page)
-    monkeypatch.setattr(demo, "TEST", ("2015-01-02", "2015-02-27"))
-    return work
+GROUPS = [*settings.FIRST, *settings.ADVANCED, options.TERMS]
 
 
-def test_demo_goes_the_whole_way_and_replaces_only_its_own(short_demo, run):
-    ended = run("demo")
-    assert ended.code == 0
-    assert "survivors" in ended.out.splitlines()[0]
-    assert "S&P 500 price index" in ended.out.splitlines()[0]
-    assert ended.out.splitlines()[1] == "Device: cpu"
-    assert "Total return" in ended.out
-    assert ended.out.splitlines()[-1] == str(short_demo / "reports" / "demo.html")
-    assert (short_demo / "reports" / "demo.html").is_file()
-    assert json.loads((short_demo / "backtests/demo/run.json").read_text())["command"] == "finpod demo"
-    assert (short_demo / "strategies/demo/ensemble.json").read_text() == f"stocks {demo.TRAIN} {demo.VALIDATION}"
-    assert demo.TRAIN[1] < demo.VALIDATION[0] < demo.VALIDATION[1] < demo.TEST[0]
-    assert run("demo").code == 0
-    (short_demo / "backtests/demo/run.json").write_text('{"command": "finpod backtest mine --name demo"}')
-    before = tree(short_demo)
-    assert_one_line(run("demo"), "backtests/demo exists already", "--overwrite")
-    assert tree(short_demo) == before
-    assert run("demo --overwrite").code == 0
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.name} {next(iter(group.names))}")
+def test_options_are_the_fields_of_their_settings(group):
+    """What is read from the source is what the class has."""
+    kind = getattr(import_module(f"finpod.{group.module}"), group.name)
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    for option, field in group.fields().items():
+        source, name = known[group.names[option]], group.names[option]
+        assert field.help
+        if "default" not in group.changed.get(option, {}):
+            assert (None if field.default is ... else field.default) == (
+                None if source.default is dataclasses.MISSING else source.default
+            ), name
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ("--market sim --fee-bps -3", "--fee-bps is -3"),
-        ("--market nosuch.csv", "there is no market nosuch.csv"),
-        ("--market sim --members nosuch.csv", "nosuch.csv"),
-        ("--market sim --start 2010-06-01 --end 2010-05-01", "before it starts"),
-        ("--market sim --cash 0", "--cash is 0"),
-        ("--market sim --risk-free 5", "0.05 is 5 %"),
-        ("--market sim", "backtests/equal-weight exists already"),
-    ],
-)
-def test_what_is_wrong_with_the_line_is_told_before_that_its_output_exists(work, run, options, told):
-    (work / "backtests/equal-weight").mkdir(parents=True)
-    assert_one_line(run("backtest equal-weight", options), told)
-
-
-def test_a_strategy_that_is_not_there_is_told_before_that_its_output_exists(work, run):
-    (work / "backtests/nosuch").mkdir(parents=True)
-    assert_one_line(run("backtest nosuch.py --market sim"), "nosuch.py")
-    assert_one_line(run("compare nosuch other --name x"), "nosuch")
-
-
-# --- what a careless user must not lose, and what a careless strategy must not spoil ------------------------------
-
-
-@pytest.fixture
-def no_work(monkeypatch):
-    """Fails if anything is read or computed."""
-    for name in ("load_market", "backtest", "train"):
-        monkeypatch.setattr(finpod, name, lambda *a, **k: pytest.fail("worked before the command line was checked"))
-
-
-TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        (f"{TRAIN} --overwrite --out photos", "photos is not a trained folder (it holds 'a.jpg')"),
-        (f"{TRAIN} --overwrite --out .", ". is the current folder"),
-        (f"{TRAIN} --overwrite --out ..", ".. is the current folder or one above it"),
-        (f"{TRAIN} --overwrite --out data/sim", "data/sim is not a trained folder"),
-        (f"{TRAIN} --out /proc/x", "cannot write /proc/x"),
-        (f"{TRAIN} --agents 0 --out strategies/x", "--agents is 0"),
-        (f"{TRAIN} --seeds 0 --out strategies/x", "--seeds is 0"),
-        (f"{TRAIN} --seed -1 --out strategies/x", "--seed is -1"),
-        (f"{TRAIN} --rebalance-every 0 --out strategies/x", "--rebalance-every is 0"),
-        (f"{TRAIN} --fee-bps -1 --out strategies/x", "--fee-bps is -1"),
-        (f"{TRAIN.replace('2010-02-01', 'May')} --out strategies/x", "'May' is not a date"),
-        ("backtest equal-weight --market sim --overwrite --name photos", "backtests/photos holds 'notes.txt'"),
-        ("backtest equal-weight --market sim --overwrite --name page", "reports/page.html is a folder, not a file"),
-        (f"backtest equal-weight --market sim --name {'x' * 300}", "cannot be a name, for it has 300 letters"),
-        ("backtest equal-weight --market sim --cash 0", "--cash is 0"),
-        ("backtest equal-weight --market sim --opened 0", "--opened is 0"),
-        (
-            "backtest equal-weight --market sim --max-turnover inf",
-            "--max-turnover is inf; give a finite number above 0",
-        ),
-        ("backtest equal-weight --market sim --risk-free 5", "0.05 is 5 %"),
-        ("backtest equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
-        ("audit equal-weight --market sim --start yesterday", "'yesterday' is not a date"),
-        ("backtest equal-weight --market sim --start 2010-06-01 --end 2010-05-01", "before it starts"),
-        ("backtest momentum --market sim --features-from own.py", "--features-from is for a trained folder"),
-        ("report photos --out reports/page.html", "photos holds no backtest result"),
-    ],
-)
-def test_what_cannot_end_well_does_not_begin(work, run, no_work, line, told):
-    for file in (
-        "photos/a.jpg",
-        "backtests/photos/result.json",
-        "backtests/photos/notes.txt",
-        "reports/page.html/b.jpg",
-    ):
-        (work / file).parent.mkdir(parents=True, exist_ok=True)
-        (work / file).write_text("precious")
-    before = sorted(work.rglob("*")), tree(work)
-    assert_one_line(run(line), told)
-    assert (sorted(work.rglob("*")), tree(work)) == before
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_a_blank_name_is_refused(work, no_work, capsys, name):
-    with pytest.raises(SystemExit) as ended:
-        main(["backtest", "equal-weight", "--market", "sim", "--name", name])
-    assert ended.value.code == 2
-    assert f"{name!r} cannot be a name" in capsys.readouterr().err
-
-
-def test_a_working_folder_that_cannot_be_written_is_refused(run, no_work, monkeypatch):
-    monkeypatch.chdir("/proc")
-    assert_one_line(run("backtest equal-weight"), "cannot write backtests/equal-weight")
-
-
-def test_an_error_of_the_system_is_one_line_and_code_2(work, run, monkeypatch):
-    def broken(*_args, **_options):
-        raise OSError(5, "Input/output error", "disk")
-
-    monkeypatch.setattr(finpod, "backtest", broken)
-    assert_one_line(run("backtest equal-weight --market sim"), "disk: Input/output error")
-
-
-def test_a_report_replaces_only_the_report_of_its_run(work, run):
-    assert run("backtest equal-weight --market sim", WINDOW).code == 0
-    for foreign in (
-        "my own page",
-        (work / "reports/equal-weight.html").read_text().replace("2010-06-01", "2010-06-02"),
-    ):
-        (work / "reports/equal-weight.html").write_text(foreign)
-        assert_one_line(run("report backtests/equal-weight"), "is no report of backtests/equal-weight", "--out")
-        assert (work / "reports/equal-weight.html").read_text() == foreign
-    assert run("report backtests/equal-weight --overwrite").code == 0
-    shown = json.loads(run("report backtests/equal-weight --json").out)
-    assert shown["report"] == "reports/equal-weight.html"
-    assert shown["result"] == json.loads((work / "backtests/equal-weight/result.json").read_text())
-
-
-def test_report_of_a_damaged_run_is_one_line(work, run):
-    assert run("backtest equal-weight --market sim", WINDOW).code == 0
-    (work / "backtests/equal-weight/returns.csv").unlink()
-    before = tree(work)
-    assert_one_line(run("report backtests/equal-weight"), "backtests/equal-weight is damaged", "returns.csv")
-    assert tree(work) == before
-
-
-def test_demo_prints_json(short_demo, run):
-    shown = json.loads(run("demo --json").out)
-    assert shown["report"] == "reports/demo.html"
-    assert shown["result"] == json.loads((short_demo / "backtests/demo/result.json").read_text())
-
-
-NOISY = """
-import finpod
-print("loading")
-class Noisy(finpod.Strategy):
-    def __init__(self):
-        print("made")
-    def decide(self, view):
-        print("deciding")
-        return {"S1": 0.5}
-"""
-
-
-def test_a_strategy_that_prints_does_not_spoil_the_json(work, run):
-    (work / "noisy.py").write_text(NOISY)
-    for line in ("backtest noisy.py --no-report --json", "audit noisy.py --days 2 --json"):
-        ended = run(line, "--market sim")
-        assert ended.code == 0
-        assert isinstance(json.loads(ended.out), dict)
-        assert all(word in ended.err for word in ("loading", "made", "deciding"))
-
-
-@pytest.mark.parametrize(
-    ("printed", "told"),
-    [
-        ("loading", "leaves.py cannot be run"),
-        ("made", "Noisy() failed"),
-        ("deciding", "strategy Noisy failed on 2010-"),
-    ],
-)
-@pytest.mark.parametrize("command", ["backtest", "audit"])
-def test_a_strategy_that_exits_is_an_error(work, run, printed, told, command):
-    (work / "leaves.py").write_text(NOISY.replace(f'print("{printed}")', "raise SystemExit(0)"))
-    ended = run(f"{command} leaves.py --market sim")
-    assert (ended.code, ended.out) == (2, "")
-    last = ended.err.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert told in last
-    assert last.count("SystemExit: 0") == 1
-    assert sorted(path.name for path in work.iterdir()) == ["data", "leaves.py"]
-
-
-def test_no_command_ends_well_without_its_output(work, run, monkeypatch):
-    def leave(*_args, **_options):
-        raise SystemExit(0)
-
-    monkeypatch.setattr(finpod, "audit", leave)
-    assert_one_line(run("audit momentum --market sim"), "SystemExit: 0")
-
-
-def test_agents_with_own_features_are_judged_on_the_command_line(work, run, simulated):
-    (work / "own.py").write_text(
-        "import numpy as np\n\ndef reversal(market):\n    table = np.full(market.shape, np.nan)\n"
-        "    table[1:] = -(market.close[1:] / market.close[:-1] - 1)\n    return table\n"
-    )
-    (reversal,) = options.features(".", Path("own.py"))
-    size = {"agents": 1, "rounds": 1, "keep": 1, "steps": 512, "device": "cpu"}
-    windows = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
-    finpod.train(market=simulated, out="strategies/own", features=["return_5", reversal], **windows, **size)
-    line = "backtest strategies/own --market sim --start 2010-10-01 --no-report"
-    assert_one_line(run(line), "reversal", "with --features-from")
-    assert run(line, "--features-from own.py").code == 0
-    audited = run("audit strategies/own --market sim --days 2 --features-from own.py")
-    assert audited.code == 0
-    assert "day 1 of 2" in audited.err
-    assert "not checked: " in audited.out
-    assert_one_line(run(line, "--name again --features-from gone.py"), "gone.py")
-
-
-def test_messages_name_options_as_typed(work, run):
-    assert_one_line(run("backtest momentum --market sim --risk-free -2"), "--risk-free is -2")
-    assert_one_line(run("audit momentum --market sim --days 0"), "--days is 0")
+def test_a_field_without_a_default_is_an_option_that_must_be_given():
+    group = options.Settings("deploy.kuberay", "Cluster", "image secret idle")
+    fields = group.fields()
+    assert (fields["image"].default, fields["secret"].default) == (..., ())
+    assert fields["idle"].default == Cluster.__dataclass_fields__["idle"].default
 
 
 @pytest.mark.parametrize(
     ("text", "argument", "line", "shown"),
     [
         ("fee_bps is -5; give 0 or more", "fee_bps", "backtest", "--fee-bps is -5; give 0 or more"),
-        ("cash is 0; give more", "cash", "backtest", "--cash is 0; give more"),
         ("cash is 0; give more", "cash", "train", "cash is 0; give more"),
         ("'x' is not a date", "start", "backtest", "--start: 'x' is not a date"),
         ("x is there; pass overwrite=True", None, "backtest", "x is there; pass --overwrite"),
         ("no opens; choose fill='close'", "fill", "backtest", "no opens; choose --fill close"),
-        ("b goes with a; leave it out=", "out", "train", "b goes with a; leave it --out"),
+        ("give another out= and storage=", None, "train", "give another --out and --storage"),
         ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
         ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
         ("x is free; leave overwrite=False", None, "backtest", "x is free; leave overwrite=False"),
         ("stop.trials is 0", "stop.trials", "train", "--stop-trials is 0"),
-        ("stop.patience is 0", "stop.patience", "train", "--patience is 0"),
+        ("stop.seconds is 0", "stop.seconds", "train", "--stop-minutes is 0"),
         ("pods.gpus is -1; pass ray=True", "pods.gpus", "train", "--pod-gpus is -1; pass --ray"),
+        ("plan.agents was 3 and is 5", None, "train", "--agents was 3 and is 5"),
+        ("hold is 0", "hold", "train", "--rebalance-every is 0"),
         ("give the functions with features=", "features", "backtest", "give the functions with --features-from"),
-        ("features is 3", "features", "train", "--features is 3"),
         ("no strategy is x", "strategy", "backtest", "no strategy is x"),
     ],
 )
@@ -788,21 +339,15 @@ def test_errors_name_options(text, argument, line, shown):
         assert console.explain(kind(text, argument=argument), _command(line.split())) == (shown, 2)
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("--start 2010-13-01", "--start: '2010-13-01' is not a date"),
-        ("--start 2010-06-01 --end 1990-01-01", "the window ends on 1990-01-01, before it starts on 2010-06-01"),
-        ("--end 2090-01-01", "--end: 2090-01-01 lies outside the data"),
-        ("--fee-bps -1", "--fee-bps is -1"),
-        ("--fee-bps 9000 --slippage-bps 2000", "--fee-bps 9000.0 and --slippage-bps 2000.0 make 110%"),
-    ],
-)
-def test_errors_of_a_backtest_name_its_options(work, run, line, shown):
-    assert_one_line(run("backtest equal-weight --market sim", line), shown)
-
-
 def test_an_error_keeps_its_argument_on_its_way_from_another_process():
     error = pickle.loads(pickle.dumps(InputError("cash is 0", argument="cash")))
     assert (str(error), error.argument) == ("cash is 0", "cash")
-    assert InputError("all is wrong").argument is None
+
+
+def test_a_market_is_a_file_or_a_name_in_data(work):
+    names = {"sample": "sample", "sim": "data/sim", "bars.csv": "bars.csv", "some/where": "some/where"}
+    assert {name: options.market_path(name) for name in names} == names
+    (work / "here").mkdir()
+    assert options.market_path("here") == "here"
+    (work / "sim").write_text("a file of that name")
+    assert options.market_path("sim") == "sim"

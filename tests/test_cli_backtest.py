@@ -1,0 +1,256 @@
+"""`finpod backtest | report | audit | compare | export`: what they print and what they write."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_commands import run
+from made_results import make_result
+
+import finpod
+from finpod.backtesting import comparison_figures
+from finpod.backtesting.comparison import compare
+from finpod.backtesting.result_io import load_result
+from finpod.cli import options
+from finpod.errors import InputError
+from finpod.market.snapshots import save_snapshot
+
+START, END = "2010-06-01", "2010-12-31"
+LINE = f"backtest equal-weight --market sim --start {START} --end {END}"
+SAVED, PAGE = Path("backtests/equal-weight"), Path("reports/equal-weight.html")
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return finpod.simulate_market(names=5, days=300, signal=0.1, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch, simulated):
+    """A working folder with the snapshot data/sim."""
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(simulated, tmp_path / "data" / "sim")
+    return tmp_path
+
+
+def test_a_backtest_writes_a_run_and_its_page():
+    ended = run(LINE)
+    told = [line for line in ended.err.splitlines() if re.search(r"\(\d+%\)$", line)]
+    assert (told[0], "writing (90%)" in told) == ("backtest of equal-weight (10%)", True)
+    assert ended.out.splitlines()[-2:] == [str(SAVED), str(PAGE)]
+    files = ["SHA256SUMS", "fan.parquet", "result.json", "returns.csv", "run.json", "trades.csv", "weights.parquet"]
+    assert sorted(path.name for path in SAVED.iterdir()) == files
+    facts = json.loads((SAVED / "run.json").read_text())
+    assert facts["command"] == f"finpod {LINE}"
+    assert set(facts["versions"]) >= {"python", "finpod", "torch", "numpy", "pandas"}
+    assert facts["started"] <= facts["finished"]
+
+
+def test_options_reach_the_backtest():
+    more = "--fee-bps 3 --slippage-bps 2 --impact 1 --fill close --cash 5000 --whole-shares --risk-free 0.02 --opened 2"
+    ended = run(LINE, "--no-report --json", more)
+    content = json.loads(ended.out)
+    assert ended.out == (SAVED / "result.json").read_text()
+    assert content["costs"] == {"fee_bps": 3.0, "slippage_bps": 2.0, "per_share": 0.0, "impact": 1.0}
+    assert [content[name] for name in ("fill", "cash", "whole_shares", "risk_free", "opened")] == [
+        "close", 5000, True, 0.02, 2
+    ]  # fmt: skip
+    assert not PAGE.exists()
+
+
+def test_a30_table_json_and_python_show_the_same_figures(simulated):
+    line = LINE.replace("equal-weight", "momentum") + " --no-report"
+    table, content = run(line).out, json.loads(run(line, "--overwrite --json").out)
+    result = finpod.backtest(finpod.load_strategy("momentum"), simulated, start=START, end=END, examine=True)
+    assert table.startswith(str(result))
+    assert content == json.loads(result.to_json())
+    for own, shown in ((result.metrics, content["metrics"]), (result.benchmark_metrics, content["benchmark_metrics"])):
+        assert shown == {key: None if np.isnan(value) else value for key, value in vars(own).items()}
+    own, other = content["metrics"]["total_return"], content["benchmark_metrics"]["total_return"]
+    assert content["relative"]["excess"] == own - other
+    row = next(line for line in table.splitlines() if line.startswith("Total return"))
+    assert row.split()[2:4] == [f"{own:.2%}", f"{other:.2%}"]
+
+
+def test_an_existing_run_is_refused_and_left_untouched(work, monkeypatch):
+    assert run(LINE).code == 0
+    before = {path: path.read_bytes() for path in sorted(work.rglob("*")) if path.is_file()}
+    with monkeypatch.context() as patch:
+        patch.setattr(finpod, "backtest", lambda *a, **k: pytest.fail("computed before the outputs were checked"))
+        assert all(part in run(LINE).error for part in (str(SAVED), "--overwrite"))
+    assert {path: path.read_bytes() for path in sorted(work.rglob("*")) if path.is_file()} == before
+    SAVED.rename(work / "elsewhere")
+    assert str(PAGE) in run(LINE).error
+    assert run(LINE, "--fee-bps 0 --overwrite").code == 0
+    assert load_result(SAVED).costs.fee_bps == 0
+
+
+def test_a_page_that_fails_leaves_the_run(monkeypatch):
+    def full(*_args, **_options):
+        raise InputError("disk full; make room")
+
+    monkeypatch.setattr(finpod.BacktestResult, "report", full)
+    ended = run(LINE)
+    message = f"error: disk full; make room; the run is saved in {SAVED}"
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, message)
+    assert SAVED.is_dir()
+
+
+def test_a_report_replaces_only_the_report_of_its_run():
+    assert run(LINE).code == 0
+    first = PAGE.read_bytes()
+    PAGE.write_bytes(first + b"<!-- of an older version -->")
+    ended = run(f"report {SAVED}")
+    assert (ended.code, ended.out, PAGE.read_bytes()) == (0, f"{PAGE}\n", first)
+    assert run(f"report {SAVED}/ --out own/page.html").out == "own/page.html\n"
+    for foreign in (b"my own page", first.replace(b"2010-06-01", b"2010-06-02")):
+        PAGE.write_bytes(foreign)
+        assert all(part in run(f"report {SAVED}").error for part in (str(PAGE), "--out"))
+        assert PAGE.read_bytes() == foreign
+    shown = json.loads(run(f"report {SAVED} --overwrite --json").out)
+    assert shown == {"report": str(PAGE), "result": json.loads((SAVED / "result.json").read_text())}
+    (SAVED / "returns.csv").unlink()
+    assert all(part in run(f"report {SAVED}").error for part in (str(SAVED), "returns.csv"))
+
+
+def test_the_benchmark_may_be_left_out():
+    days = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05", "2024-01-08"]
+    rows = ["date,ticker,close", *(f"{day},AAA,{10 + i}" for i, day in enumerate(days))]
+    Path("bars.csv").write_text("\n".join(rows) + "\n")
+    ended = run("backtest buy-and-hold --market bars.csv --benchmark none")
+    assert (ended.code, "there is no benchmark" in ended.out) == (0, True)
+
+
+# --- a user's own strategy
+
+NOISY = """
+import finpod
+print("loading")
+class Noisy(finpod.Strategy):
+    def __init__(self):
+        print("made")
+    def decide(self, view):
+        print("deciding")
+        return {"S1": 0.5}
+"""
+
+
+def test_a_strategy_that_prints_does_not_spoil_the_json():
+    Path("noisy.py").write_text(NOISY)
+    for line in ("backtest noisy.py --no-report --json", "audit noisy.py --days 2 --json"):
+        ended = run(line, "--market sim")
+        assert (ended.code, isinstance(json.loads(ended.out), dict)) == (0, True)
+        assert all(word in ended.err for word in ("loading", "made", "deciding"))
+    assert load_result("backtests/noisy").weights["S1"].iloc[-1] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("printed", ["loading", "made", "deciding"])
+@pytest.mark.parametrize("command", ["backtest", "audit"])
+def test_a_strategy_that_exits_is_an_error(printed, command):
+    Path("leaves.py").write_text(NOISY.replace(f'print("{printed}")', "raise SystemExit(0)"))
+    ended = run(f"{command} leaves.py --market sim")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines()[-1].count("SystemExit: 0") == 1
+    assert not Path("backtests").exists()
+
+
+def test_the_example_strategy_is_the_built_in_momentum(simulated):
+    example = finpod.load_strategy(Path(__file__).parents[1] / "strategies" / "momentum.py")
+    own, built_in = (finpod.backtest(s, simulated).equity for s in (example, finpod.load_strategy("momentum")))
+    np.testing.assert_array_equal(own, built_in)
+
+
+def test_audit_finds_who_looks_ahead():
+    honest = run("audit momentum --market sim --days 3")
+    assert (honest.code, "no look-ahead found on 3 days" in honest.out) == (0, True)
+    Path("seer.py").write_text(
+        "import finpod\nimport numpy as np\n\n\nclass Seer(finpod.Strategy):\n    def decide(self, view):\n"
+        "        return np.eye(5)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
+    )
+    caught = run("audit seer.py --market sim --json")
+    verdict = json.loads(caught.out)
+    assert (caught.code, verdict["passed"], verdict["findings"][0]["kind"]) == (1, False, "cut")
+
+
+def test_agents_with_own_features_are_judged_on_the_command_line(simulated):
+    Path("own.py").write_text(
+        "import numpy as np\n\ndef reversal(market):\n    table = np.full(market.shape, np.nan)\n"
+        "    table[1:] = -(market.close[1:] / market.close[:-1] - 1)\n    return table\n"
+    )
+    (reversal,) = options.features(".", Path("own.py"))
+    size = {"agents": 1, "rounds": 1, "keep": 1, "steps": 512, "device": "cpu"}
+    windows = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
+    finpod.train(market=simulated, out="strategies/own", features=["return_5", reversal], **windows, **size)
+    line = "backtest strategies/own --market sim --no-report --start"
+    assert all(part in run(line, "2010-10-01").error for part in ("reversal", "--features-from"))
+    assert all(part in run(line, "2010-09-30 --features-from own.py").error for part in ("2010-09-30", "--allow-in"))
+    assert run(line, "2010-10-01 --features-from own.py").code == 0
+    audited = run("audit strategies/own --market sim --days 2 --features-from own.py")
+    assert (audited.code, "day 1 of 2" in audited.err) == (0, True)
+
+
+# --- compare and export
+
+
+@pytest.fixture
+def saved(work, monkeypatch):
+    """The runs one, two and three, of which the first two have the same strategy."""
+    monkeypatch.setattr(comparison_figures, "RESAMPLES", 200)
+    for seed, (name, strategy) in enumerate([("one", "first"), ("two", "first"), ("three", "other")]):
+        make_result(days=60, names=3, seed=seed, strategy=strategy).save(work / "backtests" / name)
+    return work / "backtests"
+
+
+def test_compare_prints_the_table_and_writes_the_page(saved):
+    names = ["one", "two", "three"]
+    ended = run("compare backtests/one two three")
+    expected = compare([load_result(saved / name) for name in names], names=names)
+    assert ended == (0, f"{expected}\n\nreports/compare.html\n", "")
+    assert list(expected.runs) == ["one", "two", "other"]
+    assert "<h1>3 runs compared</h1>" in Path("reports/compare.html").read_text()
+    ended = run("compare one three --json --name pair")
+    assert ended.out == compare([load_result(saved / name) for name in ("one", "three")]).to_json()
+    assert ended.err == "reports/pair.html\n"
+    assert "<h1>pair</h1>" in Path("reports/pair.html").read_text()
+
+
+def test_compare_replaces_a_page_on_request_only(saved):
+    assert run("compare one two --no-report").code == 0
+    assert not Path("reports").exists()
+    assert run("compare one two --out pages/a.html").out.endswith("\npages/a.html\n")
+    before = Path("pages/a.html").read_bytes()
+    assert all(part in run("compare one three --out pages/a.html").error for part in ("pages/a.html", "--overwrite"))
+    assert Path("pages/a.html").read_bytes() == before
+    assert run("compare one three --out pages/a.html --overwrite").code == 0
+    assert Path("pages/a.html").read_bytes() != before
+
+
+def test_runs_that_are_alike_are_told_apart_and_those_that_are_not_refused(saved):
+    shutil.copytree(saved / "two", "elsewhere/one")
+    stored = json.loads(run("compare one elsewhere/one --json").out)
+    assert list(stored["runs"]) == ["backtests/one", "elsewhere/one"]
+    make_result(days=60, periods_per_year=252 * 6).save(saved / "fast")
+    assert all(part in run("compare one fast --name x").error for part in ("252", "1,512"))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_export_writes_what_its_lines_read(saved, monkeypatch, form):
+    ended = run(f"export one --format {form}")
+    assert (ended.code, ended.err, len(ended.out.splitlines())) == (0, "", 5)
+    monkeypatch.chdir(saved / "one-export")
+    for line in ended.out.splitlines():
+        file, reading = line.split(maxsplit=1)
+        assert str(eval(reading, {"pd": pd}).index.tz) == "UTC"
+        assert (saved.parent / file).is_file()
+
+
+def test_export_says_what_it_leaves_out(saved):
+    idle = make_result([1000.0] * 30, strategy="idle")
+    make_result([1000.0] * 30, strategy="idle", weights=idle.weights * 0, trades=idle.trades[:0]).save(saved / "idle")
+    told = json.loads(run("export idle --out out/x --json").out)
+    assert set(told["files"]) == {path.name for path in Path("out/x").iterdir()} - {"export.json"}
+    assert [note.partition(":")[0] for note in told["notes"]] == ["no positions", "no transactions"]
