@@ -3,30 +3,16 @@
 import json
 import math
 import shutil
-from types import SimpleNamespace
+from pathlib import Path
 
 import fsspec
 import pytest
+from made_commands import run
 from made_logs import write_run
 
-from finpod.cli import main
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import ranked
 from finpod.tournament.ranking import lineage, luck, sentences
-
-
-@pytest.fixture
-def run(capsys):
-    """Run one command line; what it printed and its exit code."""
-
-    def call(line):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(line.split())
-        printed = capsys.readouterr()
-        return SimpleNamespace(code=ended.value.code, out=printed.out, err=printed.err)
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +26,7 @@ def made(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def work(made, tmp_path, monkeypatch):
     """A copy of it that a test may change."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
@@ -65,81 +51,69 @@ def words(text):
     return " ".join(text.split())
 
 
-def test_a_finished_run_is_ranked(work, run):
+def test_a_finished_run_is_ranked():
     ended = run("leaderboard one")
     history = read_history("strategies/one")
     order = [trial for trial in ranked(history.trials) if trial.state == "ended"]
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines()[0] == (
-        f"one: 18 trials of {len({trial.agent for trial in order}) + 1} agents, 1 failed; finished, all trials done"
-    )
+    first = f"one: 18 trials of {len({trial.agent for trial in order}) + 1} agents, 1 failed; finished, all trials done"
+    assert ended.out.splitlines()[0] == first
     rows = table(ended.out)
-    assert [row["rank"] for row in rows] == [str(i) for i in range(1, 18)]
-    assert [row["agent"] for row in rows] == [trial.agent for trial in order]
-    assert [row["parent"] for row in rows] == [trial.parent or "-" for trial in order]
-    assert [int(row["level"]) for row in rows] == [trial.level for trial in order]
+    assert [(row["rank"], row["agent"], row["parent"], row["round"], row["steps"]) for row in rows] == [
+        (str(rank), trial.agent, trial.parent or "-", str(trial.level), str(trial.steps))
+        for rank, trial in enumerate(order, start=1)
+    ]
     assert [float(row["score"]) for row in rows] == pytest.approx([trial.score for trial in order], rel=1e-3)
-    assert [row["steps"] for row in rows] == [str(trial.steps) for trial in order]
     assert {"learning_rate", "gamma", "hidden", "inputs"} <= set(rows[0])
     assert "num_steps" not in rows[0]
-
-
-def test_luck_stands_beside_the_winner(work, run):
-    out = words(run("leaderboard one").out)
-    said = sentences(luck(read_history("strategies/one").trials))
+    said = sentences(luck(history.trials))
     assert len(said) == 2
-    assert all(words(sentence) in out for sentence in said)
+    assert all(words(sentence) in words(ended.out) for sentence in said)
+    troubles = table(ended.out, "trial")
+    assert [tuple(row[name] for name in ("trial", "agent", "state", "pods-lost")) for row in troubles] == [
+        ("2", "0-2", "ended", "1"), ("5", "0-5", "failed", "0")
+    ]  # fmt: skip
+    assert "WorkerCrashedError: made up" in ended.out
+    assert "ValueError: trial 5 made up a failure" in ended.out
+    short = run("leaderboard one --top 3").out
+    assert (len(table(short)), "and 14 more; --top 17 shows all" in short) == (3, True)
 
 
-def test_the_top_alone_is_printed_on_request(work, run):
-    out = run("leaderboard one --top 3").out
-    assert len(table(out)) == 3
-    assert "and 14 more; --top 17 shows all" in out
-    assert "--top" not in run("leaderboard one --top 17").out
-    assert words(sentences(luck(read_history("strategies/one").trials))[0]) in words(out)  # of all trials all the same
-
-
-def test_troubles_are_told_with_their_reasons(work, run):
-    out = run("leaderboard one").out
-    rows = table(out, "trial")
-    assert [(row["trial"], row["agent"], row["state"], row["pods-lost"]) for row in rows] == [
-        ("2", "0-2", "ended", "1"),
-        ("5", "0-5", "failed", "0"),
-    ]
-    assert "WorkerCrashedError: made up" in out
-    assert "ValueError: trial 5 made up a failure" in out
-    assert "failed, or begun again" not in run("leaderboard two").out
-
-
-def test_the_lineage_is_an_indented_tree(work, run):
-    plain, out = run("leaderboard one").out, run("leaderboard one --lineage").out
-    assert "lineage" not in plain
+def test_the_lineage_is_an_indented_tree():
+    out = run("leaderboard one --lineage").out
     lines = out[out.index("lineage:") :].split("\n\n")[0].splitlines()[1:]
-    tree = lineage(read_history("strategies/one").trials)
+    history = read_history("strategies/one")
+    tree = lineage(history.trials)
     assert [line.split()[0] for line in lines] == [branch.agent for branch in tree]
     assert [(len(line) - len(line.lstrip())) // 2 for line in lines] == [branch.depth for branch in tree]
-    kept = next(trial for trial in read_history("strategies/one").trials if trial.kept)
+    kept = next(trial for trial in history.trials if trial.kept)
     assert any(f"{kept.level}: {kept.score:.3f} kept" in line for line in lines if line.split()[0] == kept.agent)
     assert any(line == "0-5  1: failed" for line in lines)
 
 
-def test_an_unfinished_run_is_shown_as_it_stands(work, run):
-    before = (work / "strategies" / "cut.unfinished" / "seed-0" / "log.jsonl").read_bytes()
+def test_an_unfinished_run_is_shown_as_it_stands(work):
+    log = work / "strategies" / "cut.unfinished" / "seed-0" / "log.jsonl"
+    before = log.read_bytes()
+    history = read_history("strategies/cut")
+    still = sum(trial.state == "open" for trial in history.trials)
     for name in ("cut", "strategies/cut", "strategies/cut.unfinished", "cut.unfinished"):
-        ended = run(f"leaderboard {name}")
-        assert ended.code == 0
-        history = read_history("strategies/cut")
-        still = sum(trial.state == "open" for trial in history.trials)
-        assert ended.out.splitlines()[0].endswith(f", {still} not ended; unfinished")
-        assert len(table(ended.out)) == len(history.trials) - still
-        assert "kept" not in table(ended.out)[0]
-    assert (work / "strategies" / "cut.unfinished" / "seed-0" / "log.jsonl").read_bytes() == before
+        out = run(f"leaderboard {name}").out
+        assert out.splitlines()[0].endswith(f", {still} not ended; unfinished")
+        assert len(table(out)) == len(history.trials) - still
+    assert log.read_bytes() == before
+    fsspec.filesystem("memory").pipe("/shelf/cut/seed-0/log.jsonl", before)
+    assert run("leaderboard memory://shelf/cut").out.replace("memory", "") == run("leaderboard cut").out
+    shutil.copytree(work / "strategies" / "cut.unfinished", work / "strategies" / "one.unfinished")
+    assert "lies in strategies/one.unfinished" in words(run("leaderboard one").out)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(work / "strategies" / "young", finished=False, die_after=0)
+    assert run("leaderboard young").out.strip() == "young: 4 trials of 4 agents, 4 not ended; unfinished"
+    assert json.loads(run("leaderboard young --json").out)["luck"]["best"] is None
 
 
-def test_a_run_without_an_ensemble_is_not_finished_though_all_its_trials_have_ended(work, run):
+def test_a_run_without_an_ensemble_is_not_finished_though_all_its_trials_have_ended(work):
     place = write_run(work / "strategies" / "ended", finished=False)
-    out = run("leaderboard ended").out
-    assert out.splitlines()[0].endswith("agents; all trials done, no ensemble yet; finpod train --resume ended")
+    assert run("leaderboard ended").out.splitlines()[0].endswith("; finpod train --resume ended")
     assert json.loads(run("leaderboard ended --json").out)["finished"] is False
     shutil.copytree(place, work / "elsewhere" / "ended.unfinished")
     assert "; finpod train --resume elsewhere/ended\n" in run("leaderboard elsewhere/ended").out
@@ -149,107 +123,65 @@ def test_a_run_without_an_ensemble_is_not_finished_though_all_its_trials_have_en
     assert first.endswith("; finpod train --resume ended --storage memory://shelf/ended")
 
 
-def test_a_run_without_any_score_yet_is_shown(work, run):
-    with pytest.raises(KeyboardInterrupt):
-        write_run(work / "strategies" / "young", finished=False, die_after=0)
-    ended = run("leaderboard young")
-    assert ended.code == 0
-    assert ended.out.strip() == "young: 4 trials of 4 agents, 4 not ended; unfinished"
-    assert json.loads(run("leaderboard young --json").out)["luck"]["best"] is None
-
-
-def test_several_seeds_are_ranked_together_or_apart(work, run):
+def test_several_seeds_are_ranked_together_or_apart():
     both = table(run("leaderboard two").out)
-    assert {row["seed"] for row in both} == {"0", "1"}
-    assert len(both) == 20
+    assert ({row["seed"] for row in both}, len(both)) == ({"0", "1"}, 20)
     alone = table(run("leaderboard two --seed 1").out)
-    assert "seed" not in alone[0]
-    assert len(alone) == 12
+    assert ("seed" in alone[0], len(alone)) == (False, 12)
     assert all(row["agent"].startswith("1-") for row in alone)
 
 
-def test_json_holds_everything(work, run):
+def test_json_holds_everything():
     stored = json.loads(run("leaderboard one --json --top 2").out)
     history = read_history("strategies/one")
     order = ranked(history.trials)
     assert [entry["trial"] for entry in stored["board"]] == [trial.number for trial in order]
-    assert stored["board"][0]["rank"] == 1
-    assert stored["board"][0]["score"] == order[0].score
-    assert stored["board"][0]["settings"] == dict(order[0].settings)
-    assert stored["board"][-1]["reason"] == "ValueError: trial 5 made up a failure"
-    assert stored["board"][-1]["score"] is None
+    best, last = stored["board"][0], stored["board"][-1]
+    assert (best["rank"], best["score"], best["settings"]) == (1, order[0].score, dict(order[0].settings))
+    assert (last["reason"], last["score"]) == ("ValueError: trial 5 made up a failure", None)
     assert [entry["lost"] for entry in stored["board"] if entry["trial"] == 2] == [["WorkerCrashedError: made up"]]
     assert sum(entry["kept"] for entry in stored["board"]) == 2
-    assert stored["luck"] == {
-        name: None if math.isnan(value) else value for name, value in luck(history.trials)._asdict().items()
-    }
-    assert (stored["name"], stored["finished"], stored["trials"], stored["ended"]) == (
+    figures = {name: None if math.isnan(value) else value for name, value in luck(history.trials)._asdict().items()}
+    assert stored["luck"] == figures
+    assert [stored[name] for name in ("name", "finished", "trials", "ended")] == [
         "one", True, 18, {"0": "all trials done"}
-    )  # fmt: skip
+    ]  # fmt: skip
     cut = json.loads(run("leaderboard cut --json").out)
-    assert cut["ended"] == {"0": None}
-    assert len(cut["open"]) == 3
+    assert (cut["ended"], len(cut["open"])) == ({"0": None}, 3)
 
 
-def test_the_report_is_written_on_request(work, run):
-    ended = run("leaderboard one --report")
-    assert ended.out.endswith("\n\nreports/one-training.html\n")
-    assert "<h1>Training of one</h1>" in (work / "reports" / "one-training.html").read_text()
+def test_the_report_is_written_and_replaced_on_request_only():
+    assert run("leaderboard one --report").out.endswith("\n\nreports/one-training.html\n")
+    before = Path("reports/one-training.html").read_bytes()
+    assert b"<h1>Training of one</h1>" in before
+    assert "reports/one-training.html" in run("leaderboard one --report").error
+    assert run("leaderboard one --report --overwrite").code == 0
+    assert Path("reports/one-training.html").read_bytes() == before
     ended = run("leaderboard two --seed 0 --out pages/a.html --json")
-    assert ended.err == "pages/a.html\n"
-    json.loads(ended.out)
-    assert "12 trials" in (work / "pages" / "a.html").read_text()
+    assert (ended.err, json.loads(ended.out)["trials"]) == ("pages/a.html\n", 12)
     assert run("leaderboard cut.unfinished --report").out.endswith("reports/cut-training.html\n")
 
 
-def test_a_report_is_replaced_on_request_only(work, run):
-    assert run("leaderboard one --report").code == 0
-    before = (work / "reports" / "one-training.html").read_bytes()
-    ended = run("leaderboard one --report")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "error: reports/one-training.html exists already; choose another name, or pass --overwrite\n"
-    assert run("leaderboard one --report --overwrite").code == 0
-    assert (work / "reports" / "one-training.html").read_bytes() == before
-
-
-def test_a_run_at_a_url_is_found(work, run):
-    log = (work / "strategies" / "cut.unfinished" / "seed-0" / "log.jsonl").read_bytes()
-    fsspec.filesystem("memory").pipe("/shelf/cut/seed-0/log.jsonl", log)
-    assert run("leaderboard memory://shelf/cut").out.replace("memory", "") == run("leaderboard cut").out
-
-
-def test_notes_of_a_run_are_printed(work, run):
-    shutil.copytree(work / "strategies" / "cut.unfinished", work / "strategies" / "one.unfinished")
-    assert "an unfinished run of the same name lies in strategies/one.unfinished" in words(run("leaderboard one").out)
-
-
-def spoil(path):
-    path.write_text(path.read_text().replace('"kind":"submit"', '"kind":"sumbit"', 1))
-
-
 @pytest.mark.parametrize(
-    ("line", "fragments"),
+    ("line", "values"),
     [
         ("leaderboard", ["NAME", "finpod leaderboard --help"]),
-        ("leaderboard nosuch", ["nosuch does not exist", "finpod train"]),
-        ("leaderboard strategies", ["strategies holds no log of a tournament"]),
-        ("leaderboard .", [". holds no log of a tournament"]),
-        ("leaderboard one --top 0", ["--top is 0", "1 on"]),
-        ("leaderboard one --seed 4", ["no tournament of seed 4", "it has 0"]),
-        ("leaderboard hurt", ["strategies/hurt/log-0.jsonl is damaged", "line"]),
-        ("leaderboard memory://nowhere", ["no run at memory://nowhere"]),
-        ("leaderboard nosuch://x/y", ["cannot open nosuch://x/y"]),
+        ("leaderboard nosuch", ["nosuch"]),
+        ("leaderboard strategies", ["strategies"]),
+        ("leaderboard one --top 0", ["--top is 0"]),
+        ("leaderboard one --seed 4", ["seed 4"]),
+        ("leaderboard hurt", ["strategies/hurt/log-0.jsonl"]),
+        ("leaderboard hurt --verify", ["strategies/hurt/log-0.jsonl"]),
+        ("leaderboard memory://nowhere", ["memory://nowhere"]),
+        ("leaderboard nosuch://x/y", ["nosuch://x/y"]),
         ("leaderboard one --out strategies", ["strategies is a folder"]),
         ("leaderboard one --out /proc/nowhere/a.html", ["/proc/nowhere"]),
     ],
 )
-def test_e08_mistakes_are_one_line(work, run, line, fragments):
-    shutil.copytree(work / "strategies" / "one", work / "strategies" / "hurt")
-    spoil(work / "strategies" / "hurt" / "log-0.jsonl")
+def test_e08_mistakes_are_one_line(work, line, values):
+    hurt = shutil.copytree(work / "strategies" / "one", work / "strategies" / "hurt") / "log-0.jsonl"
+    hurt.write_text(hurt.read_text().replace('"kind":"submit"', '"kind":"sumbit"', 1))
     before = sorted(work.rglob("*"))
-    ended = run(line)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: ")
-    assert ended.err.count("\n") == 1
-    assert all(fragment in ended.err for fragment in fragments)
+    error = run(line).error
+    assert all(value in error for value in values)
     assert sorted(work.rglob("*")) == before

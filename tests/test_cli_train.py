@@ -1,4 +1,4 @@
-"""`finpod train`: its options, what stops it, and that it is gone on with by its name alone."""
+"""`finpod train`: its options, what --check says, what stops a run, and that its name is enough to resume it."""
 
 import json
 import math
@@ -9,16 +9,15 @@ import subprocess
 import sys
 import zlib
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from made_commands import ENVIRONMENT, run, started
 from made_tournaments import hash_of, wait_until
 
 import finpod
-from finpod.cli import main
 from finpod.errors import InputError
 from finpod.files import to_json_line
 from finpod.market.snapshots import save_snapshot
@@ -33,6 +32,7 @@ WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:20
 LINE = f"train stocks {WINDOWS} --out strategies/tiny"
 SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --rebalance-every 2"
 CHECKPOINTS = "--checkpoint-steps 8192"
+RESUME = "train --resume strategies/tiny"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def simulated():
     return finpod.simulate_market(names=4, days=300, signal=0.1, seed=1)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def work(tmp_path, monkeypatch, simulated):
     """A working folder with the snapshot data/sim."""
     monkeypatch.chdir(tmp_path)
@@ -48,50 +48,13 @@ def work(tmp_path, monkeypatch, simulated):
     return tmp_path
 
 
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run one command line, given in pieces; what it printed and its exit code."""
-
-    def call(*pieces):
-        capsys.readouterr()
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main([word for piece in pieces for word in piece.split()])
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        printed = capsys.readouterr()
-        return SimpleNamespace(code=ended.value.code, out=printed.out, err=printed.err)
-
-    return call
-
-
-@contextmanager
-def command(*pieces):
-    """The same in a process of its own."""
-    words = [word for piece in pieces for word in piece.split()]
-    environment = {**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, "-m", "finpod.cli", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True, env=environment) as child:  # fmt: skip
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
 @pytest.fixture(scope="module")
 def whole(simulated, tmp_path_factory):
     """The hash of the ensemble that a run makes that nobody interrupts."""
-    folder, here = tmp_path_factory.mktemp("whole"), Path.cwd()
+    folder = tmp_path_factory.mktemp("whole")
     save_snapshot(simulated, folder / "data" / "sim")
-    os.chdir(folder)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main(f"{LINE} {SIZE}".split())
-    finally:
-        os.chdir(here)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert ended.value.code == 0
+    with started(LINE, SIZE, cwd=folder) as child:
+        assert child.wait(120) == 0
     return hash_of(folder / "strategies" / "tiny")
 
 
@@ -118,17 +81,10 @@ def leave(monkeypatch):
     return after
 
 
-def told(ended):
-    """The one line of an error."""
-    assert ended.code == 2, ended.err
-    assert ended.out == ""
-    line = ended.err.splitlines()[-1]
-    assert line.startswith("error: ")
-    assert "Traceback" not in ended.err
-    return line
+# --- options
 
 
-def test_every_option_reaches_the_tournament(work, run, monkeypatch):
+def test_every_option_reaches_the_tournament(work, monkeypatch):
     asked = {}
 
     def train(task, **settings):
@@ -141,7 +97,7 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
         " --stop-steps 5000 --stop-minutes 1.5 --stop-score 0.7 --patience 6 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
         " --seeds 2 --storage s3://bucket/run"
     )
-    assert told(run(LINE, SIZE, more)) == "error: enough"
+    assert run(LINE, SIZE, more).error == "enough"
     plan = asked["plan"]
     assert (plan.mode, plan.choice, plan.alike, plan.checkpoint_steps) == ("async", "recent", 0.5, 99)
     assert plan.search == EvolutionConfig(fresh=0.4)
@@ -149,79 +105,81 @@ def test_every_option_reaches_the_tournament(work, run, monkeypatch):
     assert (plan.agents, plan.rounds, plan.keep, plan.steps, plan.seed) == (3, 2, 2, 32768, 0)
     assert asked["pods"] == Pods(ray=True, count=3, cpus=0.5, timeout=60.0)
     assert (asked["seeds"], asked["storage"], asked["resume"], asked["fork"]) == (2, "s3://bucket/run", False, None)
-    told(run(LINE))
+    assert run(LINE).error == "enough"
     assert asked["pods"] == Pods()
     assert asked["plan"].stop == Stop()
-    told(run(LINE, "--address 10.0.0.1:6379 --pod-gpus 0.25"))
+    assert run(LINE, "--address 10.0.0.1:6379 --pod-gpus 0.25").error == "enough"
     assert asked["pods"] == Pods(ray=True, gpus=0.25, address="10.0.0.1:6379")
 
 
+CHECKED = f"{LINE} --device cpu --features return_5 --check"
+
+
+@pytest.mark.parametrize("line", [CHECKED, "train hopper --out strategies/tiny --device cpu --check"])
+def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, line):
+    monkeypatch.setattr(finpod, "train", lambda *a, **k: pytest.fail("trained"))
+    ended = run(line)
+    assert (ended.code, "nothing would fail" in ended.out) == (0, True)
+    assert sorted(path.name for path in work.iterdir()) == ["data"]
+    assert json.loads(run(line, "--json").out)["trials"] == 8
+
+
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "values"),
     [
-        ("--ray --pods 0", "--pods is 0"),
-        ("--ray --pods -2", "--pods is -2"),
-        ("--ray --pods many", "--pods is 'many'"),
-        ("--ray --pod-cpus 0", "--pod-cpus is 0"),
-        ("--ray --pod-gpus -1", "--pod-gpus is -1;"),
-        ("--ray --timeout 0", "--timeout is 0.0"),
-        ("--pods 2", "--pods needs --ray"),
-        ("--pod-cpus 2", "--pod-cpus needs --ray"),
-        ("--pod-gpus 0.25", "--pod-gpus needs --ray"),
-        ("--timeout 3600", "--timeout needs --ray"),
-        ("--resume some --fork other", "--resume continues a run and --fork a copy of one"),
-        ("--mode turns", "'turns'"),
-        ("--choice worst", "'worst'"),
-        ("--max-correlation 2", "--max-correlation is 2.0"),
-        ("--restart-rate -1", "--restart-rate is -1.0"),
-        ("--checkpoint-steps 0", "is 0; it must be a whole number from 1 on"),
-        ("--keep 65", "--keep is 65"),
-        ("--agents 0", "--agents is 0"),
-        ("--stop-trials 0", "--stop-trials is 0"),
-        ("--stop-minutes 0", "--stop-minutes is 0.0"),
-        ("--stop-score nan", "--stop-score is nan"),
-        ("--patience 0", "--patience is 0"),
-        ("--seeds 0", "--seeds is 0"),
+        ("--market nosuch --max-weight 3 --device cuda", ["--max-weight is 3.0", "--device 'cuda'", "data/nosuch"]),
+        ("--out data/sim --validation 2010-06-01:2010-09-30", ["data/sim", "--validation starts on 2010-06-01"]),
+        ("--address 127.0.0.1:1 --features retrun_5", ["127.0.0.1:1", "retrun_5"]),
+        ("--ray --pod-cpus 1000", ["1000 CPU"]),
+        ("--learner apg --action shares", ["action 'shares'"]),
+        ("--learner ppx", ["'ppx'"]),
+        ("--agents 0", ["--agents is 0"]),
     ],
 )
-def test_options_that_cannot_be_are_refused_before_anything_is_loaded(work, run, monkeypatch, options, expected):
-    monkeypatch.setattr(finpod, "load_market", lambda *given, **named: pytest.fail("data were loaded"))
-    assert expected in told(run(LINE, options))
-    assert not (work / "strategies").exists()
+def test_a_check_names_each_thing_that_would_fail(work, monkeypatch, options, values):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    ended = run(CHECKED, options)
+    lines = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert (ended.code, ended.out, len(lines)) == (2, "", len(values))
+    assert all(value in line for value, line in zip(values, lines, strict=True)), lines
+    assert sorted(path.name for path in work.iterdir()) == ["data"]
 
 
-@pytest.mark.parametrize("missing", ["train", "validation", "out"])
-def test_a_new_run_must_be_told_what_it_is(work, run, missing):
-    words = LINE.split()
-    at = words.index(f"--{missing}")
-    assert f"--{missing} is missing; a new run needs" in told(run(" ".join(words[:at] + words[at + 2 :])))
+def test_a_check_of_a_run_to_be_resumed_has_its_options_from_the_log(leave):
+    leave(3)
+    assert run(LINE, SIZE).code == 130
+    assert json.loads(run(RESUME, "--check --json").out)["trials"] == 6
+    assert "strategies/tiny.unfinished" in run(LINE, SIZE, "--check").err
 
 
-def test_without_ray_one_line_says_so_and_nothing_is_left(work, run, monkeypatch):
+def test_without_ray_one_line_says_so_and_nothing_is_left(work, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "Ray is not installed here; pip install ray, or train without it" in told(run(LINE, SIZE, "--ray"))
+    assert "Ray is not installed here; pip install ray, or train without it" in run(LINE, SIZE, "--ray").error
     assert not list(work.glob("strategies/*"))
 
 
-def test_where_no_ray_answers_one_line_says_so(work, run):
+def test_where_no_ray_answers_one_line_says_so(work):
     pytest.importorskip("ray")
-    assert "cannot reach Ray at 127.0.0.1:1: ConnectionRefusedError" in told(run(LINE, SIZE, "--address 127.0.0.1:1"))
+    assert "cannot reach Ray at 127.0.0.1:1: ConnectionRefusedError" in run(LINE, SIZE, "--address 127.0.0.1:1").error
     assert not list(work.glob("strategies/*"))
 
 
-def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, run, leave, whole):
+# --- what stops a run, and how it is resumed
+
+
+def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, leave, whole):
     """In the midst of its work; meanwhile no second driver comes in."""
     place = work / "strategies" / "tiny.unfinished"
-    with command(LINE, SIZE, CHECKPOINTS) as child:
+    with started(LINE, SIZE, CHECKPOINTS) as child:
         log = place / "seed-0" / "log.jsonl"
         wait_until(lambda: log.exists() and log.read_bytes().count(b'"kind":"submit"') >= 2)
-        assert f"is being driven by process {child.pid}" in told(run("train --resume strategies/tiny"))
+        assert f"is being driven by process {child.pid}" in run(RESUME).error
         child.kill()
         child.wait(60)
     assert not (work / "strategies" / "tiny").exists()
     known = len(verify_log(log).log)
     pieces = leave(None)
-    ended = run("train --resume strategies/tiny")
+    ended = run(RESUME)
     assert ended.code == 0, ended.err
     assert "tiny: chosen among 6 trials on 2010-07-01:2010-09-30" in ended.out
     assert len(pieces) <= 2 * (6 - known)
@@ -232,7 +190,7 @@ def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, run, leav
 @contextmanager
 def ray_killed(process, *pieces):
     """A command on Ray one of whose processes is killed as soon as a pod works; its exit code and what it printed."""
-    with command(*pieces) as child:
+    with started(*pieces) as child:
         me = psutil.Process(child.pid)
 
         def processes():
@@ -249,7 +207,7 @@ def ray_killed(process, *pieces):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("process", ["raylet", "gcs_server"])
-def test_g19_a_ray_that_has_ended_is_told_with_the_way_to_go_on(work, run, whole, process):
+def test_g19_a_ray_that_has_ended_is_told_with_the_way_to_go_on(work, whole, process):
     pytest.importorskip("ray")
     with ray_killed(process, LINE, SIZE, CHECKPOINTS, "--ray") as ended:
         assert ended.code == 2
@@ -258,12 +216,12 @@ def test_g19_a_ray_that_has_ended_is_told_with_the_way_to_go_on(work, run, whole
         )
         assert "Traceback" not in ended.err
         assert sum("error" in line for line in ended.err.lower().splitlines()) == 1
-    assert run("train --resume strategies/tiny").code == 0
+    assert run(RESUME).code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
 @pytest.mark.slow
-def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work, run):
+def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work):
     pytest.importorskip("ray")
     line = (
         "walkforward stocks --market sim --start 2010-09-01 --end 2010-12-31 --train 80 --validation 20 --test 40 "
@@ -277,7 +235,7 @@ def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work, run):
     assert run(line, "--resume").code == 0
 
 
-def test_a_cluster_that_ends_the_command_interrupts_it(work, run, leave, whole, monkeypatch):
+def test_a_cluster_that_ends_the_command_interrupts_it(work, leave, whole, monkeypatch):
     from finpod.tournament import scheduler
 
     look = scheduler.Scheduler._look
@@ -292,24 +250,22 @@ def test_a_cluster_that_ends_the_command_interrupts_it(work, run, leave, whole, 
     assert (stopped.code, stopped.err.splitlines()[-1]) == (130, "error: interrupted")
     monkeypatch.undo()
     monkeypatch.chdir(work)
-    assert run("train --resume strategies/tiny").code == 0
+    assert run(RESUME).code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
-def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends_on(work, run, leave, whole):
+def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends_on(work, leave, whole):
     leave(3)
     assert run(LINE, SIZE, CHECKPOINTS).code == 130
-    assert "is an unfinished run; go on with it with --resume" in told(run(LINE, SIZE))
-    assert "--agents was 3 and is 5" in told(run("train --resume strategies/tiny --agents 5"))
-    assert "--rebalance-every was 2 and is 3" in told(
-        run("train --resume strategies/tiny.unfinished --rebalance-every 3")
+    assert "is an unfinished run; go on with it with --resume" in run(LINE, SIZE).error
+    assert "--agents was 3 and is 5" in run(RESUME, "--agents 5").error
+    assert (
+        "--rebalance-every was 2 and is 3" in run("train --resume strategies/tiny.unfinished --rebalance-every 3").error
     )
-    assert "--features was ['return_5'] and is ['volatility_21']" in told(
-        run("train --resume strategies/tiny --features volatility_21")
-    )
+    assert "--features was ['return_5'] and is ['volatility_21']" in run(RESUME, "--features volatility_21").error
     leave(1)
-    assert run("train --resume strategies/tiny --checkpoint-steps 16384").code == 130
-    assert "--timeout needs --ray" in told(run("train --resume strategies/tiny --timeout 5"))
+    assert run(RESUME, "--checkpoint-steps 16384").code == 130
+    assert "--timeout needs --ray" in run(RESUME, "--timeout 5").error
     leave(None)
     ended = run("train --resume strategies/tiny.unfinished --json")
     assert ended.code == 0
@@ -342,8 +298,7 @@ OPTIONS = "--train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30 --ou
 def python(folder, simulated, source):
     """That run in a folder."""
     save_snapshot(simulated, folder / "data" / "sim")
-    environment = {**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, "-c", PYTHON, source], cwd=folder, env=environment) as child:
+    with subprocess.Popen([sys.executable, "-c", PYTHON, source], cwd=folder, env=ENVIRONMENT) as child:
         try:
             yield child
         finally:
@@ -389,7 +344,7 @@ def earlier_version(place, **changes):
 
 @pytest.mark.parametrize("options", ["", OPTIONS], ids=["by its name", "with all options"])
 @pytest.mark.parametrize(("source", "market"), [("file", ""), ("memory", "--market sim")])
-def test_g18_a_run_begun_from_python_is_resumed(work, run, killed, whole_python, source, market, options):
+def test_g18_a_run_begun_from_python_is_resumed(work, killed, whole_python, source, market, options):
     shutil.copytree(killed[source], work / "strategies" / "python.unfinished")
     if not market:
         shutil.rmtree(work / "data")  # the log knows where the market is
@@ -400,9 +355,9 @@ def test_g18_a_run_begun_from_python_is_resumed(work, run, killed, whole_python,
     assert len(verify_log(work / "strategies" / "python" / "log-0.jsonl").log) == 6 > known >= 2
 
 
-def test_g18_a_run_begun_from_python_is_forked(work, run, killed):
+def test_g18_a_run_begun_from_python_is_forked(work, killed):
     shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
-    assert "--out is missing" in told(run("train --fork strategies/python --market sim"))
+    assert "--out is missing" in run("train --fork strategies/python --market sim").error
     ended = run("train --fork strategies/python --market sim --out strategies/other --agents 4 --keep 1 --json")
     assert ended.code == 0, ended.err
     made = json.loads(ended.out)
@@ -412,28 +367,28 @@ def test_g18_a_run_begun_from_python_is_forked(work, run, killed):
     assert (work / "strategies" / "python.unfinished").exists()
 
 
-def test_g18_the_market_of_a_run_is_asked_for_and_held_against_the_log(work, run, killed):
+def test_g18_the_market_of_a_run_is_asked_for_and_held_against_the_log(work, killed):
     shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
     for command in ("train --resume strategies/python", "train --fork strategies/python --out strategies/other"):
-        assert "python.unfinished was begun with a market from memory (simulated market: 4 names" in told(run(command))
-        assert told(run(command)).endswith("give it with --market")
+        assert "python.unfinished was begun with a market from memory (simulated market: 4 names" in run(command).error
+        assert run(command).error.endswith("give it with --market")
     save_snapshot(finpod.simulate_market(names=4, days=300, signal=0.1, seed=2), work / "data" / "other")
-    refused = told(run("train --resume strategies/python --market other"))
+    refused = run("train --resume strategies/python --market other").error
     assert "python.unfinished/seed-0 was begun with other data: task.training_data_hash was " in refused
     assert refused.endswith("give the market it was begun with")
     assert run("train --resume strategies/python --market sim").code == 0
 
 
-def test_g18_all_options_are_held_against_the_log(work, run, killed):
+def test_g18_all_options_are_held_against_the_log(work, killed):
     shutil.copytree(killed["file"], work / "strategies" / "python.unfinished")
-    refused = told(run("train --resume strategies/python", OPTIONS, "--agents 4"))
+    refused = run("train --resume strategies/python", OPTIONS, "--agents 4").error
     assert "agents was 3 and is 4" in refused
-    assert "was 5.0 and is 7.0" in told(run("train --resume strategies/python", OPTIONS.replace("bps 5", "bps 7")))
-    refused = told(run("train --resume strategies/python --train 2010-03-01:2010-06-30"))
+    assert "was 5.0 and is 7.0" in run("train --resume strategies/python", OPTIONS.replace("bps 5", "bps 7")).error
+    refused = run("train --resume strategies/python --train 2010-03-01:2010-06-30").error
     assert "and is ['2010-03-01', '2010-06-30']" in refused
 
 
-def test_g18_functions_are_no_part_of_a_log(work, run, simulated):
+def test_g18_functions_are_no_part_of_a_log(work, simulated):
     def stop(status):
         raise KeyboardInterrupt
 
@@ -445,34 +400,34 @@ def test_g18_functions_are_no_part_of_a_log(work, run, simulated):
             market=simulated, train=("2010-02-01", "2010-06-30"), validation=("2010-07-01", "2010-09-30"),
             out="strategies/own", features=["return_5", age], steps=16384, watch=stop, device="cpu",
         )  # fmt: skip
-    refused = told(run("train --resume strategies/own --market sim"))
+    refused = run("train --resume strategies/own --market sim").error
     assert "own.unfinished uses the feature function age, which a log cannot hold; continue from Python" in refused
 
 
 @pytest.mark.parametrize("side_file", [True, False], ids=["with its side file", "without"])
-def test_g18_a_run_of_an_earlier_version_is_resumed(work, run, leave, whole, side_file):
+def test_g18_a_run_of_an_earlier_version_is_resumed(work, leave, whole, side_file):
     leave(3)
     assert run(LINE, SIZE).code == 130
     place = work / "strategies" / "tiny.unfinished"
     earlier_version(place, **({"members": None} if side_file else {}))
     leave(1)
-    assert run("train --resume strategies/tiny", "" if side_file else "--market sim").code == 130
+    assert run(RESUME, "" if side_file else "--market sim").code == 130
     leave(None)
-    assert run("train --resume strategies/tiny").code == 0  # the market is in the log now
+    assert run(RESUME).code == 0  # the market is in the log now
     assert hash_of(work / "strategies" / "tiny") == whole
     assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
 
 
-def test_a_fork_goes_on_elsewhere(work, run, leave, whole):
+def test_a_fork_goes_on_elsewhere(work, leave, whole):
     leave(8)
     assert run(LINE, SIZE, CHECKPOINTS).code == 130
     leave(None)
     ended = run("train --fork strategies/tiny --out strategies/other --keep 1")
     assert ended.code == 0, ended.err
     assert "other: chosen among 6 trials" in ended.out
-    assert "--out is missing" in told(run("train --fork strategies/tiny"))
-    assert "there is no unfinished run" in told(run("train --fork strategies/nothing --out strategies/more"))
-    assert run("train --resume strategies/tiny").code == 0
+    assert "--out is missing" in run("train --fork strategies/tiny").error
+    assert "there is no unfinished run" in run("train --fork strategies/nothing --out strategies/more").error
+    assert run(RESUME).code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
@@ -483,7 +438,7 @@ def copied(source, target):
 
 
 @pytest.mark.parametrize("named", ["other/copy", "other/copy.unfinished", "{work}/other/copy"])
-def test_the_run_that_is_named_is_the_one_that_is_gone_on_with(work, run, leave, whole, monkeypatch, named):
+def test_the_run_that_is_named_is_the_one_that_is_gone_on_with(work, leave, whole, monkeypatch, named):
     """Not the one that its options were typed for."""
     leave(5)
     assert run(LINE, SIZE).code == 130
@@ -497,16 +452,16 @@ def test_the_run_that_is_named_is_the_one_that_is_gone_on_with(work, run, leave,
     assert {path: path.read_bytes() for path in sorted(first.rglob("*")) if path.is_file()} == before
     assert verify_log(work / "other" / "copy" / "log-0.jsonl").log
     assert run(f"train --resume {named.format(work=work)}").code == 2
-    assert "is finished: there is nothing to go on with" in told(run("train --resume other/copy"))
-    assert run("train --resume strategies/tiny").code == 0
+    assert "is finished: there is nothing to go on with" in run("train --resume other/copy").error
+    assert run(RESUME).code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
-def test_a_run_that_was_moved_is_gone_on_with_from_any_folder(work, run, leave, whole, monkeypatch):
+def test_a_run_that_was_moved_is_gone_on_with_from_any_folder(work, leave, whole, monkeypatch):
     leave(3)
     assert run(LINE.replace("--market sim", "--market data/sim"), SIZE, "--tensorboard events").code == 130
     (work / "strategies" / "tiny.unfinished").rename(work / "tiny.unfinished")
-    assert "there is no unfinished run at strategies/tiny.unfinished" in told(run("train --resume strategies/tiny"))
+    assert "there is no unfinished run at strategies/tiny.unfinished" in run(RESUME).error
     elsewhere = work / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -520,22 +475,23 @@ def test_a_run_that_was_moved_is_gone_on_with_from_any_folder(work, run, leave, 
 
 
 @pytest.mark.parametrize("inside", [".", "seed-0"])
-def test_a_run_is_not_gone_on_with_from_the_folder_that_goes_away(work, run, leave, monkeypatch, inside):
-    assert "there is no unfinished run at .unfinished" in told(run("train --resume ."))
+def test_a_run_is_not_gone_on_with_from_the_folder_that_goes_away(work, leave, monkeypatch, inside):
+    assert "there is no unfinished run at .unfinished" in run("train --resume .").error
     leave(1)
     assert run(LINE, SIZE).code == 130
     place = work / "strategies" / "tiny.unfinished"
     monkeypatch.chdir(place / inside)
-    assert "is the current folder or one above it, and goes away at the end; resume from another" in told(
-        run(f"train --resume {'.' if inside == '.' else place}")
+    assert (
+        "is the current folder or one above it, and goes away at the end; resume from another"
+        in run(f"train --resume {'.' if inside == '.' else place}").error
     )
 
 
-def test_a_run_goes_to_another_place_where_it_is_told_to(work, run, leave, whole):
+def test_a_run_goes_to_another_place_where_it_is_told_to(work, leave, whole):
     leave(3)
     assert run(LINE, SIZE).code == 130
     (work / "strategies" / "tiny.unfinished").rename(work / "tiny")
-    assert "tiny does not end in .unfinished" in told(run("train --resume ./tiny"))
+    assert "tiny does not end in .unfinished" in run("train --resume ./tiny").error
     leave(2)
     cut = run("train --resume ./tiny --out strategies/tiny")
     assert "go on with: finpod train --resume tiny --out strategies/tiny" in cut.err.splitlines()
@@ -546,7 +502,7 @@ def test_a_run_goes_to_another_place_where_it_is_told_to(work, run, leave, whole
 
 
 @pytest.mark.parametrize("named", ["--resume strategies/tiny --storage ../logs/run", "--resume ../logs/run"])
-def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, run, leave, whole, monkeypatch, named):
+def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, leave, whole, monkeypatch, named):
     leave(5)
     assert run(LINE, SIZE, "--storage logs/run").code == 130
     leave(None)
@@ -557,26 +513,17 @@ def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, run
     assert not (work / "logs" / "run").exists()
 
 
-def test_files_that_have_gone_are_told_with_their_option(work, run, leave):
+def test_files_that_have_gone_are_told_with_their_option(work, leave):
     (work / "bars").symlink_to(work / "data" / "sim")
     leave(1)
     assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
     (work / "bars").unlink()
-    assert f"there is no market {work}/bars" in told(run("train --resume strategies/tiny"))
+    assert f"there is no market {work}/bars" in run(RESUME).error
     earlier_version(work / "strategies" / "tiny.unfinished", members="/gone/members")
-    assert "/gone/members" in told(run("train --resume strategies/tiny --market sim"))
+    assert "/gone/members" in run(RESUME, "--market sim").error
 
 
-def test_a_fork_that_was_interrupted_is_gone_on_with(work, run, leave):
-    leave(3)
-    assert run(LINE, SIZE).code == 130
-    leave(1)
-    assert run("train --fork strategies/tiny --out strategies/other").code == 130
-    leave(None)
-    assert run("train --resume strategies/other").code == 0
-
-
-def test_a_run_at_a_url_is_gone_on_with_there(work, run, leave, whole, monkeypatch):
+def test_a_run_at_a_url_is_gone_on_with_there(work, leave, whole, monkeypatch):
     leave(3)
     url = f"memory://{work.name}/run"
     assert run(LINE, SIZE, f"--storage {url}").code == 130
@@ -586,58 +533,57 @@ def test_a_run_at_a_url_is_gone_on_with_there(work, run, leave, whole, monkeypat
     leave(None)
     (work / "elsewhere").mkdir()
     monkeypatch.chdir(work / "elsewhere")
-    assert run(f"train --resume strategies/tiny --storage {url} --market {work}/data/sim").code == 0
+    assert run(RESUME, f"--storage {url} --market {work}/data/sim").code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
-    assert "tiny is finished: there is nothing to go on with" in told(
-        run(f"train --resume {work}/strategies/tiny --storage {url}")
+    assert (
+        "tiny is finished: there is nothing to go on with"
+        in run(f"train --resume {work}/strategies/tiny --storage {url}").error
     )
-    assert f"there is no unfinished run at {url}" in told(run(f"train --resume tiny --storage {url}"))
+    assert f"there is no unfinished run at {url}" in run(f"train --resume tiny --storage {url}").error
 
 
-def test_a_driver_that_dies_as_it_clears_leaves_a_run_that_is_finished(work, run, leave, whole, monkeypatch):
+def test_a_driver_that_dies_as_it_clears_leaves_a_run_that_is_finished(work, leave, whole, monkeypatch):
     from finpod.tournament import run_folder
 
     with monkeypatch.context() as dying:
         dying.setattr(run_folder.RunFolder, "clear", lambda folder: os.kill(os.getpid(), signal.SIGTERM))
         assert run(LINE, SIZE).code == 130
-    for line in ("train --resume strategies/tiny", f"{LINE} {SIZE} --resume strategies/tiny"):
-        assert told(run(line)) == (
-            "error: strategies/tiny is finished; strategies/tiny.unfinished is a leftover of it, and may be removed"
+    for line in (RESUME, f"{LINE} {SIZE} --resume strategies/tiny"):
+        assert run(line).error == (
+            "strategies/tiny is finished; strategies/tiny.unfinished is a leftover of it, and may be removed"
         )
     shutil.rmtree(work / "strategies" / "tiny.unfinished")
-    for line in ("train --resume strategies/tiny", f"{LINE} {SIZE} --resume strategies/tiny"):
-        assert told(run(line)) == "error: strategies/tiny is finished: there is nothing to go on with"
+    for line in (RESUME, f"{LINE} {SIZE} --resume strategies/tiny"):
+        assert run(line).error == "strategies/tiny is finished: there is nothing to go on with"
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
-def test_a_run_that_is_to_replace_another_is_not_taken_for_its_leftover(work, run, leave):
+def test_a_run_that_is_to_replace_another_is_not_taken_for_its_leftover(work, leave):
     assert run(LINE, SIZE).code == 0
     leave(1)
     assert run(LINE, SIZE, "--seed 1 --overwrite").code == 130
     leave(None)
     assert (
         "strategies/tiny is finished, and strategies/tiny.unfinished is another run; give that another --out"
-        in told(run("train --resume strategies/tiny"))
+        in run(RESUME).error
     )
-    ended = run("train --resume strategies/tiny --overwrite --json")
+    ended = run(RESUME, "--overwrite --json")
     assert ended.code == 0
     assert json.loads(ended.out)["seeds"] == [1]
 
 
-def test_a_run_that_is_not_there_is_not_gone_on_with(work, run):
-    assert "there is no unfinished run" in told(run("train --resume strategies/tiny"))
+def test_a_run_that_is_not_there_is_not_gone_on_with(work):
+    assert "there is no unfinished run" in run(RESUME).error
     (work / "strategies" / "tiny.unfinished" / "seed-0").mkdir(parents=True)
     (work / "strategies" / "tiny.unfinished" / "seed-0" / "log.jsonl").write_bytes(b"")
-    assert "ended before anything was logged; give --train, --validation and --out too" in told(
-        run("train --resume strategies/tiny")
-    )
+    assert "ended before anything was logged; give --train, --validation and --out too" in run(RESUME).error
     place = Store(work / "strategies" / "tiny.unfinished")
     with lock(place):
-        assert "is being driven by process" in told(run(LINE, SIZE, "--overwrite"))
-    assert run("train --resume strategies/tiny", LINE.removeprefix("train stocks"), SIZE).code == 0
+        assert "is being driven by process" in run(LINE, SIZE, "--overwrite").error
+    assert run(RESUME, LINE.removeprefix("train stocks"), SIZE).code == 0
 
 
-def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run, monkeypatch):
+def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, monkeypatch):
     from finpod.tournament import training
 
     run_slice = training.run_slice
@@ -662,51 +608,31 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, run,
     assert [line["trial"] for line in content["log"] if line["score"] is None] == [1]
 
 
-def test_the_board_is_that_of_the_leaderboard(work, run, monkeypatch):
+def test_the_board_is_that_of_the_leaderboard(work, monkeypatch):
     """Of several seeds the best, with the same levels; and the command for the rest."""
     monkeypatch.setattr("finpod.cli.train.TOP", 4)
     ended = run(LINE, SIZE, "--seeds 2 --stop-trials 3")
     assert "and 2 more; `finpod leaderboard strategies/tiny --top 6` shows all" in ended.out.splitlines()
     table = [line.split() for line in ended.out.splitlines()]
-    start = next(at for at, line in enumerate(table) if line[:4] == ["agent", "parent", "level", "score"])
+    start = next(at for at, line in enumerate(table) if line[:4] == ["agent", "parent", "round", "score"])
     board = run("leaderboard strategies/tiny --json")
     assert [(line[0], line[2], line[3]) for line in table[start + 1 : start + 5]] == [
         (line["agent"], str(line["level"]), f"{line['score']:.4g}") for line in json.loads(board.out)["board"][:4]
     ]
 
 
-def test_a_gpu_that_is_found_is_said(work, run, monkeypatch):
-    def train(task, **settings):
-        raise InputError("enough")
-
-    monkeypatch.setattr(finpod, "train", train)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    line = LINE.replace("--out", "--device auto --out")
-    assert run(line).err.splitlines()[0] == "computing on the GPU"
-    assert run(line, "--ray").err.splitlines()[0] == "computing on the GPU"
-    assert run(line, "--ray --pod-gpus 1").err.splitlines() == ["error: enough"]
-
-
-def test_rules_to_stop_say_what_they_hold_for(run):
-    words = " ".join(run("train --help-advanced").out.split())
-    assert all(
-        f"{rule}, of each seed" in words
-        for rule in ("many trials", "of all agents", "many minutes", "validation score", "a better score")
-    )
-
-
-def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(work, run, monkeypatch):
+def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(work, monkeypatch):
     from finpod.tournament import training
 
     def fails(setup, piece):
         raise ValueError("not finite")
 
     monkeypatch.setattr(training, "run_slice", fails)
-    assert "every agent failed, the last of them thus: ValueError: not finite" in told(run(LINE, SIZE))
+    assert "every agent failed, the last of them thus: ValueError: not finite" in run(LINE, SIZE).error
     assert not list(work.glob("strategies/*"))
 
 
-def test_stop_rules_are_told_in_the_log_and_the_board_is_what_there_is(work, run):
+def test_stop_rules_are_told_in_the_log_and_the_board_is_what_there_is(work):
     ended = run(LINE, SIZE, "--stop-trials 2")
     assert "chosen among 2 trials" in ended.out
     board = verify_log(work / "strategies" / "tiny" / "log-0.jsonl")
