@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
     from finpod.loading import load_strategy
     from finpod.market.data import MarketData
-    from finpod.market.load import fetch_market, load_market, sample_market
+    from finpod.market.load import load_market, sample_market
+    from finpod.market.yahoo import fetch_market
     from finpod.measures import metrics
     from finpod.result import BacktestResult
     from finpod.strategy import MarketView, Strategy, top_k
@@ -37,7 +38,7 @@ _HOME = {
     "audit": "api",
     "backtest": "api",
     "compare": "api",
-    "fetch_market": "market.load",
+    "fetch_market": "market.yahoo",
     "load_market": "market.load",
     "load_result": "backtesting.result_io",
     "load_strategy": "loading",

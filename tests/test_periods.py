@@ -592,11 +592,10 @@ def test_g05_an_export_says_how_many_returns_a_year_it_has(tmp_path):
     assert not any("returns a year" in note for note in export(daily, tmp_path / "daily"))
 
 
-@pytest.mark.parametrize("command", ["backtest equal-weight", "audit equal-weight", "data check bars.csv", "data show"])
+@pytest.mark.parametrize("command", ["audit equal-weight", "data check bars.csv"])
 def test_the_number_can_be_given_on_the_command_line(command, kind, capsys):
-    name, *rest = command.split()
-    market = ["bars.csv"] if name == "data" and len(rest) == 1 else ["--market", "bars.csv"] if name != "data" else []
-    line = [name, *rest, *market, "--calendar", kind.calendar or "none", "--json"]
+    market = [] if "bars.csv" in command else ["--market", "bars.csv"]
+    line = [*command.split(), *market, "--calendar", kind.calendar or "none", "--json"]
     for number, code in (("0", 2), ("100", 0)):
         with pytest.raises(SystemExit) as ended:
             main([*line, "--periods-per-year", number])

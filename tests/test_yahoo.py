@@ -390,7 +390,7 @@ def test_b31_stored_data_need_no_network(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", blocked)
     monkeypatch.setattr(socket, "create_connection", blocked)
-    monkeypatch.setattr("finpod.market.load.fetch_market", blocked)
+    monkeypatch.setattr("finpod.market.yahoo.fetch_market", blocked)
     stored = finpod.load_market(tmp_path / "stored")
     assert stored.content_hash == market.content_hash
     results = [finpod.backtest(finpod.load_strategy("equal-weight"), stored) for _ in range(2)]

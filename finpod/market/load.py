@@ -24,10 +24,7 @@ from finpod.market.renames import Renames, join_renamed, newest_symbol
 from finpod.market.snapshots import load_snapshot
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import AUTO, Members, find_index, resolve_members, settled
-from finpod.market.yahoo import fetch_market
 from finpod.periods import DEFAULT, check_periods
-
-__all__ = ["fetch_market", "load_market", "sample_market"]
 
 SAMPLE = "sample"
 """The name under which `load_market` returns `sample_market()`."""
