@@ -390,28 +390,6 @@ def test_compiled_steps_agree_to_a_millionth():
         assert torch.equal(theirs.obs.row, ours.obs.row)
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"num_envs": 0}, "num_envs is 0"),
-        ({"num_envs": 2.5}, "num_envs is 2.5"),
-        ({"hold": None}, "hold is None"),
-        ({"horizon": 0}, "horizon is 0"),
-        ({"start_groups": -2}, "start_groups is -2"),
-        ({"start_groups": 3}, "must divide"),
-        ({"action": "tlit"}, "choose one of tilt"),
-        ({"reward": "sharpe"}, "choose one of log"),
-        ({"tilt": 30}, "tilt is 30"),
-        ({"cash": math.nan}, "cash is nan"),
-        ({"reward_scale": 0}, "reward_scale is 0"),
-        ({"delisting_return": -2}, "delisting_return is -2"),
-    ],
-)
-def test_settings_that_cannot_be(settings, told):
-    with pytest.raises(InputError, match=told):
-        TradingConfig(**{"num_envs": 4, **settings})
-
-
 def test_a_window_must_hold_one_step():
     with pytest.raises(InputError, match="2 sessions to trade, fewer than hold = 3"):
         make_env(make_market([1, 2, 3], [1, 2, 3]), hold=3)

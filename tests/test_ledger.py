@@ -1,12 +1,10 @@
 """The kernel that moves money: cases C, conservation, and that shapes and order change nothing."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finpod.errors import InputError
 from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 FREE = Costs(fee_bps=0)
@@ -262,36 +260,6 @@ def test_the_order_of_the_names_changes_nothing(seed, names, whole):
     other = settle(cash, *mixed, costs, impact=impact[order], whole_shares=whole)
     torch.testing.assert_close(other.cash, one.cash, rtol=1e-12, atol=1e-9)
     torch.testing.assert_close(other.shares, one.shares[order], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"fee_bps": -1},
-        {"slippage_bps": float("nan")},
-        {"per_share": float("inf")},
-        {"fee_bps": 10_000},
-        {"impact": -0.1},
-        {"impact": "1"},
-        {"fee_bps": True},
-        {"fee_bps": None},
-    ],
-)
-def test_costs_that_cannot_be_are_refused(wrong):
-    with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
-        Costs(**wrong)
-
-
-def test_costs_that_eat_the_whole_trade_are_refused():
-    with pytest.raises(InputError, match="make 100% of each trade"):
-        Costs(fee_bps=6000, slippage_bps=4000)
-
-
-@pytest.mark.parametrize("number", [np.int64(10), np.float32(10), np.float64(10), np.arange(0, 20, 10)[1]])
-def test_costs_may_be_numbers_of_numpy(number):
-    costs = Costs(fee_bps=number, impact=number)
-    assert costs == Costs(fee_bps=10, impact=10)
-    assert type(costs.fee_bps) is float
 
 
 @settings(max_examples=80, deadline=None)

@@ -207,27 +207,6 @@ def test_c18_an_action_that_is_no_number_is_named_and_moves_nothing_else():
         env.check()
 
 
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
-        ({"name": "antt"}, "task"),
-        ({"variant": "full"}, "variant"),
-        ({"num_envs": 0}, "num_envs"),
-        ({"num_envs": 2.5}, "num_envs"),
-        ({"threads": -1}, "threads"),
-        ({"threads": 0}, "threads"),
-        ({"max_failures": -1}, "max_failures"),
-        ({"max_failures": None}, "max_failures"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(options, argument):
-    with pytest.raises(InputError) as caught:
-        make_locomotion(**{"name": "hopper", "num_envs": 2, **options})
-    assert caught.value.argument == argument
-    assert repr(options[argument if argument != "task" else "name"]) in str(caught.value)
-
-
 def test_threads_are_those_asked_for_or_of_the_environment(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert (threads_of(None), threads_of(5)) == (3, 5)
