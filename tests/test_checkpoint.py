@@ -5,12 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_agents import FEATURES, STEPS_AN_UPDATE, make_pod
+from made_agents import FEATURES, STEPS_AN_UPDATE, make_pod, make_setup
 from made_markets import random_market
 
 import finpod
 from finpod.errors import CheckpointError
+from finpod.rl.apg import APGConfig
 from finpod.rl.checkpoint import FORMAT, Checkpoint
+from finpod.rl.ppo import PPOConfig
+from finpod.tournament.leaderboard import Settings
+from finpod.tournament.pod import Pod, without_env
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +141,43 @@ def test_weights_of_another_size_give_one_line(checkpoint):
         with pytest.raises(CheckpointError, match="the weights do not fit") as raised:
             replace(checkpoint, **change).policy()
         assert "\n" not in str(raised.value)
+
+
+# --- going on -------------------------------------------------------------------------------------------------------------
+
+LEARNING = {
+    "ppo": PPOConfig(num_steps=4, num_minibatches=2, update_epochs=2, ent_coef=0.01, weight_decay=0.01),
+    "linear apg": APGConfig(num_steps=4, weight_decay=0.01),
+    "mlp apg": APGConfig(num_steps=4, network="mlp", weight_decay=0.01),
+}
+
+
+def pod_of(setup, config, stored=None):
+    learner = "ppo" if isinstance(config, PPOConfig) else "apg"
+    settings = Settings(agent_id="a", seed=1, config=config, learner=learner)
+    return Pod(replace(setup, config=config, learner=learner), settings, stored)
+
+
+@pytest.mark.parametrize("config", LEARNING.values(), ids=LEARNING)
+def test_d06_training_resumes_to_the_same_weights_bit_for_bit(config, tmp_path):
+    setup = make_setup(random_market(120, 5, gaps=0), start_groups=8)
+    whole, half = pod_of(setup, config), pod_of(setup, config)
+    list(whole.train(4 * 32, 4 * 32))
+    list(half.train(2 * 32, 4 * 32))
+    half.checkpoint().save(tmp_path / "half.pt")
+    list(half.train(4 * 32, 4 * 32))  # must not reach back into what was saved
+    stored = Checkpoint.load(tmp_path / "half.pt")
+    resumed = pod_of(setup, config, stored)
+    assert resumed.steps == 64
+    list(resumed.train(4 * 32, 4 * 32))
+    assert resumed.learner.updates == 4
+    assert not torch.equal(whole.policy.out.weight, stored.weights["out.weight"])
+    for name, tensor in whole.policy.state_dict().items():
+        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
+        assert torch.equal(half.policy.state_dict()[name], tensor), name
+    for (name, state), other in zip(whole.env.state_dict().items(), resumed.env.state_dict().values(), strict=True):
+        assert torch.equal(torch.as_tensor(state), torch.as_tensor(other)), name
+    alone = Checkpoint.from_bytes(whole.checkpoint().to_bytes()).policy()  # built without the task
+    assert torch.equal(alone.out.weight, whole.policy.out.weight)
+    child = pod_of(setup, replace(config, weight_decay=0.5), without_env(stored))
+    assert child.learner.optimizer.param_groups[0]["weight_decay"] == 0.5

@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from made_agents import CONFIG, make_pod, settings
+from made_agents import CONFIG, make_pod
 from made_markets import random_market
 
-from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import Rollout, encode_rows
 from finpod.rl.task import Table
-from finpod.tournament.pod import Pod
 
 DAYS, NAMES = 12, 3
 
@@ -233,25 +231,6 @@ def test_centred_days_keep_the_direction_of_the_expected_gradient():
 
     torch.testing.assert_close(of_few(own + shock, True), of_few(own, True), rtol=1e-3, atol=1e-5)
     assert not torch.allclose(of_few(own + shock, False), of_few(own, False), rtol=0.1)
-
-
-def test_d06_training_resumes_to_the_same_weights_bit_for_bit(market, tmp_path):
-    config = replace(CONFIG, ent_coef=0.01, weight_decay=0.01)
-    whole = make_pod(market, config=config)
-    list(whole.train(4 * 32, 4 * 32))
-    half = make_pod(market, config=config)
-    list(half.train(2 * 32, 4 * 32))
-    half.checkpoint().save(tmp_path / "half.pt")
-    list(half.train(4 * 32, 4 * 32))  # what goes on must not reach back into what was saved
-    resumed = Pod(half.setup, settings(config=config), Checkpoint.load(tmp_path / "half.pt"))
-    assert resumed.steps == 64
-    list(resumed.train(4 * 32, 4 * 32))
-    assert resumed.learner.updates == 4
-    for name, tensor in whole.policy.state_dict().items():
-        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
-        assert torch.equal(half.policy.state_dict()[name], tensor), name
-    for (name, state), other in zip(whole.env.state_dict().items(), resumed.env.state_dict().values(), strict=True):
-        assert torch.equal(torch.as_tensor(state), torch.as_tensor(other)), name
 
 
 def tensors_alive():
