@@ -130,17 +130,6 @@ def test_contributions_sum_on_the_nasdaq_100(shared):
 # --- the market, and the size of the bets ---------------------------------------------------------------------------
 
 
-def test_exposure_to_the_market_by_hand():
-    """Half the account in a name that is the benchmark: beta near a half, and all of the variance explained."""
-    price = 100 * np.cumprod(1 + np.random.default_rng(0).normal(0, 0.01, 60))
-    market = make_market(np.column_stack([price, np.full(60, 10.0)]), benchmark=price)
-    found = attribute(backtest(constant(0.5, 0), market, costs=FREE))
-    assert found.beta == pytest.approx(0.5, abs=0.01)
-    assert found.explained == pytest.approx(1, abs=0.05)
-    assert found.equal_weight_beta == pytest.approx(1, abs=0.02)
-    assert found.invested == pytest.approx(0.5, abs=0.02)
-
-
 def test_a22_the_benchmark_held_has_a_beta_of_one():
     market = random_market(40, gaps=0)
     benchmark = load_strategy("benchmark-hold")
@@ -352,11 +341,6 @@ def test_strategies_that_choose_are_left_in_peace(market, strategy):
     assert flags(backtest(strategy, market, start=market.dates[12])) == ()
 
 
-def test_close_fills_around_what_is_held_are_a_bet_against_the_last_move(market):
-    result = backtest(fidgeting, market, costs=FREE, fill="close")
-    assert not {"untouched", "closet_benchmark", "closet_equal_weight"} & {flag.code for flag in flags(result)}
-
-
 def test_a_buy_and_hold_is_seen_through_a_departure():
     result = backtest(fidgeting, drifting(leaves=True), costs=FREE)
     assert (result.trades["kind"] == "delisted").sum() == 1
@@ -381,11 +365,6 @@ def test_the_benchmark_in_disguise():
     none = make_result(days=100, benchmark_equity=base.benchmark_equity[:101] * NAN)
     for other in (base, none):
         assert not any(flag.code == "closet_benchmark" for flag in flags(other))
-
-
-def test_equal_weight_by_its_name_is_no_closet(market):
-    found = flags(backtest(load_strategy("equal-weight"), market, name="mine"))
-    assert found == (ResultWarning("closet_equal_weight", {"tracking_error": 0.0}),)
 
 
 def test_a_short_history_is_not_judged_by_its_returns(market):

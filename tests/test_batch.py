@@ -1,16 +1,12 @@
 """Many strategies on ready weights at once: the same accounts as one by one, and a table that quotes no winner alone."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from made_markets import NAN, make_market, random_market
 
-import finpod
-from finpod.backtesting import batch
 from finpod.backtesting.batch import Backtests
 from finpod.backtesting.engine import backtest
-from finpod.backtesting.run import anchor_equity
 from finpod.errors import InputError, StrategyError
 from finpod.rules import EqualWeight
 from finpod.significance import expected_best
@@ -86,17 +82,6 @@ def test_totals_are_the_sums_of_the_path(fill, terms):
     assert totals.unfilled.any()
 
 
-@pytest.mark.parametrize("together", [1, 10, 17])
-def test_how_many_are_settled_at_a_time_changes_no_bit(together, monkeypatch):
-    market = random_market(days=30)
-    many = random_weights(market, 7)
-    whole = backtest(many, market)
-    monkeypatch.setattr(batch, "TOGETHER", together)
-    parts = backtest(many, market)
-    for name in ("equity", "turnover", "costs_paid", "unfilled", "delisted"):
-        assert getattr(whole, name).equals(getattr(parts, name)), name
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weights_are_not_copied_and_may_be_read_only(dtype, tmp_path):
     market = random_market(days=30)
@@ -159,15 +144,6 @@ def test_the_table_sets_the_best_beside_the_best_of_luck(ten):
     )
 
 
-def test_a_strategy_of_many_is_no_better_audited_than_one_alone():
-    market = random_market(days=30)
-    many = random_weights(market, 2)
-    alone, picked = backtest(many[1], market), backtest(many, market)[1]
-    assert picked.audit == alone.audit
-    assert picked.audit.passed is None
-    assert set(alone.warnings) < set(picked.warnings)
-
-
 def test_figures_that_are_undefined_are_left_out():
     market = make_market(np.full((30, 2), 10.0))
     idle = np.full((3, 30, 2), NAN)
@@ -213,14 +189,6 @@ def test_dust_below_zero_is_forgiven_however_often():
         backtest(dusty, market)
 
 
-def test_nothing_to_run():
-    market = random_market(days=10)
-    with pytest.raises(InputError, match=r"shape \(0, 10, 5\)"):
-        backtest(np.ones((0, 10, 5)), market)
-    with pytest.raises(InputError, match=r"shape \(1, 2, 10, 5\); they must be \[T, N\]"):
-        backtest(np.ones((1, 2, 10, 5)), market)
-
-
 # --- fast -----------------------------------------------------------------------------------------------------------
 
 
@@ -240,24 +208,6 @@ def test_fast_is_the_same_to_rounding(fill):
         assert quick.metrics.sharpe == pytest.approx(slow.metrics.sharpe, rel=1e-9)
     together = backtest(many, market, fill=fill, fast=True)
     np.testing.assert_allclose(together[1].equity, together.equity["weights 1"], rtol=1e-11)
-
-
-@BOTH
-@pytest.mark.parametrize("first", [0, 1, 5])
-def test_equal_weight_is_the_same_to_rounding_within_the_day_too(fill, first):
-    days = pd.date_range("2024-01-02 10:30", periods=4, freq="1h").append(
-        [pd.date_range(f"2024-01-{day:02d} 10:30", periods=4, freq="1h") for day in (3, 4, 5)]
-    )
-    random = np.random.default_rng(0)
-    close = 100 * np.cumprod(1 + random.normal(0, 0.01, (16, 3)), axis=0)
-    market = finpod.MarketData(
-        dates=days.to_numpy(), close=close, open=close * 1.001, tickers=("A", "B", "C"), benchmark_close=close[:, 0]
-    )
-    given = (market, market.dates[first], market.dates[-1], Terms(), fill)
-    slow, quick = anchor_equity(*given), anchor_equity(*given, fast=True)
-    np.testing.assert_allclose(quick, slow, rtol=1e-12)
-    assert quick.index.equals(slow.index)
-    assert slow.nunique() > 2
 
 
 def test_a_strategy_cannot_be_run_fast():

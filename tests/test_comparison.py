@@ -22,7 +22,7 @@ from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
 from finpod.measures import drawdowns, metrics, relative
 from finpod.records import Audit, ResultWarning, Severity
-from finpod.report.compare import COLOURS, render_comparison, write_comparison
+from finpod.report.compare import render_comparison, write_comparison
 from finpod.strategy import Strategy
 from finpod.trading.ledger import Costs
 
@@ -307,11 +307,6 @@ def test_warnings_are_carried_with_the_runs_that_have_them_and_grave_ones_mark_t
     assert page.index('<li class="red">s1: LOOKS AHEAD') < page.index("No fair comparison")
 
 
-def test_a_vendors_note_marks_no_column():
-    note = ResultWarning("note", {"text": "in-sample and out-of-sample files of the vendor were joined"})
-    assert headings(compare([run(1, warnings=(note,)), run(2)])) == ["s1", "s2"]
-
-
 def test_d12_the_luck_of_choosing_counts_all_the_candidates():
     found = compare([run(1), run(2)])
     assert (found.candidates, list(found.chance)) == (2, [2])
@@ -404,17 +399,6 @@ def test_e02_one_file_without_network_or_script_and_names_as_text(three):
         assert re.findall(r"url\((?!#)", html) == []
         assert len(html.encode()) < 1_000_000
     assert "<script>alert(1)</script>" in page.text
-
-
-@pytest.mark.parametrize("count", [2, 6, 8])
-def test_every_run_has_a_line_and_a_legend(count):
-    found = compare([run(seed, days=60) for seed in range(1, count + 1)])
-    html = render_comparison(found)
-    legend = re.search(r'<ul class="legend">(.*?)</ul>', html, re.DOTALL)[1]
-    assert [name for name in found.runs if f"</span>{name}</li>" in legend] == list(found.runs)
-    for place in range(1, min(count, COLOURS) + 1):
-        assert f"stroke: var(--run-{place})" in html
-    assert ("many" in re.findall(r'<table class="(.*?)"', html)) is (count > 5)
 
 
 @pytest.mark.parametrize(

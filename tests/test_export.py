@@ -101,19 +101,6 @@ def test_tickers_that_look_like_something_else_stay_tickers(tmp_path, ticker, fo
     assert list(read_all(tmp_path / "out")["transactions"]["symbol"]) == list(trades["ticker"])
 
 
-def test_the_series_compound_to_the_curves(result):
-    series = to_pyfolio(result)
-    for steps, equity in (
-        (series.returns, result.equity),
-        (series.benchmark, result.benchmark_equity),
-        (series.equal_weight, result.equal_weight_equity),
-    ):
-        np.testing.assert_allclose((1 + steps).cumprod() * equity.iloc[0], equity.iloc[1:], rtol=1e-12)
-    assert series.returns.name == result.strategy
-    assert series.benchmark.name == result.benchmark
-    assert list(series.returns) == list(result.returns)
-
-
 def test_positions_add_up_to_the_account_and_leave_unheld_names_out(result):
     positions = to_pyfolio(result).positions
     np.testing.assert_allclose(positions.sum(axis=1), result.equity.iloc[1:], rtol=1e-12)
@@ -252,11 +239,6 @@ def test_a25_the_clock_of_a_result_is_no_matter():
     assert to_pyfolio(naive).returns.equals(to_pyfolio(aware).returns)
 
 
-def test_fractions_are_too_small_for_pyfolios_round_trips(result):
-    assert any("round_trips" in note for note in to_pyfolio(result).notes)
-    assert not to_pyfolio(make_result(days=10)).notes
-
-
 def test_a_ticker_called_cash_is_refused():
     made = make_result(days=5, names=2)
     with pytest.raises(InputError, match=r"'cash'.*rename"):
@@ -287,20 +269,3 @@ def test_an_existing_folder_is_refused_and_an_export_replaced_on_request(tmp_pat
     export(make_result(days=6), tmp_path / "out", format="parquet", overwrite=True)
     assert not (tmp_path / "out" / "returns.csv").exists()
     assert len(read_all(tmp_path / "out")["returns"]) == 6
-
-
-@pytest.mark.parametrize(("form", "said"), [("xls", "'xls'.*csv or parquet"), ("", "''")])
-def test_an_unknown_format_is_refused(tmp_path, form, said):
-    with pytest.raises(InputError, match=said):
-        export(make_result(days=5), tmp_path / "out", format=form)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
-    with pytest.raises(InputError, match="No space left"):
-        export(make_result(days=5), tmp_path / "deep" / "out", format="parquet")
-    assert list(tmp_path.iterdir()) == []

@@ -204,23 +204,6 @@ def nasdaq(shared, start, end):
     return window_of(market, "open", *market.window(start, end))
 
 
-@pytest.mark.shared
-def test_capacity_on_real_prices(shared):
-    window = nasdaq(shared, "2020-05-26", "2020-12-31")
-    execution, among = window.execution, window.execution.member & window.execution.has_bar
-    weights = (among / among.sum(-1, keepdim=True))[window.first : window.last].double()
-    kept = bought_once(window, NAN)
-    kept[0] = weights[0]
-    flipping = weights * (torch.arange(len(weights)) % 2)[:, None]
-    found = capacity({"equal": weights, "kept": kept, "flipping": flipping}, window, Terms())
-    bps = [found[1e9][name]["costs"] * 1e4 for name in ("kept", "equal", "flipping")]
-    assert 50 < bps[1] < 500
-    assert bps == sorted(bps)
-    assert found[1e9]["flipping"]["rank"] == 3
-    member = execution.impact[window.first][among[window.first]]
-    assert 1e-7 < member.median() < 3e-6  # 2 to 3% a day on some hundreds of millions
-
-
 # --- random portfolios --------------------------------------------------------------------------------------------------
 
 
@@ -238,13 +221,6 @@ class Wandering(Strategy):
         self.score = np.sqrt(1 - self.speed**2) * self.score + self.speed * noise
         raw = np.exp(self.sharpness * self.score) * (view.member & view.tradable)
         return self.invested * raw / max(raw.sum(), 1e-9)
-
-
-class Hopping(Strategy):
-    """All in one name, another each day."""
-
-    def decide(self, view):
-        return np.eye(len(view.tickers))[view.step % len(view.tickers)]
 
 
 EQUAL = load_strategy("equal-weight")
@@ -302,12 +278,6 @@ def test_each_portfolio_goes_its_own_way_unless_there_is_no_choice(market):
     np.testing.assert_allclose(alike.equity.iloc[-1], path.equity[-1], rtol=0.01)
 
 
-def test_most_of_an_account_that_hops_is_matched_too(market):
-    path, _, found = run(Hopping(), market, count=40)
-    np.testing.assert_allclose(found.turnover, path.turnover.mean(), rtol=0.02)
-    assert found.effective_names.mean() < 1.2
-
-
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
     window = window_of(random_market(60, 8, gaps=0.1), fill)
@@ -330,13 +300,6 @@ def test_the_same_seed_gives_the_same_portfolios_also_a_few_at_a_time(market, mo
     parts = random_portfolios(path, window, Terms(), count=8)
     assert list(parts.equity.columns) == [f"random {r}" for r in range(1, 9)]
     assert parts.equity.iloc[-1].nunique() == len(parts.turnover) == len(parts.effective_names) == 8
-
-
-def test_the_dates_are_those_of_the_window(market):
-    window, terms = window_of(market, first=10, last=30), Terms(cash=500.0)
-    equity = random_portfolios(path_of(window, EQUAL, terms), window, terms, count=2).equity
-    np.testing.assert_array_equal(equity.index.to_numpy(), window.dates)
-    assert equity.iloc[0].tolist() == [500, 500]
 
 
 def intraday(market):
@@ -413,14 +376,6 @@ def test_a_budget_below_the_way_back_goes_a_part_of_it(held, beside, budget, par
     np.testing.assert_allclose(reached, part)
     if part < 1:
         np.testing.assert_array_equal(latent, z)
-
-
-def test_the_effective_number_of_log_normal_weights():
-    """exp(-s^2) of the names for a small s and many names."""
-    table = module._spread_table(500, 0)
-    assert table[0] == pytest.approx(1)
-    assert (np.diff(table) < 0).all()
-    assert np.interp(0.5, module._SPREADS, table) == pytest.approx(np.exp(-0.25), rel=0.05)
 
 
 @pytest.mark.shared

@@ -85,15 +85,6 @@ def test_a_run_without_a_trade_is_saved_and_loaded(tmp_path):
     assert load_result(traded.save(tmp_path / "na")).trades["ticker"].tolist() == traded.trades["ticker"].tolist()
 
 
-def test_json_holds_no_clock_and_all_provenance():
-    market = random_market(days=30)
-    content = json.loads(backtest(EqualWeight(), market, start=market.dates[2], costs=Costs(fee_bps=7)).to_json())
-    assert content["data_hash"] == market.content_hash
-    assert content["costs"]["fee_bps"] == 7
-    assert (content["start"], content["end"]) == (f"{market.dates[2]!s:.10}", f"{market.dates[-1]!s:.10}")
-    assert not {"created", "time", "seconds", "duration"} & set(content)
-
-
 def test_an_existing_folder_is_kept_unless_told(tmp_path):
     result = run()
     folder = result.save(tmp_path / "run")
@@ -226,23 +217,6 @@ def test_a_result_without_an_anchor_is_over_equal_weight(tmp_path):
     earlier = load_result(folder)
     assert not earlier.has_own_anchor
     assert (earlier.anchor, earlier.anchor_every, earlier.opened) == ("equal-weight", 1, 1)
-
-
-def test_the_table_and_the_attributes_show_the_same_figures():
-    result = run()
-    table = result.table
-    assert list(table) == ["strategy", "benchmark", "equal_weight"]
-    own, benchmark = table["strategy"], table["benchmark"]
-    assert own["sharpe"] == result.metrics.sharpe
-    assert own["excess"] == result.metrics.total_return - result.benchmark_metrics.total_return
-    assert own["beta"] == result.relative.beta
-    assert own["costs"] == result.fees == result.trades["cost"].sum()
-    assert own["turnover"] == result.turnover.sum()
-    assert benchmark["excess"] == 0
-    fills = result.trades[result.trades["kind"] == "fill"]
-    assert own["buys"] + own["sells"] == len(fills)
-    assert own["cash"] == pytest.approx(result.cash_weight.iloc[1:].mean())
-    assert own["excess_over_equal_weight"] == result.relative_to_equal_weight.excess
 
 
 def test_a14_after_ruin_everything_is_finite():

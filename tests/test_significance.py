@@ -2,7 +2,6 @@
 
 import math
 from itertools import combinations, pairwise
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -58,17 +57,6 @@ def test_the_probabilistic_sharpe_of_normal_returns():
     assert deflated[0] == probabilistic_sharpe(steps)
 
 
-@pytest.mark.slow
-def test_the_figures_are_those_of_skfolio():
-    """Marked slow for its import."""
-    measures = pytest.importorskip("skfolio.measures")
-    steps = np.random.default_rng(4).standard_t(4, 300) * 0.01 + 0.001
-    assert probabilistic_sharpe(steps, 0.3) == pytest.approx(
-        measures.probabilistic_sharpe_ratio(steps, 0.3 / math.sqrt(252)), abs=2e-4
-    )  # whose skewness and kurtosis are corrected for the sample
-    assert expected_best(37, 0.4) == pytest.approx(measures.expected_max_sharpe_ratio(37, 0.4))
-
-
 TWO_VALUES = np.array([0.03, -0.01, 0.03, -0.01])
 """Mean .01, deviations of .02: skewness 0 and kurtosis 1, so that 1 - g3 s + (g4 - 1) / 4 s^2 = 1.
 
@@ -92,16 +80,6 @@ def test_no_length_shows_what_is_not_there():
     for level in (0.4, 1.0, math.nan):
         with pytest.raises(InputError, match="level is"):
             minimum_length(TWO_VALUES, level=level)
-
-
-@pytest.mark.parametrize("benchmark", [0.0, 0.4])
-def test_after_the_minimum_length_the_probability_is_the_level(benchmark):
-    """The root of n - 1 is what a longer record of the same kind adds."""
-    steps = np.random.default_rng(5).standard_t(4, 900) * 0.01 + 0.001
-    needed = minimum_length(steps, benchmark, level=0.9)
-    normal = NormalDist()
-    reached = normal.inv_cdf(probabilistic_sharpe(steps, benchmark)) * math.sqrt((needed - 1) / (len(steps) - 1))
-    assert normal.cdf(reached) == pytest.approx(0.9)
 
 
 # --- overfitting ----------------------------------------------------------------------------------------------------
@@ -268,13 +246,6 @@ def test_intervals_of_pure_noise_cover_zero_about_as_often_as_they_say():
         own = base + random.normal(0, 0.004, 252)
         covered += excess_interval(own, base, resamples=400, seed=seed).covers_zero
     assert 88 <= covered <= 99
-
-
-def test_returns_that_follow_each_other_have_wider_intervals():
-    """For an autoregression the mean deviates sqrt((1 + phi) / (1 - phi)) times as much as for independent returns."""
-    steps = autoregressive(7, 4000, 0.5)
-    blocks, single = (intervals(steps, {}, block=block, resamples=1000)["strategy"]["sharpe"] for block in (None, 1))
-    assert (blocks.high - blocks.low) / (single.high - single.low) == pytest.approx(math.sqrt(3), rel=0.12)
 
 
 def test_the_block_length_of_an_autoregression():

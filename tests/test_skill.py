@@ -198,15 +198,6 @@ def test_what_the_search_measured_is_taken_from_it():
     assert math.isnan(unknown["overfitting"])
 
 
-def test_the_risk_free_rate_is_taken_off():
-    plain, charged = (evidence(against(0.0004, risk_free=rate)) for rate in (0.0, 0.05))
-    assert charged["probabilistic_sharpe"] < plain["probabilistic_sharpe"]
-    assert charged["deflated_active_sharpe"] == plain["deflated_active_sharpe"]
-    assert charged["intervals"]["strategy"]["sharpe"]["estimate"] == pytest.approx(
-        against(0.0004, risk_free=0.05).metrics.sharpe
-    )
-
-
 def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
     """The intervals are worked out once, whoever asks first."""
     calls, whole = [], significance.intervals

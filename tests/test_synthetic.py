@@ -10,7 +10,7 @@ from finpod.errors import InputError
 from finpod.market.data import MarketData
 from finpod.rules import SignalOracle
 from finpod.strategy import MarketView
-from finpod.synthetic import CALIBRATED, HOLD, draw, resampled, returns_of, simulate_market
+from finpod.synthetic import CALIBRATED, HOLD, resampled, simulate_market
 
 
 def measured_signal(market, lookback=5):
@@ -76,13 +76,6 @@ def test_the_informed_rule_earns_its_net_ratio_on_markets_of_other_seeds(lookbac
         assert found.std() == pytest.approx(0.32, abs=0.15)  # 1 / sqrt(10 years)
 
 
-def test_a_net_ratio_holds_for_more_names():
-    market = simulate_market(names=50, days=30, net_ratio=1.5)
-    assert market.signal < simulate_market(names=20, days=30, net_ratio=1.5).signal
-    found = played(market.signal, 5, [market.oracle.keep], 1001, 50, names=50)
-    assert found.mean() == pytest.approx(1.5, abs=4 * 0.32 / 50**0.5)
-
-
 @pytest.mark.parametrize(("lookback", "reversal"), [(5, False), (21, True)])
 def test_the_ratio_of_the_calibration_is_that_of_a_backtest(lookback, reversal):
     class Even(finpod.Strategy):
@@ -128,15 +121,6 @@ def test_slices_keep_the_oracle():
 def pooled_ratio(active):
     """Yearly information ratio of active returns [T, M], and its standard error."""
     return active.mean() / active.std() * 252**0.5, (252 / active.size) ** 0.5
-
-
-def test_a_tilt_to_beta_earns_the_premium_and_nothing_without_it():
-    draws = draw(np.random.default_rng(4), 20, 1000, (200,))
-    for premium, expected in ((0.0, 0.0), (1.0, 0.23)):
-        returns = returns_of(draws, 0.0, 5, premium)[1:]
-        weights = draws.beta / draws.beta.sum(axis=-1, keepdims=True)
-        ratio, error = pooled_ratio((returns * weights).sum(-1) - returns.mean(-1))
-        assert ratio == pytest.approx(expected, abs=4 * error)
 
 
 REAL = simulate_market(names=30, days=900, signal=0.2, beta_premium=3.0, seed=5)
@@ -202,13 +186,6 @@ def test_only_a_daily_market_can_be_resampled():
     ):
         with pytest.raises(InputError, match=said):
             resampled(market, seed=0)
-
-
-@pytest.mark.parametrize(("names", "bound"), [(2, 0.94), (20, 3), (200, 9.48)])
-def test_the_bound_of_the_net_ratio_that_is_printed_is_taken(names, bound):
-    with pytest.raises(InputError, match=f"from 0 to {bound:g} for {names} names"):
-        simulate_market(names=names, days=10, net_ratio=bound + 0.01)
-    assert simulate_market(names=names, days=10, net_ratio=bound).signal > 0
 
 
 @pytest.mark.parametrize(
