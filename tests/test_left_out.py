@@ -25,10 +25,9 @@ from finpod.tournament.history import read_history
 
 PAGES = {"backtest": sections, "compare": compare_page, "training": training}
 """Page -> the module with its layout."""
-PARTS = ("head", "lead", "sections")
-EVERY_CHART = [(page, spec.name) for page, home in PAGES.items() for spec in home.LAYOUT.charts]
-EVERY_SECTION = [
-    (page, part, one.name) for page, home in PAGES.items() for part in PARTS for one in getattr(home.LAYOUT, part)
+GROUPS = ("charts", "head", "lead", "sections")
+EVERY_PART = [
+    (page, group, one.name) for page, home in PAGES.items() for group in GROUPS for one in getattr(home.LAYOUT, group)
 ]
 ERROR = "no such <figure>"
 
@@ -86,37 +85,22 @@ def test_every_page_is_whole_if_nothing_fails(pages, plain):
         assert {section.title for section in home.LAYOUT.sections} <= set(headings(html))
 
 
-def left_out(page):
-    """The HTML of a page, and whether its one warning is of the error that was raised."""
-    with pytest.warns(ReportWarning) as warned:
-        html = page()
-    assert [f"left out (ValueError: {ERROR})" in str(one.message) for one in warned] == [True]
-    return html
-
-
-@pytest.mark.parametrize(("page", "name"), EVERY_CHART)
-def test_g12_every_chart_may_fail(pages, plain, change, page, name):
-    home = PAGES[page]
+@pytest.mark.parametrize(("page", "group", "name"), EVERY_PART)
+def test_g12_every_part_may_fail(pages, plain, change, page, group, name):
+    home, kind = PAGES[page], "chart" if group == "charts" else "section"
     plain(home)
     whole = pages[page]()
-    change(home, "charts", name, series=fail)
-    html = left_out(pages[page])
-    assert html.count("<svg") == whole.count("<svg") - 1
-    assert html.count("This chart was left out (ValueError: no such &lt;figure&gt;).") == 1
-    assert len(headings(html)) == len(headings(whole))
-
-
-@pytest.mark.parametrize(("page", "part", "name"), EVERY_SECTION)
-def test_g12_every_section_may_fail(pages, plain, change, page, part, name):
-    home = PAGES[page]
-    plain(home)
-    whole = headings(pages[page]())
-    change(home, part, name, values=fail)
-    html = left_out(pages[page])
-    assert html.count("This section was left out (ValueError: no such &lt;figure&gt;).") == 1
-    kept = headings(html)
-    assert [heading for heading in kept if heading in whole] == kept  # nothing new, and in the same order
-    assert {other.title for other in home.LAYOUT.sections} <= set(kept)
+    change(home, group, name, **{"series" if kind == "chart" else "values": fail})
+    with pytest.warns(ReportWarning) as warned:
+        html = pages[page]()
+    assert [f"left out (ValueError: {ERROR})" in str(one.message) for one in warned] == [True]
+    assert html.count(f"This {kind} was left out (ValueError: no such &lt;figure&gt;).") == 1
+    if kind == "chart":
+        assert html.count("<svg") == whole.count("<svg") - 1
+        assert len(headings(html)) == len(headings(whole))
+    else:
+        assert [heading for heading in headings(html) if heading in headings(whole)] == headings(html)
+        assert {other.title for other in home.LAYOUT.sections} <= set(headings(html))
 
 
 @pytest.mark.parametrize(("page", "name"), [("backtest", "risk"), ("compare", "figures"), ("training", "best")])
@@ -129,8 +113,8 @@ def test_g12_a_section_that_fails_while_it_is_printed_is_left_out_too(pages, pla
 
 def test_g12_everything_may_fail_at_once(pages, change):
     change(sections, "charts", None, series=fail)
-    for part in PARTS:
-        change(sections, part, None, values=fail)
+    for group in GROUPS[1:]:
+        change(sections, group, None, values=fail)
     with pytest.warns(ReportWarning) as warned:
         html = pages["backtest"]()
     assert len(warned) == sum(map(len, sections.LAYOUT[1:]))

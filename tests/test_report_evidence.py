@@ -1,6 +1,5 @@
 """The report's sections on skill: significance, baselines, random portfolios, costs, size, attribution and the audit."""
 
-import gc
 import math
 import re
 from dataclasses import replace
@@ -20,9 +19,8 @@ from finpod.figures import percent, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
 from finpod.report import render, sections
-from finpod.report.charts import BANDS, CHARTS
+from finpod.report.charts import BANDS
 from finpod.report.sections import ends_of, luck, mark, ranked, scale_of, swept, warnings_of
-from finpod.report.svg import EXPLAINED
 
 SMALL = {"days": 60, "names": 4, "randoms": 5}
 
@@ -253,18 +251,6 @@ def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
     assert render(again) == html
 
 
-def test_reports_leave_nothing_open():
-    import matplotlib.pyplot as plt
-    from matplotlib.figure import Figure
-
-    result = examined(days=6, names=2, randoms=2)
-    first = render(result)
-    assert all(render(result) == first for _ in range(2))
-    gc.collect()
-    assert not [thing for thing in gc.get_objects() if issubclass(type(thing), Figure)]
-    assert plt.get_fignums() == []
-
-
 def test_intraday_results_are_drawn_by_session():
     days = pd.bdate_range("2020-01-02", periods=40)
     bars = [day + pd.Timedelta(hours=hour) for day in days for hour in (10, 12, 15)]
@@ -286,8 +272,3 @@ def test_intraday_results_are_drawn_by_session():
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity, *result.baselines.values())
     sharpes = [metrics(curve.to_numpy(), periods_per_year=756).sharpe for curve in curves]
     assert ranked(result)[0]["metrics"].sharpe == max(sharpes)
-
-
-def test_legends_keep_the_order_of_the_curves(result):
-    for curves in (chart(result, spec.name).curves for spec in CHARTS):
-        assert list(curves) == [key for key in EXPLAINED if key in curves]
