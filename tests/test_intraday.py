@@ -15,7 +15,6 @@ from finpod.features.panel import build_panel, compute
 from finpod.lookahead.audit import with_noise_after
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
-from finpod.report import render
 from finpod.rules import EqualWeight
 from finpod.trading.execution import build_execution
 from finpod.training import train
@@ -41,24 +40,6 @@ def minutes(sessions=30, names=3, seed=0, **changes):
     return MarketData(**{**content, **changes})
 
 
-def test_a_year_has_252_sessions_of_bars():
-    market = minutes()
-    assert market.bars_per_session == BARS
-    assert market.periods_per_year == 252 * BARS
-    assert market.rows(0, BARS * 3).periods_per_year == 252 * BARS
-    assert market.rows(0, 1).periods_per_year == 252 * BARS
-    assert market.sessions_per_year == market.rows(0, 1).sessions_per_year == 252
-
-
-def test_yearly_figures_follow_the_bars():
-    result = backtest(EqualWeight(), minutes())
-    steps = result.returns.to_numpy()
-    assert result.periods_per_year == 252 * BARS
-    assert result.metrics.volatility == pytest.approx(steps.std(ddof=1) * np.sqrt(252 * BARS), rel=1e-12)
-    assert not result.is_short
-    assert backtest(EqualWeight(), minutes(sessions=5)).is_short
-
-
 def test_a_gap_late_in_a_day_is_not_the_end_of_a_name():
     market = minutes()
     close = market.close.copy()
@@ -77,18 +58,6 @@ def test_a_window_on_the_last_day_of_training_is_refused():
     with pytest.raises(InputError, match="trained or chosen on days up to 2024-01-10"):
         backtest(Trained(), minutes(), start="2024-01-10")
     assert backtest(Trained(), minutes(), start="2024-01-11").equity.index[0] == pd.Timestamp("2024-01-11 09:30")
-
-
-def test_the_report_draws_one_point_a_session():
-    result = backtest(EqualWeight(), minutes(sessions=60))
-    drawn = result.by_session()
-    assert len(drawn.equity) == 61
-    assert drawn.equity.iloc[-1] == result.equity.iloc[-1]
-    assert list(drawn.turnover.index) == list(drawn.equity.index[1:])
-    assert drawn.turnover.sum() == pytest.approx(result.turnover.sum())
-    assert drawn.periods_per_year == 252
-    assert backtest(EqualWeight(), minutes(sessions=60).rows(0, 1 + BARS)).by_session() is not None
-    assert len(render(result)) < 1_000_000
 
 
 def test_sessions_begin_at_the_first_bar():

@@ -436,7 +436,7 @@ def test_g23_what_cannot_be_read_ends_in_one_line(read, text, message):
 def test_a_header_with_a_close_in_both_levels_is_refused():
     table = pd.DataFrame([[1.0, 2.0]], index=DAYS[:1])
     table.columns = pd.MultiIndex.from_tuples([("close", "CLOSE"), ("close", "AAA")])
-    refuses(lambda: tidy_bars(table), DataError, r"as \(field, ticker\) and as \(ticker, field\)")
+    refuses(lambda: tidy_bars(table), DataError, r"\(field, ticker\), and as \(ticker, field\)")
     assert closes(tidy_bars(table.rename_axis(["field", "ticker"], axis=1))) == {"AAA": [2], "CLOSE": [1]}
     assert closes(tidy_bars(table.rename(columns={"CLOSE": "LAST"}))) == {"AAA": [2], "LAST": [1]}
 

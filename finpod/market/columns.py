@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from finpod.errors import DataError
 from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK
 
@@ -85,6 +86,18 @@ def word(label: Any) -> str:
 def field_of(label: Any) -> str | None:
     """The field of a label: "Adj Close" is adj_close; None if it is not a field."""
     return _FIELDS.get(word(label))
+
+
+def fields_of(labels: Iterable[Any]) -> dict[str, str]:
+    """Word -> field of the labels that are read: of several words for a field the preferred one."""
+    words = {word(label) for label in labels}
+    read = {field: next((known for known in SPELLINGS[field] if known in words), None) for field in NUMBERS}
+    return {spelled: field for field, spelled in read.items() if spelled is not None}
+
+
+def ambiguous(name: str, one: str, other: str, way_out: str) -> DataError:
+    """The error for a table that can be read in two ways."""
+    return DataError(f"{name} can be read as {one}, and as {other}; {way_out}")
 
 
 def spelled_out(labels: Sequence[str]) -> list[str]:

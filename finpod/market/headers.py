@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -13,11 +13,11 @@ from finpod.market.columns import (
     ANY_PRICE,
     DATES,
     DESCRIPTIONS,
-    NUMBERS,
-    SPELLINGS,
     TICKERS,
     Column,
+    ambiguous,
     field_of,
+    fields_of,
     is_word,
     word,
 )
@@ -120,8 +120,7 @@ def _is_date(label: str) -> bool:
 def by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """(field, ticker) -> values, of columns with two labels."""
     field = _level_of_fields(names, [[pair[level] for pair in pairs] for level in (0, 1)], name)
-    words = {word(pair[field]) for pair in pairs}
-    read = {next((w for w in SPELLINGS[known] if w in words), None): known for known in NUMBERS}
+    read = fields_of(pair[field] for pair in pairs)
     numbers: Numbers = {}
     for upper, lower, values in pairs:
         label, ticker = (upper, lower) if field == 0 else (lower, upper)
@@ -134,25 +133,18 @@ def by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 
 def _level_of_fields(names: Sequence[object], levels: Sequence[Sequence[str]], name: str) -> int:
     """The level of the header that holds the fields, 0 or 1. Raises DataError if neither or both could."""
-    with_close = [number for number, labels in enumerate(levels) if "close" in map(field_of, labels)]
+    closes = [[label for label in labels if field_of(label) == "close"] for labels in levels]
+    with_close = [level for level in (0, 1) if closes[level]]
     if len(with_close) == 2:
-        called = [number for number, label in enumerate(names) if label is not None and word(label) in TICKERS]
-        sure = [
-            number for number in with_close if any(word(label) not in ANY_PRICE for label in _closes(levels[number]))
-        ]
+        called = [level for level, label in enumerate(names) if label is not None and word(label) in TICKERS]
+        sure = [level for level in (0, 1) if not set(map(word, closes[level])) <= ANY_PRICE]
         with_close = [1 - called[0]] if len(called) == 1 else sure if len(sure) == 1 else with_close
     if not with_close:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
     if len(with_close) == 2:
-        raise DataError(
-            f"{name} can be read as (field, ticker) and as (ticker, field), as both levels of its header have a close; "
-            "call the level of the tickers ticker"
-        )
+        way_out = "call the level of the tickers ticker, as both levels of the header have a close"
+        raise ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
     return with_close[0]
-
-
-def _closes(labels: Iterable[str]) -> list[str]:
-    return [label for label in labels if field_of(label) == "close"]
 
 
 def split_labels(columns: Sequence[Column], name: str) -> Pairs:
@@ -164,18 +156,16 @@ def split_labels(columns: Sequence[Column], name: str) -> Pairs:
         fields = [field_of(part) for part in re.split(r"[_. |:-]", column.label, maxsplit=1)]
         if not column.known and len(fields) == 2 and None not in fields and "close" in fields:
             one, other = re.split(r"[_. |:-]", column.label, maxsplit=1)
-            raise DataError(
-                f"{name} has a column {column.label}, which can be read as the {one} of {other} and as the {other} of {one}; "
-                "give the table two columns, ticker and close"
+            way_out = "give the table two columns, ticker and close"
+            raise ambiguous(
+                f"{name}: its column {column.label}", f"the {one} of {other}", f"the {other} of {one}", way_out
             )
     parts = [split_label(column.label) for column in columns]
     closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
     if closes and None in parts:
-        other = columns[parts.index(None)].label
-        raise DataError(
-            f"{name} can be read as fields by ticker, by its column {closes[0]}, and as closes by ticker, by {other}; "
-            "write all labels of columns one way"
-        )
+        fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
+        way_out = "write all labels of columns one way"
+        raise ambiguous(name, f"fields by ticker, by {fields_by}", f"closes by ticker, by {closes_by}", way_out)
     return [(*part, c.values) for c, part in zip(columns, parts, strict=True) if part] if closes else []
 
 

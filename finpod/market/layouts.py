@@ -13,11 +13,11 @@ from finpod.market.columns import (
     ANY_PRICE,
     DATES,
     DESCRIPTIONS,
-    NUMBERS,
-    SPELLINGS,
     TICKERS,
     Column,
+    ambiguous,
     field_of,
+    fields_of,
     is_unnamed,
     is_word,
     listed,
@@ -230,10 +230,12 @@ def _without_tickers(columns: Sequence[Column], ticker: str | None, name: str) -
         return _wide(columns, name), ()
     others = [c for c in columns if not c.known and _is_close_of_a_ticker(c, fields)]
     if others and ticker is None:
-        raise DataError(
-            f"{name} can be read as bars of one name, by its column {fields['close'].label}, and as closes by ticker, by "
-            f"{listed(others)}; give ticker= if all rows are bars of one name, or call the index of the columns ticker"
+        one, other = (
+            f"bars of one name, by its column {fields['close'].label}",
+            f"closes by ticker, by {listed(others)}",
         )
+        way_out = "give ticker= if all rows are bars of one name, or call the index of the columns ticker"
+        raise ambiguous(name, one, other, way_out)
     return {(field, None): column.values for field, column in fields.items()}, _told(fields, columns)
 
 
@@ -249,17 +251,12 @@ def _is_close_of_a_ticker(column: Column, fields: Mapping[str, Column]) -> bool:
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
     """Field -> its column. Raises DataError for two columns of one spelling."""
-    by_word: dict[str, list[Column]] = {}
-    for column in columns:
-        if not (column.word in ("adjusted", "adj") and column.is_flag):
-            by_word.setdefault(column.word, []).append(column)
+    usable = [column for column in columns if not (column.word in ("adjusted", "adj") and column.is_flag)]
     fields = {}
-    for field in NUMBERS:
-        spelled = next((known for known in SPELLINGS[field] if known in by_word), None)
-        if spelled is not None:
-            if len(by_word[spelled]) > 1:
-                raise DataError(f"{name} has two columns for {field}; keep one")
-            fields[field] = by_word[spelled][0]
+    for spelled, field in fields_of(column.label for column in usable).items():
+        fields[field], *more = (column for column in usable if column.word == spelled)
+        if more:
+            raise DataError(f"{name} has two columns for {field}; keep one")
     if not fields and len(columns) == 1 and columns[0].label == "0":  # a series that pandas made a table of
         fields["close"] = columns[0]
     return fields
@@ -294,10 +291,8 @@ def _called_wide(columns: Sequence[Column], name: str) -> Numbers:
     """(close, ticker) -> values of a table whose index of columns is called ticker. Raises DataError for bars of one asset."""
     fields = _fields(columns, name)
     if len(fields) > 1 and "close" in fields and fields["close"].word not in ANY_PRICE:
-        raise DataError(
-            f"{name} can be read as bars of one name, by its columns {listed([*fields.values()])}, and as closes by ticker, "
-            "by the name of the index of its columns; take that name away"
-        )
+        one = f"bars of one name, by its columns {listed([*fields.values()])}"
+        raise ambiguous(name, one, "closes by ticker, by the name of the index of its columns", "take that name away")
     return _wide(columns, name)
 
 
@@ -328,11 +323,10 @@ def _check_wide(columns: Sequence[Column], name: str) -> None:
     if len(words) == len(columns):
         raise _no_close(columns, name)
     if len(words) * _TICKERS_A_WORD > len(columns):
-        tickers = [column for column in columns if not column.known]
-        raise DataError(
-            f"{name} can be read as bars without a column close, by {listed(words)}, and as closes by ticker, by "
-            f"{listed(tickers)}; call the closes close, or the index of the columns ticker"
-        )
+        tickers = listed([column for column in columns if not column.known])
+        one = f"bars without a column close, by {listed(words)}"
+        way_out = "call the closes close, or the index of the columns ticker"
+        raise ambiguous(name, one, f"closes by ticker, by {tickers}", way_out)
 
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:
