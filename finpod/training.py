@@ -24,10 +24,12 @@ from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
+from finpod.tournament.recorded import find, run_entry
+from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import Run, TrainedRun, logged, provenance, save_run
-from finpod.tournament.training import Destination, Pods, Progress, Watchers, run
+from finpod.tournament.training import Pods, Progress, run
 from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
@@ -119,8 +121,9 @@ def train(
     if isinstance(task, str) and task != STOCKS:
         require_task_name(task, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
-    target = Destination(out=Path(out), storage=storage, resume=resume, fork=fork, overwrite=overwrite)
-    require_free(target.out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
+    out, folder = Path(out), RunFolder.of(Path(out), storage)
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
+    require_free(out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
     here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
@@ -140,14 +143,14 @@ def train(
         threads=threads,
     )
     setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # every seed is checked here
-    target.require()
+    folder.require(**how)
     remarks = _prepare(setup, progress, watch)
-    watchers = Watchers(progress=progress or (lambda doing, share: None), watch=watch, remarks=remarks)
-    finish: Any = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
-    origin = {} if market is None else market.origin
-    record = {**_by_name(features), "device": used, "market": origin, "asked": asked}
-    made: Ensemble | TrainedRun = run(setups, target, pods, watchers, record, partial(finish, target, used))
-    return made
+    record = {**_by_name(features), "device": used, "market": {} if market is None else market.origin, "asked": asked}
+    origin = run_entry(out, storage, [one.plan.seed for one in setups], record)
+    make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
+    finish: Any = partial(make, out, overwrite, used)
+    tell = progress or (lambda doing, share: None)
+    return run(setups, folder, pods, origin, finish, how=how, progress=tell, watch=watch, remarks=remarks)
 
 
 def require_learner(name: str, config: Any = None) -> Any:
@@ -284,7 +287,7 @@ def _by_name(features: Features) -> dict[str, Any]:
 
 
 def _ensemble(
-    features: Features, target: Destination, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]
+    features: Features, out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]
 ) -> Ensemble:
     """Save the chosen of all tournaments as an ensemble."""
     task = runs[0].setup.task
@@ -293,7 +296,7 @@ def _ensemble(
     ensemble = Ensemble(
         [agent for one in runs for _, agent in one.chosen],
         runs=[one.setup.plan.seed for one in runs for _ in one.chosen],
-        name=target.out.resolve().name,
+        name=out.resolve().name,
         trials=sum(len(one.board.log) for one in runs),
         provenance={
             **provenance(runs, device),
@@ -310,7 +313,7 @@ def _ensemble(
         baseline=task.baseline().tolist(),
     )
     ensemble.provenance = {**ensemble.provenance, "figures": agent_figures(task, runs, ensemble)}
-    ensemble.save(target.out, overwrite=target.overwrite, beside=logs)
+    ensemble.save(out, overwrite=overwrite, beside=logs)
     return ensemble
 
 
@@ -333,10 +336,10 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
     return lines
 
 
-def _trained_run(target: Destination, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
+def _trained_run(out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
     """Save the chosen of all tournaments as a trained run, the best first."""
     chosen = sorted((pair for one in runs for pair in one.chosen), key=lambda pair: -pair[0].score)
     members = [agent for _, agent in chosen]
     trials = sum(len(one.board.log) for one in runs)
-    save_run(target.out, members, trials, provenance(runs, device), logs, overwrite=target.overwrite)
-    return TrainedRun(target.out, runs[0].setup.task)
+    save_run(out, members, trials, provenance(runs, device), logs, overwrite=overwrite)
+    return TrainedRun(out, runs[0].setup.task)

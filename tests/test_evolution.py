@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_agents import CONFIG, space_of
-from made_tournaments import FEATURES, UPDATE, Made, driver_of, lines, made_up, plan_of, play
+from made_tournaments import FEATURES, UPDATE, Made, driver_of, lines, plan_of
 
 from finpod.errors import FinpodError, InputError
 from finpod.rl.ppo import BOUNDS, PPOConfig
@@ -15,7 +15,6 @@ from finpod.storage import Store
 from finpod.tasks import COST_FACTOR, HIDDEN
 from finpod.tournament.evolution import FEWEST, EvolutionConfig, Evolver
 from finpod.tournament.leaderboard import Leaderboard, Settings, Trial, ranked
-from finpod.workers.executor import Failed
 
 NAN = float("nan")
 SPACE, FIRST = space_of(FEATURES), PPOConfig()
@@ -296,18 +295,6 @@ def test_a_slow_pod_holds_nobody_up_without_rounds(tmp_path):
     assert len(board.log) == len(board.trials) == 9
     assert waiting == [2] * 8 + [1]
     assert max(one.level for one in board.trials) == 3
-
-
-def test_a_lost_agent_is_on_the_board_last_and_its_place_goes_to_another(tmp_path):
-    def fate(key, piece):
-        return Failed(key, "it fails", True, ValueError("it fails")) if key.startswith("1/") else made_up(piece)
-
-    board = play(Store(tmp_path), plan_of(), Made(2, fate=fate))
-    lost = board.ranked()[-1]
-    assert (lost.number, lost.state, len(board.log)) == (1, "failed", 12)
-    assert math.isnan(lost.score)
-    assert lost.agent not in {name for one in board.log[4:] for name in (one.agent, one.parent)}
-    assert lost.agent not in {one.agent for one in board.best(20)}
 
 
 # --- the board

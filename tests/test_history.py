@@ -12,7 +12,7 @@ from made_agents import tiny_train
 from made_logs import BEGAN, Invented, play, write_run
 from made_markets import random_market
 
-from finpod.errors import CheckpointError, InputError
+from finpod.errors import InputError
 from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
 from finpod.tournament.history import read_history
@@ -184,13 +184,6 @@ def test_a_folder_without_its_manifest_is_read_with_a_note(tmp_path):
     assert "agents that were kept are not known" in history.notes[0]
 
 
-def test_a_damaged_log_is_named(tmp_path):
-    log = write_run(tmp_path / "hurt", rounds=1, steps=300) / "log-0.jsonl"
-    log.write_text("".join(log.read_text().splitlines(keepends=True)[1:]))
-    with pytest.raises(CheckpointError, match=r"line 1 of .*/log-0\.jsonl"):
-        read_history(tmp_path / "hurt")
-
-
 def test_what_is_no_run_is_named(tmp_path):
     with pytest.raises(InputError, match="nowhere does not exist"):
         read_history(tmp_path / "nowhere")
@@ -207,11 +200,6 @@ def test_reading_a_log_loads_no_torch():
     code = "import sys, finpod.tournament.history, finpod.tournament.ranking; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_the_best_stands_first_and_undefined_scores_last():
-    trials = [trial(0, 1.0), trial(1, math.nan, state="failed"), trial(2, 2.0), trial(3, 1.0), trial(4, state="open")]
-    assert [one.number for one in ranked(trials)] == [2, 0, 3, 1]
 
 
 def test_settings_that_differ_are_found():
@@ -284,16 +272,3 @@ def test_the_tree_holds_every_agent_once_after_its_parent():
         (0, "0-4", [5]),
         (0, "1-0", [0]),
     ]
-
-
-def test_the_tree_of_a_run_holds_all_its_trials(history):
-    tree = lineage(history.trials)
-    assert sorted((one.run, one.number) for branch in tree for one in branch.trials) == sorted(
-        (one.run, one.number) for one in history.trials
-    )
-    place = {(branch.trials[0].run, branch.agent): i for i, branch in enumerate(tree)}
-    for branch in tree:
-        first = branch.trials[0]
-        if first.parent is not None:
-            assert place[first.run, first.parent] < place[first.run, branch.agent]
-            assert tree[place[first.run, first.parent]].depth == branch.depth - 1

@@ -2,17 +2,16 @@
 
 import errno
 import json
-import math
 import os
 import shutil
 import socket
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
-from made_tournaments import hash_of, lines, process, records_of, wait_until
+from made_tournaments import hash_of, lines, process, wait_until
 
 from finpod.ensemble import load_ensemble
 from finpod.errors import CheckpointError, FinpodError, InputError
@@ -254,12 +253,6 @@ def test_other_data_are_refused_with_both_hashes_named(market, out):
     run(later, out, resume=True)  # what comes after validation is no part of it
 
 
-def test_windows_may_not_change(market, out):
-    days = market.dates
-    found = changed(market, out, train=tuple(days[[TRAIN[0] + 1, TRAIN[1]]]))
-    assert "task.windows.train was" in found
-
-
 def test_what_no_agent_depends_on_may_change_and_is_told(market, out):
     said = []
     plan = replace(PLAN, stop=Stop(trials=5), alike=0.5, choice="score", retries=1, checkpoint_steps=None)
@@ -345,13 +338,6 @@ def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp
     assert "exists already; fork under another name" in refusal(run, market, tmp_path / "other", fork=out)
 
 
-def test_other_seeds_are_refused_and_nothing_is_removed(market, out):
-    place = out.with_name("tiny.unfinished")
-    before = sorted(path.relative_to(place) for path in place.rglob("*"))
-    assert "has a tournament of seed 7" in refusal(run, market, out, resume=True, seed=8)
-    assert sorted(path.relative_to(place) for path in place.rglob("*")) == before
-
-
 def test_a_place_whose_agents_are_gone_ends_the_run_until_they_are_back(market, out, tmp_path, whole):
     """A disk that is not mounted is no failure of the agents, and must not be written down as one."""
     place = out.with_name("tiny.unfinished") / "seed-7"
@@ -416,59 +402,11 @@ def test_where_none_can_be_read_at_the_end_one_line_says_so_and_the_run_stays(ma
     assert run(market, tmp_path / "tiny", resume=True).provenance["unread"] == []
 
 
-@pytest.mark.parametrize("plan", [PLAN, ASYNC], ids=["rounds", "async"])
-def test_agents_that_were_in_memory_only_are_told_and_the_others_go_on(market, tmp_path, monkeypatch, plan):
-    """The disk had room for the log, and not for one of the agents."""
-    write, said, full = Store.write, [], ["agents/0.pt"]
-
-    def refuses(store, name, content):
-        if name in full:
-            raise InputError(f"cannot write {name}: No space left on device; free some space")
-        write(store, name, content)
-
-    monkeypatch.setattr(Store, "write", refuses)
-    place = interrupted(market, tmp_path / "tiny", after=3, plan=plan) / "seed-7"
-    monkeypatch.undo()
-    told = [record for record in records_of(place / "log.jsonl") if record["kind"] == "submit"]
-    assert [record.get("written", True) for record in told] == [False, True, True]
-    ensemble = run(market, tmp_path / "tiny", plan, resume=True, progress=lambda text, _: said.append(text))
-    assert "in memory only when the last driver ended, and gone: agent 7-0" in said
-    board = verify_log(tmp_path / "tiny" / "log-7.jsonl")
-    assert len(board.log) == ensemble.trials == TRIALS
-    assert not math.isnan(board.log[0].score)
-    assert ("7-0", 0) not in {(one["agent"], one["generation"]) for one in ensemble.provenance["members"]}
-    reasons = [
-        record["reason"] for record in records_of(tmp_path / "tiny" / "log-7.jsonl") if record["kind"] == "failed"
-    ]
-    assert all("agents/0.pt was in memory only when its driver ended" in reason for reason in reasons)
-
-
-def test_an_agent_that_was_written_later_is_as_good_as_any(market, tmp_path, monkeypatch, whole):
-    write, full, said = Store.write, ["agents/0.pt"], []
-
-    def refuses(store, name, content):
-        if name in full:
-            full.clear()
-            raise InputError(f"cannot write {name}: No space left on device; free some space")
-        write(store, name, content)
-
-    monkeypatch.setattr(Store, "write", refuses)
-    interrupted(market, tmp_path / "tiny", after=3)
-    run(market, tmp_path / "tiny", resume=True, progress=lambda text, _: said.append(text))
-    assert not [text for text in said if "in memory only" in text]
-    assert hash_of(tmp_path / "tiny") == whole["rounds"]
-
-
 def test_an_overwrite_that_cannot_begin_leaves_what_was_there(market, out):
     place = out.with_name("tiny.unfinished")
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     refusal(run, market, out, overwrite=True, features=["retrun_5"])
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
-
-
-def test_a_finished_run_says_so(market, tmp_path):
-    run(market, tmp_path / "tiny")
-    assert "is finished: there is nothing to go on with" in refusal(find, tmp_path / "tiny")
 
 
 def test_a_fork_of_a_log_that_was_cut_short_is_gone_on_with(market, out, tmp_path, whole):
@@ -498,15 +436,6 @@ def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out, w
     ensemble = run(market, out, seed=8, overwrite=True)
     assert ensemble.provenance["seeds"] == [8]
     assert [path.name for path in out.parent.iterdir()] == ["tiny"]
-
-
-def test_a_damaged_log_is_told_by_its_line_and_stays(market, out):
-    log = out.with_name("tiny.unfinished") / "seed-7" / "log.jsonl"
-    damaged = log.read_bytes().replace(b'"kind":"draw"', b'"kind":"drew"', 1)
-    log.write_bytes(damaged)
-    with pytest.raises(CheckpointError, match=r"line 2 of .*log\.jsonl is damaged, and there are lines after it"):
-        run(market, out, resume=True)
-    assert log.read_bytes() == damaged
 
 
 def test_a_run_that_fails_before_anything_was_learnt_leaves_nothing(market, tmp_path, monkeypatch):
@@ -597,15 +526,6 @@ def test_g18_a_log_without_a_header_records_nothing(tmp_path):
     for content in (b"", b'1a2b3c4d {"n":0,"kind":"beg'):
         place.write("seed-0/log.jsonl", content)
         assert recorded_of(str(tmp_path / "tiny"), None) == (str(tmp_path / "tiny.unfinished"), None)
-
-
-def test_the_header_says_what_a_tournament_is(half):
-    header = begun(half)
-    assert header["levels"] == [64, 128]
-    assert header["plan"]["agents"] == 3
-    assert header["config"] == asdict(CONFIG)
-    assert header["task"]["features"] == ["return_5", "volatility_21"]
-    assert len(header["task"]["training_data_hash"]) >= 16
 
 
 # --- one driver at a time

@@ -20,7 +20,7 @@ from made_tournaments import (
     records_of,
 )
 
-from finpod.errors import CheckpointError, DataError, FinpodError, InputError
+from finpod.errors import CheckpointError, DataError, InputError
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
 from finpod.tournament import leaderboard, scheduler
@@ -401,14 +401,6 @@ def test_an_agent_that_cannot_be_read_at_the_end_is_told_and_gives_way_to_the_ne
     assert made.board.top(1)[0].score == first.score  # its line stays
 
 
-def test_where_no_agent_can_be_read_that_is_said(store):
-    play(store, plan_of(), Made())
-    for path in (store.folder / "agents").iterdir():
-        path.unlink()
-    with pytest.raises(FinpodError, match="no agent that has a validation score can be read any more"):
-        driver_of(store, plan_of(), Made()).choose(None)
-
-
 def test_what_is_kept_is_the_agent_without_its_accounts(store):
     play(store, plan_of(), Made())
     assert Checkpoint.from_bytes(store.read("agents/0.pt")).env
@@ -569,35 +561,3 @@ def test_d06_a_driver_killed_at_any_line_goes_on_and_nothing_is_done_twice(tmp_p
         assert len(board.log) == 6
         begun_twice = set(first.started) & set(second.started)
         assert len(begun_twice) <= slots  # what ran when it was killed
-
-
-def test_a_driver_that_is_killed_again_and_again_ends_with_the_same_board(tmp_path):
-    plan = plan_of(checkpoint_steps=UPDATE)
-    expected = lines(play(Store(tmp_path / "whole"), plan, Made()))
-    store, drivers = Store(tmp_path / "killed"), 0
-    while True:
-        drivers += 1
-        made = driver_of(store, plan, shuffled(3, seed=drivers))
-        killed(made.log, made.log.count + 2, True)
-        try:
-            board = made.run()
-        except Killed:
-            continue
-        break
-    assert drivers > 8
-    assert lines(board) == expected
-    check_log(store, board)
-
-
-def test_a_log_whose_last_line_was_cut_short_is_gone_on_with(tmp_path):
-    plan, said = plan_of(), []
-    expected = lines(play(Store(tmp_path / "whole"), plan, Made()))
-    store = Store(tmp_path / "cut")
-    play(store, replace(plan, stop=Stop(trials=7)), Made())
-    content = store.read("log.jsonl")
-    end = content.rstrip(b"\n").rfind(b"\n") + 1  # the end record, and part of the line before it
-    store.write("log.jsonl", content[: end - 20])
-    board = play(store, plan, Made(), said.append)
-    assert lines(board) == expected
-    assert "was cut short by a crash and is dropped" in said[0]
-    assert records_of(store)[0]["kind"] == "begin"

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -31,7 +30,6 @@ from finpod.tournament.recorded import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 from finpod.tournament.verify import verify_log
-from finpod.training import Pods
 
 README = (Path(__file__).parents[1] / "strategies" / "README.md").read_text()
 TOY = re.search(r"```python\n(\"\"\"Move numbers.*?)```", README, re.S).group(1)
@@ -265,15 +263,6 @@ def test_a_task_that_does_not_exist_is_named(cli, toy, spec, told, capsys):
     assert told in last
 
 
-def test_only_out_is_needed_without_a_market(cli, toy, capsys):
-    with pytest.raises(SystemExit):
-        main(["train", f"{toy}:Toy"])
-    assert "--out is missing; a new run needs --out" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["train", "stocks", "--out", "strategies/x"])
-    assert "--train is missing; a new run needs --train, --validation and --out" in capsys.readouterr().err
-
-
 def test_learners_are_looked_up_by_name(cli, task, toy, tmp_path, capsys):
     with pytest.raises(InputError, match="unknown learner 'pp0'; did you mean ppo"):
         finpod.train(task, out=tmp_path / "x", learner="pp0")
@@ -302,14 +291,6 @@ def test_a_learner_that_joins_the_literal_trains(task, tmp_path, monkeypatch):
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------------------
-
-
-def test_on_ray_it_gives_the_same_run(ray, run, task, tmp_path):
-    """Workers have neither the file nor the module of the task: its code travels with it."""
-    there = finpod.train(task, out=tmp_path / "small", pods=Pods(ray=True, count=2), **SMALL)
-    assert same_weights(weights_of(there), weights_of(run))
-    assert [trial.score for trial in there.leaderboard] == [trial.score for trial in run.leaderboard]
-    assert os.getpid() not in {place.pid for trial in there.leaderboard for place in trial.places}
 
 
 def test_a_task_travels_with_its_code(task, tmp_path):
@@ -428,11 +409,6 @@ def test_arguments_of_a_market_are_refused(task, tmp_path, argument, value):
     assert f"task 'reach' has no market, so {argument} means nothing to it" in refused(
         task, tmp_path, **{argument: value}
     )
-
-
-def test_settings_of_stocks_are_refused(task, tmp_path):
-    assert "task 'reach' has no setting 'start_groups'" in refused(task, tmp_path, start_groups=4)
-    assert "num_envs is 0" in refused(task, tmp_path, num_envs=0)
 
 
 def test_stocks_need_a_market_and_windows(tmp_path):

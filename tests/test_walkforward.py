@@ -209,13 +209,6 @@ def test_an_agent_never_decides_on_days_it_was_made_on(market, until, told):
     assert f"{told} {market.dates[until]!s:.10}" in text
 
 
-@pytest.mark.parametrize("window", ["train", "validation"])
-def test_windows_that_reach_into_the_test_are_refused(market, window):
-    first, second = segments_of(market, 10, 20)
-    late = replace(second, **{window: (second.test[0], second.test[0])})
-    assert "on days up to" in refusal(StrategyError, WalkForward, [first, late], [Holds(), Holds()], name="wf")
-
-
 def test_a_decision_that_sees_less_than_the_agent_was_chosen_on_is_refused(market):
     first, second = segments_of(market, 10, 20)
     early = replace(second, decides_from=f"{market.dates[18]!s:.10}")
@@ -310,17 +303,6 @@ def test_years_and_months_go_by_the_calendar():
     half = schedule(market, start="2013-08-30", end="2014-12-31", hold=1, train="2y", validation="6m", test="6m")
     assert [one.test[0] for one in half] == ["2013-08-30", "2014-02-28", "2014-09-01"]
     assert half[1].validation[0] == "2013-08-28"
-
-
-@pytest.mark.shared
-def test_yearly_windows_of_the_real_market(shared):
-    folder = shared / "data"
-    real = finpod.load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
-    found = schedule(real, start="2013-01-02", end="2021-05-28")
-    assert [one.test[0][:4] for one in found] == [str(year) for year in range(2013, 2022)]
-    assert (found[0].train[0], found[0].test[0], found[-1].test[1]) == ("2008-01-03", "2013-01-02", "2021-05-28")
-    for before, after in pairwise(found):
-        assert real.row_of(after.test[0]) == real.row_of(before.test[1]) + 1
 
 
 def test_purge_and_embargo_are_as_long_as_a_decision_is_held_unless_told(market):

@@ -235,10 +235,11 @@ def _check(given: Mapping[str, Any], recorded: Recorded | None, resume: bool, co
 
 def _require_folder(given: Mapping[str, Any], resume: bool) -> None:
     """Raise InputError for an unfinished run in the place of this one."""
-    from finpod.tournament.training import Destination
+    from finpod.tournament.recorded import find
+    from finpod.tournament.run_folder import RunFolder
 
-    more = {name: given[name] for name in ("storage", "fork", "overwrite")}
-    Destination(out=Path(given["out"]), resume=resume, **more).require()
+    fork = None if given["fork"] is None else find(given["fork"])
+    RunFolder.of(Path(given["out"]), given["storage"]).require(resume=resume, overwrite=given["overwrite"], fork=fork)
 
 
 def _require_ray(pods: Pods) -> None:

@@ -151,12 +151,12 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
     if start is not None and piece.copied:
         start = without_env(start)
     checkpoint, losses = _trained(setup, piece.settings, start, piece.until, piece.total)
-    content = checkpoint.to_bytes()
+    trained = Trained(checkpoint.to_bytes(), checkpoint.steps, losses)
     if not piece.last:
-        return Trained(content, checkpoint.steps, losses)
+        return trained
     with torch_threads(setup.threads):
         score = judge(setup, piece.settings, checkpoint)
-    return Trained(content, checkpoint.steps, losses, score.metrics[setup.task.measure], score.metrics, score.returns)
+    return trained._replace(score=score.metrics[setup.task.measure], metrics=score.metrics, returns=score.returns)
 
 
 def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from finpod.errors import FinpodError, InputError
@@ -19,7 +18,6 @@ from finpod.storage import Store
 from finpod.tournament.leaderboard import Trial
 from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import run_slice
-from finpod.tournament.recorded import find, run_entry
 from finpod.tournament.run_folder import RunFolder, open_log
 from finpod.tournament.scheduler import Scheduler, Status, Watch
 from finpod.tournament.setup import Plan, TournamentSetup, from_shared
@@ -50,74 +48,33 @@ class Pods:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Destination:
-    """Where a run goes, and how it begins."""
-
-    out: Path
-    """Folder of what it makes; log and checkpoints lie beside it, in `OUT.unfinished`, while it runs."""
-    storage: str | None = None
-    """URL or folder of log and checkpoints instead."""
-    resume: bool = False
-    """Continue an unfinished run."""
-    fork: str | Path | None = None
-    """Begin with a copy of this unfinished run."""
-    overwrite: bool = False
-    """Replace what is there."""
-
-    def require(self) -> RunFolder:
-        """Return the place of the unfinished run. Raises InputError if the run cannot begin, or continue, there."""
-        folder = RunFolder.of(self.out, self.storage)
-        folder.require(**self.how())
-        return folder
-
-    def how(self) -> dict[str, Any]:
-        """Return the arguments of `RunFolder.require` and `RunFolder.drive`."""
-        fork = None if self.fork is None else find(self.fork)
-        return {"resume": self.resume, "overwrite": self.overwrite, "fork": fork}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watchers:
-    """Who is told how a run stands."""
-
-    progress: Progress = lambda doing, share: None
-    """Is called with what is being done and the share that is done."""
-    watch: Watch | None = None
-    """Is called with the whole state."""
-    remarks: Sequence[str] = ()
-    """What they are told first."""
-
-
 def run(
     setups: Sequence[TournamentSetup],
-    target: Destination,
+    folder: RunFolder,
     pods: Pods,
-    watchers: Watchers,
-    record: Mapping[str, Any],
+    origin: Mapping[str, Any],
     finish: Callable[[list[Run], dict[str, bytes]], T],
+    *,
+    how: Mapping[str, Any],
+    progress: Progress,
+    watch: Watch | None = None,
+    remarks: Sequence[str] = (),
 ) -> T:
-    """Hold one tournament after the other, one a seed, and return what `finish` makes of them and of their logs by name.
+    """Run one tournament after the other, one a seed, and return what `finish` makes of them and of their logs by name.
 
-    Each log holds its setup, and `record`: plain values from which the task can be made again, see `Recorded`. Log and
-    checkpoints are removed once `finish` has returned. Raises InputError for a run that is unfinished (unless `resume` or
-    `overwrite`), being driven by another process, or of other settings.
+    `how` are the arguments of `RunFolder.drive`. Each log holds its setup, and `origin` (see `run_entry`), from which the task
+    can be made again. Whoever watches is told the `remarks` first. Log and checkpoints are removed once `finish` has
+    returned. Raises InputError for a run that is unfinished (unless it is resumed or overwritten), that another process
+    drives, or that has other settings.
     """
-    seeds, folder = [setup.plan.seed for setup in setups], target.require()
-    with (
-        closing(
-            open_executor(setups[0], pods)
-        ) as executor,  # what can fail has failed before an earlier run is removed
-        folder.drive(**target.how(), seeds=seeds),
-    ):
-        origin = run_entry(target.out, target.storage, seeds, record)
+    seeds = [setup.plan.seed for setup in setups]
+    # what can fail before the run begins has failed when an earlier run is removed
+    with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how, seeds=seeds):
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
-            store = Store(f"{folder.where}/seed-{setup.plan.seed}")
-            remarks = [] if number else [*watchers.remarks]
-            log = open_log(store, setup.header(), remarks.append, forked=target.fork is not None, origin=origin)
-            progress = _part(watchers.progress, setup.plan, number, len(setups))
-            scheduler = tournament(setup, progress, log, executor, watchers.watch, remarks)
+            store, told = Store(f"{folder.where}/seed-{setup.plan.seed}"), [] if number else [*remarks]
+            log = open_log(store, setup.header(), told.append, forked=how["fork"] is not None, origin=origin)
+            scheduler = tournament(setup, _part(progress, setup.plan, number, len(setups)), log, executor, watch, told)
             runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
         executor.close()  # nothing more runs on it, and a Ray that ends takes its driver along
         return finish(runs, {f"log-{seed}.jsonl": folder.log(seed) for seed in seeds})
