@@ -26,8 +26,6 @@ SHOWN = ("excess", "information_ratio", "sharpe")
 TOP = 20
 """Ranks that are printed, if not told otherwise."""
 
-VERIFIED = "The log was verified: every draw follows from the lines before it."
-"""Said after `--verify`."""
 WIDTH = 110
 """Letters in a line of text."""
 
@@ -80,7 +78,7 @@ def leaderboard(
         console.show_json(facts(history))
     else:
         _show(history, top, lineage)
-        print(f"\n{VERIFIED}\n" if verify else "", end="")
+        print("\nThe log was verified: every draw follows from the lines before it.\n" if verify else "", end="")
         print(end="\n" * len(written.paths))
     console.show_written(written, as_json)
 
@@ -126,30 +124,35 @@ def facts(history: History) -> dict[str, Any]:
 def _show(history: History, top: int, lineage: bool) -> None:
     """The tables a person reads."""
     from finpod.periods import yearly_note
-    from finpod.tournament.leaderboard import ranked
     from finpod.tournament.ranking import SCORES, luck, sentences, tree
 
-    trials, order = history.trials, ranked(history.trials)
-    scored = [trial for trial in order if trial.state == "ended"]
     print(_summary(history))
     print(f"{history.title}\n" if history.title else "")
-    console.show_table(rows(history, scored[:top], scored))
-    if len(scored) > top:
-        print(f"and {len(scored) - top} more; --top {len(scored)} shows all")
-    if scored:
+    show_trials(history, top)
+    if any(trial.state == "ended" for trial in history.trials):
         print(f"\nscore: {SCORES.get(history.measure, history.measure)}")
     if history.frequency:
         print(yearly_note(**history.frequency))
     if lineage:
         print("\nlineage: an agent, its round: score ..., and below it its copies")
-        print("\n".join(tree(trials)))
-    troubled = [trial for trial in trials if trial.state == "failed" or trial.lost]
+        print("\n".join(tree(history.trials)))
+    notes = [*sentences(luck(history.trials)), *history.notes, *(note for log in history.logs for note in log.notes)]
+    for note in notes:
+        print(f"\n{textwrap.fill(note, WIDTH)}")
+
+
+def show_trials(history: History, top: int, command: str = "") -> None:
+    """Print the `top` trials of a run, and those that failed or were begun again; `command` shows all with --top."""
+    from finpod.tournament.leaderboard import ranked
+
+    scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]
+    console.show_table(rows(history, scored[:top], scored))
+    if len(scored) > top:
+        print(f"and {len(scored) - top} more; {command}--top {len(scored)} shows all")
+    troubled = [trial for trial in history.trials if trial.state == "failed" or trial.lost]
     if troubled:
         print("\nfailed, or begun again after a pod was lost")
         console.show_table([_trouble(trial, len(history.logs) > 1) for trial in troubled])
-    notes = [*sentences(luck(trials)), *history.notes, *(note for log in history.logs for note in log.notes)]
-    for note in notes:
-        print(f"\n{textwrap.fill(note, WIDTH)}")
 
 
 def _summary(history: History) -> str:

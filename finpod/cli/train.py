@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from finpod.cli import console, options, outputs, settings
-from finpod.cli.leaderboard import TOP
+from finpod.cli.leaderboard import TOP, show_trials
 from finpod.cli.settings import CAPS, PODS, TRADING, needed, refuse_others, spelled
 from finpod.devices import pick_device
 from finpod.environments import STOCKS, TASKS, require_task_name
@@ -115,10 +115,8 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     from finpod.tournament.ranking import near_baseline, of_agents
     from finpod.tournament.trained_run import TrainedRun
 
-    page = outputs.REPORTS / f"{made.name}-training.html"
-    written = outputs.write_page(
-        page, lambda path: write_training_report(read_history(out), path), saved=out, overwrite=True
-    )
+    page, history = outputs.REPORTS / f"{made.name}-training.html", read_history(out)
+    written = outputs.write_page(page, partial(write_training_report, history), saved=out, overwrite=True)
     if given["as_json"]:
         console.show_json({**made.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
@@ -137,30 +135,9 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
         print(f"score: {told.get('score')}\nbaseline: {anchor}, restored when the agents decide\n")
         console.show_table(of_agents(lines))
         print("\n".join(["", *near_baseline(lines), ""]))
-    if failed := made.provenance["failed"]:
-        print(f"{failed} of them failed or were lost, and rank last; `finpod leaderboard {out}` says why")
-    _show_board(made.provenance["board"], out)
+    show_trials(history, TOP, f"finpod leaderboard {out} ")
     print()
     console.show_written(written, as_json=False)
-
-
-KEPT = ("agent", "parent", "round", "score", "steps")
-"""Columns of the board that are printed even where they are the same for all."""
-
-
-def _show_board(board: list[dict[str, Any]], out: Path) -> None:
-    """The best trials of all seeds, their rounds as `finpod leaderboard` counts them."""
-    best = sorted(board, key=lambda line: -math.inf if math.isnan(line["score"]) else line["score"], reverse=True)
-    rows = [_row(line) for line in best[:TOP]]
-    same = {name for name in (rows or [{}])[0] if name not in KEPT and len({str(row[name]) for row in rows}) == 1}
-    console.show_table([{name: value for name, value in row.items() if name not in same} for row in rows])
-    if len(board) > TOP:
-        print(f"and {len(board) - TOP} more; `finpod leaderboard {out} --top {len(board)}` shows all")
-
-
-def _row(line: dict[str, Any]) -> dict[str, Any]:
-    first = {"agent": line["agent"], "parent": line["parent"], "round": line["generation"] + 1}
-    return first | {name: value for name, value in line.items() if name not in (*first, "generation")}
 
 
 def _require_out(given: Mapping[str, Any]) -> None:
