@@ -12,7 +12,6 @@ from made_saved import SAVED
 
 import finpod
 from finpod.envs.actions import target_weights
-from finpod.envs.market_env import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.rl.apg import ScorerPolicy, ScorerSpec
 from finpod.rl.policy import MarketPolicy, PolicySpec
@@ -74,20 +73,6 @@ def test_a_market_without_volumes_refuses_dollar_volume_in_one_line(market):
         make_stock_task(bare, (days[25], days[80]), (days[81], days[100]), trading_of(anchor=AROUND))
     with pytest.raises(InputError, match="unknown anchor 'dollar-volum'; did you mean"):
         anchor_weights(build_execution(bare), "dollar-volum")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("size", "unknown anchor 'size'; choose from equal-weight, dollar-volume and extra:COLUMN"),
-        ("dolar-volume", r"unknown anchor 'dolar-volume'; did you mean dollar-volume\?"),
-        ("extra:", "anchor extra: needs the name of a column"),
-    ],
-)
-def test_a_name_of_no_anchor_is_refused(name, said):
-    with pytest.raises(InputError, match=said) as raised:
-        TradingConfig(anchor=name)
-    assert raised.value.argument == "anchor"
 
 
 def test_a_tilt_is_taken_around_the_anchor_and_keeps_its_sum():

@@ -261,17 +261,6 @@ def test_what_is_seen_does_not_change_with_later_rows(fill):
 # --- actions -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tilt_of_zero_is_equal_weight_of_members_with_a_bar():
-    market = awkward_market()
-    env = make_env(market, num_envs=5, random_start=True, seed=1)
-    for _ in range(3):
-        among = market.member[env.observe().row] & market.has_bar[env.observe().row]
-        expected = among / among.sum(axis=1, keepdims=True)
-        np.testing.assert_array_equal(env.weights(torch.zeros(5, NAMES)), expected)
-        obs = env.step(torch.zeros(5, NAMES)).obs
-    assert obs.state.sum(-1).tolist() == pytest.approx([1] * 5, rel=1e-6)
-
-
 def test_softmax_holds_cash_too():
     among = torch.tensor([True, False, True])
     weights = target_weights(torch.zeros(4), among, "softmax")
@@ -293,21 +282,6 @@ def test_hmax_counts_shares_as_traded():
     whole = make_env(market, action="shares", hmax=8, whole_shares=True)
     whole.step(torch.tensor([[0.2, 0.2]]))
     assert whole.account.shares.tolist() == [[[1, 4]]]
-
-
-@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
-def test_non_members_are_never_bought(action):
-    """E is no member before row 30, F none from row 40 on and sold or kept, never added to."""
-    market = awkward_market()
-    env = make_env(market, action=action, num_envs=8, first=20)
-    generator = torch.Generator().manual_seed(0)
-    for row in range(20, 60):
-        before = env.account.shares
-        env.step(torch.randn(8, env.num_actions, generator=generator))
-        more = (env.account.shares > before).flatten(0, 1).any(0)
-        assert not (more & ~torch.tensor(market.member[row])).any()
-    if action != "shares":
-        assert env.account.shares[..., 5].eq(0).all()
 
 
 def test_c18_huge_actions_are_bounded():

@@ -89,27 +89,6 @@ def test_membership_is_that_of_the_decision_day(fill):
         assert execution.trade(account(100.0, 1.0), row, sell, Costs(fee_bps=0)).traded.item() == -1.0
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
-def test_a_row_for_each_account_is_the_same_as_one_row_for_all(fill):
-    execution = build_execution(random_market(seed=4, volume=volumes(30, 5)), fill)
-    g = torch.Generator().manual_seed(0)
-    cash = torch.rand(6, generator=g, dtype=torch.float64) * 100
-    shares = torch.rand(6, 5, generator=g, dtype=torch.float64)
-    weights = torch.rand(6, 5, generator=g, dtype=torch.float64) / 5
-    rows, costs = torch.tensor([1, 14, 7, 20, 3, 13]), Costs(per_share=0.01, impact=1.0)
-    together = Account(cash, shares)
-    orders = execution.orders(together, rows, weights)
-    fill_of = execution.trade(together, rows, orders, costs, whole_shares=False)
-    carried = execution.carry(Account(fill_of.cash, fill_of.shares), rows)
-    for e, row in enumerate(rows.tolist()):
-        alone = Account(cash[e], shares[e])
-        own = execution.trade(alone, row, execution.orders(alone, row, weights[e]), costs, whole_shares=False)
-        assert torch.equal(own.shares, fill_of.shares[e])
-        end = execution.carry(Account(own.cash, own.shares), row)
-        assert torch.equal(end.cash, carried.cash[e])
-        assert torch.equal(end.shares, carried.shares[e])
-
-
 # --- market impact -----------------------------------------------------------------------------------------------------
 
 

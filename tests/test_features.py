@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from finpod.errors import CheckpointError, DataError, InputError
 from finpod.features.panel import FEATURES, SETS, Scaling, build_panel, compute, resolve
-from finpod.features.rolling import exponential_mean, rolling_max, rolling_mean, rolling_moments
+from finpod.features.rolling import rolling_max, rolling_mean, rolling_moments
 from finpod.market.data import MarketData, forward_fill
 from finpod.synthetic import simulate_market
 
@@ -249,13 +249,6 @@ def test_gaps_leave_the_day_undefined_and_the_window_to_the_bars_that_exist(mark
     assert np.isnan(value(with_gaps(market, gaps), "volatility_21")[264, 1]), "15 of 21 returns are too few"
 
 
-def test_exponential_means_skip_gaps(market):
-    closes = np.array(market.close)
-    closes[::7, 2] = np.nan
-    expected = pd.DataFrame(closes).ewm(alpha=0.1, adjust=True, ignore_na=True).mean().where(np.isfinite(closes))
-    np.testing.assert_allclose(exponential_mean(torch.tensor(closes), 0.1), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("window", [1, 2, 5, 63, 252, 400])
 def test_windows_of_any_length(window):
     table = np.random.default_rng(1).normal(5, 1, (DAYS, 2))
@@ -413,15 +406,6 @@ def test_cross_scaling_is_by_the_days_members():
     z = 1 / np.sqrt(2 / 3)
     np.testing.assert_allclose(scaling.apply(raw, member)[0, :, 0], [-z, 0, z, 3, 3, 0], atol=1e-6)
     assert (scaling.mean, scaling.sd) == ((2.0,), (pytest.approx(np.sqrt(2 / 3)),))
-
-
-def test_what_was_constant_or_undefined_in_training_stays_neutral():
-    member = torch.ones(6, 1, dtype=torch.bool)
-    for values in ([0.1, 0.1, 0.1, 0.1, 7, 9], [np.nan] * 4 + [7, 9]):
-        for kind in ("cross", "pooled"):
-            scaling = Scaling.fit(column(values), member, 0, 4, names=["x"], kinds=[kind])
-            assert scaling.sd == (0.0,)
-            assert scaling.apply(column(values), member).eq(0).all()
 
 
 def test_scaling_travels_as_json(market):

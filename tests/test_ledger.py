@@ -282,17 +282,3 @@ def test_the_wallet_pays_for_buys_with_impact_to_the_last_cent(seed, impact, cas
     bought = float((filled.shares * 10).sum() / wanted.sum())
     assert bought <= low * (1 + 1e-11)
     assert capped or bought == pytest.approx(low, rel=1e-10)
-
-
-@pytest.mark.parametrize("cash", [1e6, 1e8, 1e9, 1e10])
-def test_buys_with_impact_leave_next_to_nothing_of_the_wallet(cash):
-    """Whatever its size: an account that cannot spend its cash would look safe only for being large."""
-    names = torch.ones(50, dtype=torch.float64)
-    everything = names.bool()
-    fill = settle(
-        torch.tensor(cash, dtype=torch.float64), 0 * names, names * cash / 500, names * 10, everything, everything,
-        Costs(impact=1), impact=names * 0.02 / 2e8**0.5,
-    )  # fmt: skip
-    assert 0 <= fill.cash <= 1e-11 * cash
-    spent = (fill.shares * 10).sum() + fill.cost + fill.cash
-    assert spent == pytest.approx(cash, rel=1e-12)

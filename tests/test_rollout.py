@@ -79,16 +79,6 @@ def test_actions_are_the_policys_and_so_is_their_density(market):
     torch.testing.assert_close(rollout.log_prob, density_of.detach())
 
 
-def test_a_rollout_goes_on_where_the_last_one_stopped(market):
-    env, policy, table = made(market)
-    generator = noise()
-    parts = [collect(env, policy, table, 3, generator) for _ in range(2)]
-    env, policy, table = made(market)
-    whole = collect(env, policy, table, 6, noise())
-    for name in ("row", "state", "action", "reward", "next_value", "truncated"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
-
-
 def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(market, monkeypatch):
     env, policy, table = made(market, kind=MarketPolicy)
     checks, check = [], env.check
