@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from finpod.tournament.trained_run import TrainedRun
 
 _COPIED = tuple(name for name in WRAPPER_ASSIGNMENTS if name not in ("__module__", "__annotations__"))
-"""What the functions here take over from those that they call; `inspect.signature` follows to these by itself."""
+"""Attributes that the functions here copy from those that they call; `inspect.signature` follows to these by itself."""
 
 
 class AuditOptions(TypedDict, total=False):

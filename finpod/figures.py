@@ -1,4 +1,4 @@
-"""How figures are written, in text and HTML alike, and how a table of them is laid out as text."""
+"""Number formats of text and HTML, and the layout of text tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     label: str
     """Label that a reader sees."""
     kind: Kind
-    """How the figure is written."""
+    """Format of the figure."""
     yearly: bool = False
     """Whether the figure is scaled to a year, and so means little for a short history."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from finpod.rl.task import Task
 
 StrategyLike = Strategy | str | PathLike[str]
-"""What is taken as a strategy: a Strategy, the name of a built-in one, a .py file or a trained folder."""
+"""Anything taken as a strategy: a Strategy, the name of a built-in one, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
 """Where strategies are kept, relative to the current folder; it is searched for a name like an unknown one."""
 _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"

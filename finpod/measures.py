@@ -32,7 +32,7 @@ DUST = 1e-12
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a curve earned and risked; floats for a curve [T], arrays [E] for a batch [T, E]."""
+    """Return and risk of a curve; floats for a curve [T], arrays [E] for a batch [T, E]."""
 
     total_return: float
     """V_n / V_0 - 1."""

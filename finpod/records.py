@@ -1,4 +1,4 @@
-"""What a run has to tell, as values: warnings, events, findings and the outcome of an audit. `backtesting.text` words them."""
+"""Warnings, events, audit findings and the outcome of an audit, as values; `backtesting.sentences` words them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Finding:
     (fitted on days that nothing shows), "file", "network", "process", "clock", "environment" (read from elsewhere), "fill",
     "backfilled", "extra"."""
     severity: Severity
-    """What it shows."""
+    """Whether it shows look-ahead or its possibility."""
     where: str
-    """What was examined: "decisions", "features", "fills", "data", or the name of a feature."""
+    """Part that was examined: "decisions", "features", "fills", "data", or the name of a feature."""
     day: str = ""
     """First session on which it was seen, YYYY-MM-DD."""
     subject: str = ""
@@ -72,7 +72,7 @@ class Finding:
     size: float | None = None
     """Size of a change; infinite where a value appeared or vanished. Price of a fill."""
     note: str = ""
-    """What was held or read."""
+    """Content that was held or read."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """JSON values that belong to the kind, such as "days" and "checked" of a change."""
 
@@ -84,11 +84,11 @@ class Audit:
     passed: bool | None
     """Whether nothing was found on the days checked; None if nothing could be told."""
     findings: tuple[Finding, ...] = ()
-    """What was found."""
+    """Findings, in the order of the checks."""
     days: tuple[str, ...] = ()
     """Sessions checked, YYYY-MM-DD."""
     subject: str = ""
-    """What was audited."""
+    """Name of the strategy, or of what else was audited."""
     unchecked: tuple[str, ...] = ()
     """Codes of what the outcome does not cover; `backtesting.text.UNCHECKED` words them."""
     reason: str = ""

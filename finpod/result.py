@@ -1,4 +1,4 @@
-"""`BacktestResult`: what a backtest found, and how it is written down."""
+"""`BacktestResult`: the outcome of a backtest."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class BacktestResult:
     equity: pd.Series
     """[n + 1] value of the account at each close, in the currency of the cash."""
     benchmark: str
-    """What the benchmark is."""
+    """Name of the benchmark."""
     benchmark_equity: pd.Series
     """[n + 1] the benchmark bought at the first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
     """[n + 1] the point-in-time equal weight, same dates, same costs."""
     anchor_equity: pd.Series
-    """[n + 1] what the verdict is over: the `anchor` as the strategy could have held it, same dates, same costs."""
+    """[n + 1] the `anchor` as the strategy could have held it, same dates, same costs; the verdict is on the excess over it."""
     weights: pd.DataFrame
     """[n + 1, N] share of the account in each name at each close; the rest is cash."""
     trades: pd.DataFrame
@@ -73,17 +73,17 @@ class BacktestResult:
     trials: int = 1
     """Number of agents tried before this one was chosen."""
     opened: int = 1
-    """How many results of this window were looked at, this one included."""
+    """Number of results of this window that were looked at, this one included."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """First and last day of the windows the strategy was made on: 'train', 'validation'."""
     agent: Mapping[str, Any] = field(default_factory=dict)
-    """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
+    """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
     """Whether the window overlaps the days the strategy was trained or chosen on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the same recipe from other seeds, by name."""
     variant_kind: str = ""
-    """What the variants are: "seed" for tournaments of other seeds, "member" for the agents of one; else empty."""
+    """Kind of the variants: "seed" for tournaments of other seeds, "member" for the agents of one; else empty."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the single agents of an ensemble, the best on validation first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
@@ -98,10 +98,10 @@ class BacktestResult:
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """What was tried before: 'trials', 'sharpe_sd' of their validation Sharpe ratios, 'ranked_sd' of the ratios
-    they were ranked by, 'overfitting' (a probability)."""
+    """Trials before the strategy was chosen: 'trials', their number; 'sharpe_sd' of their validation Sharpe ratios, 'ranked_sd' of
+    the ratios they were ranked by, 'overfitting' (a probability)."""
     warnings: tuple[ResultWarning, ...] = ()
-    """What a reader must know before believing the figures."""
+    """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
     """Delistings and orders that could not be filled, in order of date."""
     data_hash: str = ""
@@ -238,7 +238,7 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """How the variants did: name -> figure -> value, then 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
+        """Figures of the variants: name -> figure -> value, then 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
         return self._spread_of(self.variants)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How much of a figure luck explains: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios.
+"""Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
 The intervals come from a stationary block bootstrap: days are drawn with replacement in blocks of random length, which keeps
 the dependence between neighbouring days (Politis and Romano 1994), and all series take the same days.
@@ -27,7 +27,7 @@ _CHUNK = 2**18
 """Resampled days in memory at a time for each series; few enough for the processor's cache."""
 EULER = 0.5772156649015329
 MOST_SPLITS = 20
-"""Of `overfitting`; more would make over 184,756 combinations."""
+"""Most blocks of `overfitting`; more would make over 184,756 combinations."""
 
 
 class Interval(NamedTuple):
@@ -193,7 +193,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Of an estimate and its resamples, [1 + resamples]."""
+    """Percentile interval of an estimate and its resamples, [1 + resamples]."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)

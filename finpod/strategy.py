@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
-"""What `decide` may return; the alias is text so that pandas is not loaded for it."""
+"""Types that `decide` may return; the alias is text so that pandas is not loaded for it."""
 FeatureLike = str | Callable[[MarketData], Array]
 SETS_KEPT = 2
 """Sets of features that are kept as tables."""
@@ -218,7 +218,7 @@ class Strategy:
     windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
     """First and last day of the windows it was made on: 'train', 'validation'; reports mark them."""
     provenance: Mapping[str, Any] = MappingProxyType({})
-    """What a trained strategy says of itself: learner, seeds, settings, scores, device, versions."""
+    """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
     """[n, trials] validation returns of all that was tried, one table for each choice that was made."""
@@ -227,7 +227,7 @@ class Strategy:
     variants: Sequence[Strategy] = ()
     """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
     variant_kind: str = ""
-    """What the variants are: "seed" for tournaments of other seeds, "member" for the agents of one."""
+    """Kind of the variants: "seed" for tournaments of other seeds, "member" for the agents of one."""
     alone: Sequence[Strategy] = ()
     """The single agents it is made of, the best on validation first; a backtest runs them too."""
 

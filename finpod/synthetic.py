@@ -79,7 +79,7 @@ mean ratio is within 0.04 of the one aimed at."""
 
 
 class Draws(NamedTuple):
-    """What is random in the returns of markets; leading dimensions are free."""
+    """Random part of the returns of markets; leading dimensions are free."""
 
     beta: Array
     """[..., N]"""

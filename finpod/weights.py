@@ -1,4 +1,4 @@
-"""What a strategy decides, as weights the ledger can use: the view goes in, checked weights come out."""
+"""Decisions of a strategy, checked: from its view to weights that the ledger can use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAST_BITS = 1e-12
-"""What rounding adds to a sum."""
+"""Error of a sum by rounding."""
 TOLERANCE = 1e-6
 """Weights may lie this far below zero, and their sum this far above one, before it is an error."""
 READ_AT_ONCE = 2**19

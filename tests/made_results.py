@@ -112,7 +112,7 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
         },
     }
     result = trained(days=days, names=names, seed=seed, **{**content, **changes})
-    skill._CACHE[result] = {None: made_intervals()}
+    vars(result)["_intervals"] = made_intervals()
     return result
 
 

@@ -122,7 +122,7 @@ def test_each_probability_has_an_answer(result, monkeypatch):
 
 def test_evidence_of_the_result_itself_is_shown():
     result = examined(days=300, names=12, randoms=40)
-    del skill._CACHE[result]
+    del vars(result)["_intervals"]
     found, html = skill.evidence(result), render(result)
     interval = found["intervals"]["strategy"]["cagr"]
     assert answers(html)["Random portfolios beaten"] == percent(found["fan_beaten"], 1)
@@ -247,7 +247,7 @@ def test_names_at_both_ends_and_the_rest_make_the_whole():
 def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
     result.save(tmp_path / "run")
     again = load_result(tmp_path / "run")
-    skill._CACHE[again] = {None: made_intervals()}
+    vars(again)["_intervals"] = made_intervals()
     assert render(again) == html
 
 

@@ -108,7 +108,7 @@ class Comparison:
     unfair: tuple[Unfair, ...] = ()
     """Why the runs cannot be compared fairly."""
     notes: tuple[Note, ...] = ()
-    """What a reader must know about the comparison."""
+    """Remarks on the window and the rivals."""
 
     @property
     def ranks(self) -> dict[str, dict[str, float]]:
@@ -316,7 +316,7 @@ def _span(days: pd.Index) -> str:
 
 
 def _described(run: BacktestResult) -> dict[str, Any]:
-    """What a run is, for JSON."""
+    """Settings of a run, for JSON."""
     return {name: getattr(run, name) for name in (*DESCRIBED, "data_hash")} | {
         "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],
         "cash": float(run.equity.iloc[0]),

@@ -16,13 +16,13 @@ from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 from finpod.significance import Interval, intervals
 
 LEVEL, RESAMPLES = 0.95, 5000
-"""Of the intervals of the differences; the seed is fixed, so that they are the same in every run."""
+"""Level and resamples of the intervals of the differences; the seed is fixed, so that they are the same in every run."""
 EQUAL_WEIGHT = "equal weight"
 """Kind of a rival and column in the curves of a run, beside 'own' and 'benchmark'."""
 
 
 class Rival(NamedTuple):
-    """What runs are set against."""
+    """A benchmark or equal weight that runs are compared with."""
 
     kind: str
     """'benchmark' or 'equal weight'."""

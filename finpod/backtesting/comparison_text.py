@@ -25,7 +25,7 @@ ROWS = (
 RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
 """Figures whose ranks are shown; JSON has those of all."""
 FLAWS: dict[str, str] = {severity.value: text for severity, text in SEVERITIES.items()} | {"in_sample": "in-sample"}
-"""What stands beside the name of a run whose figures mean nothing."""
+"""Mark beside the name of a run whose figures mean nothing."""
 NO_INTERVAL = {
     "short": "the history is too short",
     "ruined": "one of them was ruined",
@@ -119,13 +119,13 @@ def _verdict(interval: Interval) -> str:
 
 
 def pairs_note(comparison: Comparison) -> str:
-    """How many of the intervals luck would part from zero; empty for a single pair."""
+    """Share of the intervals that exclude zero by luck; empty for a single pair."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
     return f"of {judged} pairs without any difference, one in twenty would seem to differ" if judged > 1 else ""
 
 
 def selection(comparison: Comparison) -> str:
-    """What choosing among these runs amounts to, in one sentence."""
+    """Selection bias of choosing among these runs, in one sentence."""
     bias = "Choosing the best of several runs on the window they are compared on is selection bias, and flatters the chosen one"
     if comparison.is_short:
         return f"{bias}."
@@ -154,7 +154,7 @@ def unfair_sentence(unfair: Unfair) -> str:
 
 
 def note_sentence(note: Note) -> str:
-    """What a reader must know about the comparison."""
+    """A note in one sentence."""
     data = note.data
     if note.code == "several_rivals":
         return "the runs do not share one benchmark and one equal weight (data, costs, fills or start differ): each is shown"

@@ -22,15 +22,15 @@ READ = {
 }
 """The line that reads a file; of one with a single column, `.squeeze("columns")` makes the series."""
 SYMBOLS = ", dtype={'symbol': str}, keep_default_na=False)"
-"""How the line for a CSV of transactions ends, for tickers such as 0700, NA and TRUE."""
+"""End of the line for a CSV of transactions, for tickers such as 0700, NA and TRUE."""
 CLOCK = (
     "sessions at midnight UTC, as pyfolio wants them; quantstats wants no clock: append .tz_localize(None) to the line"
 )
-"""What the dates are."""
+"""Meaning of the dates."""
 
 
 class PyfolioInputs(NamedTuple):
-    """What `pyfolio.create_full_tear_sheet` asks for; dates are sessions at midnight UTC, as pyfolio needs them aware.
+    """Arguments of `pyfolio.create_full_tear_sheet`; dates are sessions at midnight UTC, as pyfolio needs them aware.
 
     m is the number of sessions with a return: intraday results are given session by session.
     """
@@ -48,7 +48,7 @@ class PyfolioInputs(NamedTuple):
     equal_weight: pd.Series
     """[m] returns of the point-in-time equal weight."""
     notes: tuple[str, ...] = ()
-    """What was left out or is not what it seems, a sentence each."""
+    """Omissions and differences, a sentence each."""
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:

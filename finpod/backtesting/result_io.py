@@ -164,7 +164,7 @@ def _reason(error: Exception) -> str:
 
 
 def _damage(source: Path) -> str:
-    """What is wrong with the files of a folder; empty if they are as they were written."""
+    """The first difference between the files of a folder and those that were written; empty if there is none."""
     missing = next((name for name in (SUMS, "run.json") if not (source / name).exists()), "")
     if missing:
         return f"{missing} is missing"

@@ -24,19 +24,19 @@ from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simul
 from finpod.weights import Decided, decisions_of
 
 DUST = 1e-9
-"""What a capped weight may be off by."""
+"""Tolerance of a capped weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the results of one backtest share."""
+    """Setting that the results of one backtest share."""
 
     strategy: Strategy
-    """What is run; a plain `Strategy` for ready weights."""
+    """The strategy; a plain `Strategy` for ready weights."""
     market: MarketData
     """With the benchmark; the market of the window may be cut from it."""
     window: Window
-    """What is traded, and when."""
+    """Market traded, and sessions."""
     terms: Terms
     """Costs, cash and caps."""
     opened: int

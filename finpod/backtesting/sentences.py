@@ -14,7 +14,7 @@ from finpod.result import BacktestResult
 Data = Mapping[str, Any]
 
 SEVERITIES = {Severity.LOOKS_AHEAD: "LOOKS AHEAD", Severity.CAN_LOOK_AHEAD: "CAN LOOK AHEAD"}
-"""How findings are headed."""
+"""Severity -> heading."""
 
 REASONS = {
     "ready_weights": "ready weights are not audited; nothing shows that a row did not use later rows",
@@ -34,7 +34,7 @@ UNCHECKED = {
     "system": "files of the system and of packages, such as those under /etc and /proc",
     "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",
 }
-"""What an audit does not cover."""
+"""Code of `Audit.unchecked` -> clause."""
 NOT_DATED = "{model} and does not set trained_until: nothing shows on which days it was fitted"
 
 
@@ -253,7 +253,7 @@ def reason(code: str, note: str = "") -> str:
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """What the audit does not cover, a clause each; results of earlier versions may name other codes."""
+    """Limits of the audit, a clause each; results of earlier versions may name other codes."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
@@ -275,7 +275,7 @@ def format_audit(audit: Audit) -> str:
 
 
 def hurdle(candidates: int) -> str:
-    """What a deflated Sharpe ratio is compared with."""
+    """Threshold of a deflated Sharpe ratio."""
     return f"the best of {candidates:,} without skill" if candidates > 1 else "zero"
 
 
@@ -291,7 +291,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 
 
 def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
-    """What the interval of an excess growth says, and what the audit takes away from it."""
+    """The interval of an excess growth and its meaning, with the doubt that the audit casts on it."""
     name = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}[verdict.over]
     hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
     return (
@@ -314,14 +314,14 @@ def luck_sentence(result: BacktestResult) -> str:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Of what the deflated active Sharpe ratio is the probability."""
+    """Event of which the deflated active Sharpe ratio is the probability."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"
 
 
 def doubt(audit: Audit | None) -> str:
-    """What the look-ahead audit takes away from a sentence on skill; empty if it passed or was not run."""
+    """Doubt that the look-ahead audit casts on a sentence about skill; empty if it passed or was not run."""
     if audit is None or audit.passed:
         return ""
     if audit.passed is None:

@@ -22,7 +22,7 @@ from finpod.result import BacktestResult
 from finpod.trading.ledger import Costs
 
 TURNOVER = "turnover: traded notional / equity at the fill, both sides"
-"""What turnover means, printed beside it."""
+"""Definition of turnover, printed beside it."""
 
 _SHOWN_EVENTS = 5
 
@@ -59,7 +59,7 @@ def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
 
 
 def short_note(returns: int) -> str:
-    """What the star of a short history stands for."""
+    """Meaning of the star of a short history."""
     return f"* scaled to a year from only {plural(returns, 'return')}: not reliable"
 
 
@@ -73,7 +73,7 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
 
 
 def who_varies(result: BacktestResult) -> str:
-    """What the variants are: 'each of 3 seeds', of members of one seed, or of variants; empty without variants."""
+    """Kind of the variants: 'each of 3 seeds', of members of one seed, or of variants; empty without variants."""
     if not result.variants:
         return ""
     kind = {"seed": "seeds", "member": "members of one seed"}.get(result.variant_kind, "variants")
@@ -144,7 +144,7 @@ def evidence_lines(result: BacktestResult) -> list[str]:
 
 
 def audit_line(audit: Audit | None) -> str:
-    """What the look-ahead audit found, or why there was none; empty if none was run."""
+    """Outcome of the look-ahead audit, or why there was none; empty if none was run."""
     if audit is None:
         return ""
     if audit.passed is None:

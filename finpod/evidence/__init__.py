@@ -1,1 +1,1 @@
-"""What must stand beside a result before anyone should believe it."""
+"""Evidence for and against a result: significance, baselines, random portfolios, costs, attribution."""

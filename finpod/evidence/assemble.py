@@ -1,4 +1,4 @@
-"""What stands beside every result: warnings, baselines, random portfolios, other costs and sizes, and the audit."""
+"""Evidence beside every result: warnings, baselines, random portfolios, other costs and sizes, and the audit."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def with_audit(
     before: Packed | None = None,
     run: Sequence[Decided] = (),
 ) -> BacktestResult:
-    """The result with what the look-ahead audit of its decisions `run` found; what it tells is its first warning.
+    """The result with what the look-ahead audit of its decisions `run` found, and its warnings first.
 
-    `before` is the strategy as it was before the run: what it noted meanwhile is of later days.
+    `before` is the strategy as it was before the run, in which it may have noted later data.
     """
     if strategy is not None and before is not None:
         audit = quick_audit(strategy, window.market, before, run, (window.first, window.last))
@@ -149,7 +149,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """What the manifest of the data says, and whether the fills are those of the training."""
+    """Warnings from the manifest of the data, and of fills other than those of the training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

@@ -46,7 +46,7 @@ class Month(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribution:
-    """What the result of a backtest is made of; NaN where a figure is undefined. Days are sessions, also of intraday data."""
+    """Sources of the return of a backtest; NaN where a figure is undefined. Days are sessions, also of intraday data."""
 
     beta: float
     """cov(r, b) / var(b) with the benchmark, on common dates."""
@@ -69,7 +69,7 @@ class Attribution:
     largest: float
     """The largest weight on any day."""
     largest_name: str
-    """Whose it was; empty if nothing was ever held."""
+    """Ticker of that weight; empty if nothing was ever held."""
     unevenness: float
     """Mean of half the sum of |share of what is invested - 1/m| over the m names held; 0 for equal parts, toward 1 for one bet."""
     yearly_turnover: float

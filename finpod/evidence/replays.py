@@ -1,4 +1,4 @@
-"""What else could have been earned on the same days: the same decisions at other costs and sizes, and random portfolios.
+"""Other outcomes of the same days: the same decisions at other costs and sizes, and random portfolios.
 
 Decisions are replayed and not taken anew. A strategy that reads its account (a rule that looks at its cash, an agent that
 sees what it holds) would decide a little differently in another one; the figures say what its trades would have cost.
@@ -33,7 +33,7 @@ COUNT = 200
 HELD_AT_ONCE = 2**21
 """Shares held in memory in one table of a path: random portfolios are run a few at a time."""
 HALVINGS = 8
-"""Of the interval in which the turn of a random portfolio is sought."""
+"""Steps of the search for the turn of a random portfolio."""
 LEAN = 0.5, 1.5
 """Bounds of the correction of the effective number that is aimed at."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
@@ -114,7 +114,7 @@ def _figures(names: list[str], path: Path, window: Window, risk_free: float) -> 
 
 
 class RandomPortfolios(NamedTuple):
-    """What R random portfolios made of the same days."""
+    """R random portfolios on the same days."""
 
     equity: pd.DataFrame
     """[n + 1, R] at each close; without rows if there are none."""
@@ -127,7 +127,7 @@ class RandomPortfolios(NamedTuple):
 
 
 class Habits(NamedTuple):
-    """How an account traded, step by step."""
+    """Trading of an account, step by step."""
 
     turnover: Array
     """[n] traded notional / equity at the fill."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import NormalDist
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -39,17 +38,16 @@ ONE_SIDED = (1 + LEVEL) / 2
 RESAMPLES = 10_000
 """Bootstrap samples of the intervals unless told otherwise; the seed is fixed, so that they are the same in every run."""
 ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
-"""What a strategy is compared with."""
+"""Curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
 """Where the deviation of the trials comes from: their validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
-_CACHE: WeakKeyDictionary[BacktestResult, dict[int | None, Intervals]] = WeakKeyDictionary()
-"""Intervals of each result in use, by resamples. They take seconds, and only the table, JSON and the report need them."""
+"""'strategy' or the curve it is compared with -> figure -> interval."""
 
 
 class Code(StrEnum):
-    """What an interval of an excess return says."""
+    """Meaning of the interval of an excess return."""
 
     MORE = "more_than_luck"
     """It lies above zero."""
@@ -60,14 +58,14 @@ class Code(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """The yearly growth of a strategy in excess of another curve, and what its interval says."""
+    """The yearly growth of a strategy in excess of another curve, and the meaning of its interval."""
 
     over: str
     """`ANCHOR`, `EQUAL_WEIGHT` or `BENCHMARK`."""
     interval: Interval
-    """Of the difference of the CAGRs, a fraction a year, `widened` for the candidates of the result."""
+    """Interval of the difference of the CAGRs, a fraction a year, `widened` for the candidates of the result."""
     code: Code
-    """What it says."""
+    """Its meaning."""
 
 
 def verdict_of(
@@ -78,7 +76,7 @@ def verdict_of(
     resamples: int = RESAMPLES,
     periods_per_year: float = 252,
 ) -> tuple[Code, Interval]:
-    """What is to be said of returns [n] beside those of their anchor [n], and the interval that says it.
+    """Code and interval of the yearly growth of returns [n] in excess of those of their anchor [n].
 
     The interval is of the active return a year, CAGR less CAGR, from a block bootstrap of whole days. With `opened` = 1 it is
     the 95 % two-sided percentile interval: the code is `MORE` if it lies above zero, `WORSE` if below. Without skill `MORE`
@@ -117,17 +115,17 @@ def widened(interval: Interval, candidates: int) -> Interval:
     return Interval(low, interval.estimate, high, 2 * quantile.cdf(wide) - 1)
 
 
-def verdicts(result: BacktestResult, *, resamples: int | None = None) -> tuple[Verdict, ...]:
-    """Those over the anchor, equal weight and the benchmark, as far as there are any."""
-    growth = {name: figures["cagr"] for name, figures in intervals_of(result, resamples=resamples).items()}
+def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
+    """The verdicts over the anchor, equal weight and the benchmark; without those that have no interval."""
+    growth = {name: figures["cagr"] for name, figures in intervals_of(result).items()}
     spans = {
         name: widened(growth[name], result.candidates) for name in (ANCHOR, EQUAL_WEIGHT, BENCHMARK) if name in growth
     }
     return tuple(Verdict(name, span, _code(span)) for name, span in spans.items())
 
 
-def evidence(result: BacktestResult, *, resamples: int | None = None) -> dict[str, Any]:
-    """What is known of whether the result is luck, in plain values; undefined ones are NaN.
+def evidence(result: BacktestResult) -> dict[str, Any]:
+    """Statistical significance of a result, in plain values; undefined ones are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
                               -> 'low', 'estimate', 'high', at 'level', from 'resamples'; those after the first are of the
@@ -154,14 +152,14 @@ def evidence(result: BacktestResult, *, resamples: int | None = None) -> dict[st
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
-        for key, figures in intervals_of(result, resamples=resamples).items()
+        for key, figures in intervals_of(result).items()
     }
     measured = _number(result.search, "ranked_sd" if "ranked_sd" in result.search else "sharpe_sd")
     return _ratios(result) | {
         "level": LEVEL,
-        "resamples": resamples or RESAMPLES,
+        "resamples": RESAMPLES,
         "intervals": spans,
-        "verdicts": {one.over: one.code.value for one in verdicts(result, resamples=resamples)},
+        "verdicts": {one.over: one.code.value for one in verdicts(result)},
         "candidates": result.candidates,
         "trials": result.trials,
         "validation_luck": math.nan if math.isnan(measured) else expected_best(result.trials, measured),
@@ -171,27 +169,23 @@ def evidence(result: BacktestResult, *, resamples: int | None = None) -> dict[st
     }
 
 
-def intervals_of(result: BacktestResult, *, resamples: int | None = None) -> Intervals:
+def intervals_of(result: BacktestResult) -> Intervals:
     """Intervals of a result and of its lead over anchor, equal weight and benchmark, computed once for each result.
 
-    Where the anchor is the equal weight restored every session it stands for both. They are from `RESAMPLES` unless told
-    otherwise, and of this result alone, whatever else was tried.
+    Where the anchor is the equal weight restored every session it stands for both. Each lead is measured on common days;
+    a curve equal to the strategy's own has none. The intervals do not depend on other trials.
     """
-    kept = _CACHE.setdefault(result, {})
-    if resamples not in kept:
-        sessions = result.by_session()
-        equal = {EQUAL_WEIGHT: sessions.equal_weight_equity} if result.has_own_anchor else {}
-        others = {ANCHOR: sessions.anchor_equity, **equal, BENCHMARK: sessions.benchmark_equity}
-        kept[resamples] = _against(result, others, resamples or RESAMPLES)
-    return kept[resamples]
+    kept: dict[str, Any] = vars(result)  # where its cached properties lie too
+    if "_intervals" not in kept:
+        kept["_intervals"] = {} if result.is_short else _intervals(result)
+    cached: Intervals = kept["_intervals"]
+    return cached
 
 
-def _against(result: BacktestResult, others: Mapping[str, pd.Series], resamples: int) -> Intervals:
-    """Intervals of a result and of its lead over daily curves, each on common days; without those equal to its own."""
-    found: Intervals = {}
-    if result.is_short:
-        return found
-    sessions = result.by_session()
+def _intervals(result: BacktestResult) -> Intervals:
+    sessions, spans = result.by_session(), dict[str, dict[str, Interval]]()
+    equal = {EQUAL_WEIGHT: sessions.equal_weight_equity} if result.has_own_anchor else {}
+    others = {ANCHOR: sessions.anchor_equity, **equal, BENCHMARK: sessions.benchmark_equity}
     whole = {name: curve for name, curve in others.items() if curve.reindex(sessions.equity.index).notna().all()}
     for group in (whole, *({name: curve} for name, curve in others.items() if name not in whole)):
         common = pd.DataFrame({"own": sessions.equity, **group}).dropna()
@@ -210,10 +204,10 @@ def _against(result: BacktestResult, others: Mapping[str, pd.Series], resamples:
             periods_per_year=sessions.periods_per_year,
             risk_free=result.risk_free,
             level=LEVEL,
-            resamples=resamples,
+            resamples=RESAMPLES,
         )
-        found |= {key: figure for key, figure in figures.items() if key not in found}
-    return found
+        spans |= {key: figure for key, figure in figures.items() if key not in spans}
+    return spans
 
 
 def _code(interval: Interval) -> Code:
