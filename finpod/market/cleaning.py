@@ -47,16 +47,19 @@ def build_market(
     periods_per_year: float | None = None,
     now: datetime | None = None,
 ) -> MarketData:
-    """A validated market from tidy bars (see `finpod.market.readers.tidy_bars`), adjusted for splits and dividends.
+    """A validated market from tidy bars (see `finpod.market.tidy.tidy_bars`), adjusted for splits and dividends.
 
-    adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close), where `adj_close` is the
-    vendor's, mended where it contradicts the splits and dividends listed, or is made from these; without either the
-    prices are taken as already adjusted. What cannot be trusted is masked. The manifest lists it (`repairs`) and what
-    looks wrong but was not changed (`suspicions`), including the entries of the reader's `log`. Rows that are no sessions of
-    `calendar`, or not over at `now` (aware; None: this moment), are dropped; bars whose spacing is weekly or longer may have
-    any date. `periods_per_year` None is measured. `membership` None makes every asset a member for all time; `benchmark`
-    None means none. Raises InputError for a benchmark without rows, and for members without any unless
-    `allow_missing`; DataError for unusable content.
+    adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close). `adj_close` is the vendor's,
+    repaired where it contradicts the listed splits and dividends, or computed from these. Without either, prices count as
+    already adjusted. Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not
+    changed (`suspicions`), including the entries of the reader's `log`.
+
+    Rows that are no session of `calendar` (None: every date counts), or whose session is not over at `now` (aware; None: this
+    moment), are dropped. Bars whose spacing is weekly or longer may have any date. `membership` None makes every asset a
+    member for all time. `benchmark` None means none. `periods_per_year` None is measured from the dates.
+
+    Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
+    unusable content.
     """
     log = RepairLog() if log is None else log
     _check_benchmark(tuple(bars["ticker"].cat.categories), benchmark, name)
@@ -67,16 +70,21 @@ def build_market(
     kept, notes, listed = adjust(kept, log, name)
     kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # within a day volumes leap by themselves
     report_anomalies(kept, dates, listed, log, calendar)
-    facts = {
-        "benchmark_kind": "none" if benchmark is None else "total return",
-        "versions": package_versions(),
-        **({"reading": list(log.reading)} if log.reading else {}),
-        **manifest,
-        **log.content(),
-        "calendar": calendar or NO_CALENDAR,
-        "notes": [*manifest.get("notes", ()), *notes],
-    }
-    return _market(kept, dates, membership, benchmark, facts, periods_per_year, name)
+    fields, facts = _grid(kept, dates, membership, benchmark, name)
+    return MarketData(
+        **fields,
+        periods_per_year=periods_per_year,  # type: ignore[arg-type]
+        manifest={
+            "benchmark_kind": "none" if benchmark is None else "total return",
+            "versions": package_versions(),
+            **({"reading": list(log.reading)} if log.reading else {}),
+            **manifest,
+            **facts,
+            **log.content(),
+            "calendar": calendar or NO_CALENDAR,
+            "notes": [*manifest.get("notes", ()), *notes],
+        },
+    )
 
 
 def package_versions(*more: str) -> dict[str, str]:
@@ -192,16 +200,10 @@ def _possible_bars(bars: pd.DataFrame, dropped: Array, name: str, log: RepairLog
     return mask_stale_tails(kept, dates, log)
 
 
-def _market(
-    bars: LongBars,
-    dates: Array,
-    membership: Membership | None,
-    benchmark: str | None,
-    manifest: dict[str, Any],
-    periods_per_year: float | None,
-    name: str,
-) -> MarketData:
-    """The bars on a grid of dates and assets, the benchmark apart, without assets that have no bar."""
+def _grid(
+    bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of the `MarketData`, with the benchmark apart and without assets that have no bar; and facts on its members."""
     is_benchmark = np.array([ticker == benchmark for ticker in bars.tickers])
     empty = bars.per_asset(slice(None)) == 0
     names, bare = (
@@ -212,7 +214,7 @@ def _market(
             f"{name} holds no bar that can be used of any name but the benchmark {benchmark}; a market needs at least one "
             "(or take that name itself, without a benchmark)"
         )
-    tables = _grids(bars, dates)
+    tables = _tables(bars, dates)
     series = {
         key: table[:, is_benchmark].ravel() if is_benchmark.any() else np.full(len(dates), np.nan)
         for key, table in tables.items()
@@ -221,20 +223,18 @@ def _market(
     member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
     if membership is None:
         facts["missing"] = sorted({*facts["missing"], *bare})
-    return MarketData(
-        dates=dates,
-        tickers=names,
-        member=member,
-        benchmark=benchmark or NO_BENCHMARK,
-        benchmark_close=series["close"],
-        benchmark_open=series.get("open"),
-        periods_per_year=periods_per_year,  # type: ignore[arg-type]
-        manifest={**manifest, **facts},
-        **tables,
-    )
+    fields = {
+        "dates": dates,
+        "tickers": names,
+        "member": member,
+        "benchmark": benchmark or NO_BENCHMARK,
+        "benchmark_close": series["close"],
+        "benchmark_open": series.get("open"),
+    }
+    return fields | tables, facts
 
 
-def _grids(bars: LongBars, dates: Array) -> dict[str, Any]:
+def _tables(bars: LongBars, dates: Array) -> dict[str, Any]:
     """[T, N] adjusted tables, NaN where there is no bar."""
     values = dict(bars.values)
     close = values["close"]

@@ -102,7 +102,7 @@ class LongBars:
 
 
 def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
-    """The rows of tidy bars (see `finpod.market.readers.tidy_bars`) that have a close and are not `dropped` [rows]."""
+    """The rows of tidy bars (see `finpod.market.tidy.tidy_bars`) that have a close and are not `dropped` [rows]."""
     code = bars["ticker"].cat.codes.to_numpy()
     order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
     sorted_bars = LongBars(
