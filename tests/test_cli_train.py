@@ -431,74 +431,41 @@ def test_a_fork_goes_on_elsewhere(work, leave, whole):
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
-def copied(source, target):
-    """A run as a user copies it."""
-    shutil.copytree(source, target)
-    return {path: path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file()}
-
-
-@pytest.mark.parametrize("named", ["other/copy", "other/copy.unfinished", "{work}/other/copy"])
-def test_the_run_that_is_named_is_the_one_that_is_gone_on_with(work, leave, whole, monkeypatch, named):
-    """Not the one that its options were typed for."""
-    leave(5)
-    assert run(LINE, SIZE).code == 130
-    first = work / "strategies" / "tiny.unfinished"
-    before = copied(first, work / "other" / "copy.unfinished")
-    leave(None)
-    ended = run(f"train --resume {named.format(work=work)}")
-    assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[-2] == named.format(work=work).removesuffix(".unfinished")
-    assert [path.name for path in (work / "other").iterdir()] == ["copy"]
-    assert {path: path.read_bytes() for path in sorted(first.rglob("*")) if path.is_file()} == before
-    assert verify_log(work / "other" / "copy" / "log-0.jsonl").log
-    assert run(f"train --resume {named.format(work=work)}").code == 2
-    assert "is finished: there is nothing to go on with" in run("train --resume other/copy").error
-    assert run(RESUME).code == 0
-    assert hash_of(work / "strategies" / "tiny") == whole
-
-
-def test_a_run_that_was_moved_is_gone_on_with_from_any_folder(work, leave, whole, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "here", "named", "goal"),
+    [
+        ("other/copy.unfinished", ".", "other/copy", "other/copy"),
+        ("other/copy.unfinished", ".", "other/copy.unfinished", "other/copy"),
+        ("tiny.unfinished", "elsewhere", "../tiny", "tiny"),
+        ("tiny", ".", "./tiny --out strategies/tiny", "strategies/tiny"),
+    ],
+)
+def test_a_run_that_was_moved_is_resumed_where_its_name_says(work, leave, whole, monkeypatch, place, here, named, goal):
     leave(3)
-    assert run(LINE.replace("--market sim", "--market data/sim"), SIZE, "--tensorboard events").code == 130
-    (work / "strategies" / "tiny.unfinished").rename(work / "tiny.unfinished")
-    assert "there is no unfinished run at strategies/tiny.unfinished" in run(RESUME).error
-    elsewhere = work / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
+    assert run(LINE, SIZE).code == 130
+    for folder in (here, str((work / place).parent)):
+        (work / folder).mkdir(exist_ok=True)
+    (work / "strategies" / "tiny.unfinished").rename(work / place)
+    assert "there is no unfinished run at strategies/tiny.unfinished" in run(RESUME).error or place == "tiny"
+    monkeypatch.chdir(work / here)
     leave(1)
-    assert run(f"train --resume {work}/tiny").code == 130
+    assert run(f"train --resume {named}").code == 130
     leave(None)
-    assert run("train --resume ../tiny").code == 0
-    assert hash_of(work / "tiny") == whole
-    assert sorted(path.name for path in elsewhere.iterdir()) == ["reports"]
-    assert sorted(path.name for path in work.iterdir()) == ["data", "elsewhere", "events", "strategies", "tiny"]
+    ended = run(f"train --resume {named}")
+    assert ended.code == 0, ended.err
+    assert hash_of(work / goal) == whole
+    assert not (work / place).exists() or place == goal
 
 
-@pytest.mark.parametrize("inside", [".", "seed-0"])
-def test_a_run_is_not_gone_on_with_from_the_folder_that_goes_away(work, leave, monkeypatch, inside):
-    assert "there is no unfinished run at .unfinished" in run("train --resume .").error
+def test_a_run_whose_name_does_not_tell_its_output_or_that_holds_this_folder_is_refused(work, leave, monkeypatch):
     leave(1)
     assert run(LINE, SIZE).code == 130
     place = work / "strategies" / "tiny.unfinished"
-    monkeypatch.chdir(place / inside)
-    assert (
-        "is the current folder or one above it, and goes away at the end; resume from another"
-        in run(f"train --resume {'.' if inside == '.' else place}").error
-    )
-
-
-def test_a_run_goes_to_another_place_where_it_is_told_to(work, leave, whole):
-    leave(3)
-    assert run(LINE, SIZE).code == 130
-    (work / "strategies" / "tiny.unfinished").rename(work / "tiny")
+    shutil.copytree(place, work / "tiny")
     assert "tiny does not end in .unfinished" in run("train --resume ./tiny").error
-    leave(2)
-    cut = run("train --resume ./tiny --out strategies/tiny")
-    assert "go on with: finpod train --resume tiny --out strategies/tiny" in cut.err.splitlines()
-    leave(None)
-    assert run("train --resume tiny --out strategies/tiny").code == 0
-    assert hash_of(work / "strategies" / "tiny") == whole
-    assert not (work / "tiny").exists()
+    for inside, named in ((".", "."), ("seed-0", place)):
+        monkeypatch.chdir(place / inside)
+        assert "is the current folder or one above it" in run(f"train --resume {named}").error
 
 
 @pytest.mark.parametrize("named", ["--resume strategies/tiny --storage ../logs/run", "--resume ../logs/run"])

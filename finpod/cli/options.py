@@ -27,7 +27,11 @@ PACKAGE = Path(__file__).parents[1]
 LAST = ("no_report", "overwrite", "as_json")
 """Parameters that stand at the end of a help page."""
 SPELLINGS = {"day_first": "--day-first/--month-first"}
-METAVARS = {"ticker_column": "NAME", "renames": "FILE", "extra": "FILE", "resume": "NAME", "fork": "NAME"}
+METAVARS = {
+    **dict.fromkeys(("ticker_column", "resume", "fork", "secret", "pull_secret", "redis_secret"), "NAME"),
+    **dict.fromkeys(("renames", "extra"), "FILE"),
+    "redis": "HOST:PORT",
+}
 
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")

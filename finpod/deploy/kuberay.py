@@ -112,13 +112,13 @@ class Cluster:
     idle: int = field(default=300, metadata={"least": 1})
     """Seconds without work after which the autoscaler removes a worker."""
     namespace: str | None = field(default=None, metadata=LABEL)
-    """Namespace of Kubernetes; that of kubectl's context if None."""
+    """Namespace of Kubernetes; by default that of kubectl's context."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Variables of every pod; no secrets."""
     secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """Secrets whose keys become variables of the head, which reads and writes storage."""
+    """A Secret whose keys become variables of the head, which reads and writes storage; there may be several."""
     pull_secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """Secrets with which the image is pulled."""
+    """A Secret with which the image is pulled; there may be several."""
     claims: tuple[Claim, ...] = ()
     """Volumes of the head."""
     redis: str | None = field(default=None, metadata=ADDRESS)
