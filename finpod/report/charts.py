@@ -85,23 +85,15 @@ def _drawdown(result: BacktestResult) -> Shown:
 
 def _relative(result: BacktestResult) -> Shown | str:
     """Strategy and benchmark over equal weight, less 1, each from its first date: shows what lies close together."""
-    equal = result.equal_weight_equity.to_numpy()
-    lines = _lines(result, lambda curve: _over(curve, equal))[:2]
-    known = lines[0].values[np.isfinite(lines[0].values)]
+    equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
+    quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
+    own, bench = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
+    known = own[np.isfinite(own)]
     if len(known) < 2:
         return "There is no equal weight to compare it with."
-    alt = (
-        f"Value of the account over that of equal weight, less 1; at the end {percent(float(known[-1]))}, between "
-        f"{percent(float(known.min()))} and {percent(float(known.max()))} on the way."
-    )
-    return Shown(alt, session_dates(result.equity.index), lines)
-
-
-def _over(curve: Array, other: Array) -> Array:
-    """[T] curve / other, less 1, from the first date on which both have a value; NaN beside a missing or lost one."""
-    quotient = np.divide(curve, other, out=np.full(len(curve), np.nan), where=other > 0)
-    known = quotient[np.isfinite(quotient)]
-    return quotient / known[0] - 1 if known.size and known[0] > 0 else quotient * np.nan
+    end, low, high = (percent(float(value)) for value in (known[-1], known.min(), known.max()))
+    alt = f"Value of the account over that of equal weight, less 1; at the end {end}, between {low} and {high} on the way."
+    return Shown(alt, session_dates(result.equity.index), [Line("strategy", own), Line("benchmark", bench)])
 
 
 def _random(result: BacktestResult) -> Shown | str | None:

@@ -45,15 +45,6 @@ class Layout(NamedTuple):
     sections: tuple[Section, ...]  # with headings
 
 
-class Printed(NamedTuple):
-    """A section as HTML."""
-
-    name: str
-    title: str
-    style: str
-    html: Markup
-
-
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
     """The page of a subject as HTML; charts are of `drawn`, if given. Templates see the `shared` values, and `charts` by name.
 
@@ -65,11 +56,11 @@ def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None,
         charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
     shared["charts"] = {name: chart for name, chart in charts.items() if chart is not None}
     macros, page = (_templates().get_template(f"{mark}{layout.template}.html.j2") for mark in ("_", ""))
-    groups: dict[str, list[Printed]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for name in ("head", "lead", "sections"):
         printed = (_print(macros, section, subject, shared, left_out) for section in getattr(layout, name))
         groups[name] = [section for section in printed if section is not None]
-    html = page.render(**shared, head={part.name: part.html for part in groups.pop("head")}, **groups)
+    html = page.render(**shared, head={part["name"]: part["html"] for part in groups.pop("head")}, **groups)
     for line in left_out:
         warnings.warn(" ".join(f"{called}: {line}".split()), ReportWarning, stacklevel=2)
     return html
@@ -84,18 +75,18 @@ def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
 
 def _print(
     macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
-) -> Printed | None:
-    name, title, values_of, style = section
+) -> dict[str, Any] | None:
+    """The fields of the section and its HTML; None if the page has no such section."""
     try:
-        if (values := values_of(subject)) is None:
+        if (values := section.values(subject)) is None:
             return None
         if hidden := values.keys() & vars(macros.module).keys():
             raise ValueError(f"macros hide the values {sorted(hidden)}")
-        html = getattr(macros.make_module({**shared, **values}), name)()
+        html = getattr(macros.make_module({**shared, **values}), section.name)()
     except Exception as error:
-        line = _instead("section", title, error, left_out)
+        line = _instead("section", section.title, error, left_out)
         html = Markup('<p class="empty">{}</p>\n').format(line)
-    return Printed(name, title, style, html)
+    return section._asdict() | {"html": html}
 
 
 def _instead(kind: str, title: str, error: Exception, left_out: list[str]) -> str:

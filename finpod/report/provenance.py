@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,8 +127,7 @@ def _spread(rows: list[dict[str, Any]]) -> Table:
     return Table(head, [[_text(row.get(key)) for key in keys] for row in rows], foot)
 
 
-def _deviation(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1))
+_deviation = partial(np.std, ddof=1)
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -147,17 +147,17 @@ def _figures(result: BacktestResult) -> dict[str, Any]:
 def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | None:
     """Intervals by measure, and what the answers of `evidence` are worded with; None for a short history."""
     spans = {measure: _spans(result, found, measure) for measure in ("sharpe", "cagr", "max_drawdown")}
-    has_answers = any(not math.isnan(_number(found.get(key))) for key in PROBABILITIES)
+    has_answers = any(not math.isnan(_number(found[key])) for key in PROBABILITIES)
     if not any(spans.values()) and not has_answers:
         return None
     return {
         "sentence": luck_sentence(result),
-        "level": found.get("level", 0.95),
+        "level": found["level"],
         "spans": spans,
         "has_spans": any(spans.values()),
         "has_answers": has_answers,
-        "found": {key: found.get(key) for key in (*PROBABILITIES, "deflated_sharpe")} | dict(found),
-        "is_measured": found.get("trial_sd_source") == MEASURED,
+        "found": found,
+        "is_measured": found["trial_sd_source"] == MEASURED,
         "anchor": anchor_name(result),
         "hurdle": hurdle(result.candidates),
         "lead": lead(result.candidates),
@@ -169,7 +169,7 @@ def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | N
 def _spans(result: BacktestResult, found: Mapping[str, Any], measure: str) -> list[dict[str, Any]]:
     """Rows of the table of intervals: what the strategy is compared with, low, estimate, high, and the drawing."""
     over = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: short_benchmark(result)}
-    intervals = {name: at[measure] for name, at in (found.get("intervals") or {}).items() if measure in at}
+    intervals = {name: at[measure] for name, at in found["intervals"].items() if measure in at}
     ends = {name: [_number(at.get(end)) for end in ("low", "estimate", "high")] for name, at in intervals.items()}
     scale = scale_of([value for three in ends.values() for value in three])
     return [

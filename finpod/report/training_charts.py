@@ -28,8 +28,8 @@ ROWS, PODS = 45, 40
 """Agents in one drawing of the tree, so that it fits on a page, and pods on the time line."""
 CARD = "#fefefe"
 """Stands for the colour of the card in a drawing, so that no line shines through a pale dot."""
-SHADES, PALE = 16, 0.25
-"""Shades of the scores in the tree; opacity of the lowest score and of the first level."""
+PALE = 0.25
+"""Opacity of the lowest score and of the first level."""
 
 Key = tuple[int, int]
 """Seed of the tournament, and number of a trial in it."""
@@ -175,14 +175,11 @@ def _tree(run: Training) -> Chart:
     order = [(one.run, one.number) for one in reversed(ranked(shown))]
     strength = {key: PALE + (1 - PALE) * place / max(len(order) - 1, 1) for place, key in enumerate(order)}
     levels = max((trial.level for trial in shown), default=1)
-    first, *more = (_piece(group, f"tree{place}", strength, levels) for place, group in enumerate(groups))
-    if not more:
-        return first
-    parts = [
-        chart._replace(title=f"{chart.title}, part {place} of {len(groups)}")
-        for place, chart in enumerate((first, *more), start=1)
-    ]
-    return parts[0]._replace(more=tuple(parts[1:]))
+    charts = [_piece(group, f"tree{place}", strength, levels) for place, group in enumerate(groups)]
+    if len(charts) > 1:
+        parts = enumerate(charts, start=1)
+        charts = [chart._replace(title=f"{chart.title}, part {place} of {len(charts)}") for place, chart in parts]
+    return charts[0]._replace(more=tuple(charts[1:]))
 
 
 def _piece(rows: Sequence[Branch], name: str, strength: Mapping[Key, float], levels: int) -> Chart:
@@ -224,21 +221,16 @@ def _dots(axes: Axes, trials: Sequence[Trial], spots: Mapping[Key, Key], strengt
     def dots(chosen: Sequence[Trial], marker: str = "o", **style: Any) -> None:
         if chosen:
             x, y = zip(*(spots[one.run, one.number] for one in chosen), strict=True)
-            axes.plot(x, y, marker, **{"markersize": 6, "markeredgewidth": 0.8, **style})
+            axes.scatter(x, y, **{"s": 36, "marker": marker, "linewidths": 0.8, "zorder": 2, **style})
 
     blue = PALETTE["strategy"]
     scored = [trial for trial in trials if not math.isnan(trial.score)]
-    dots([one for one in trials if one.state != "failed"], color=CARD, markeredgecolor=PALETTE["muted"])
-    shades: dict[float, list[Trial]] = {}
-    for one in scored:
-        shades.setdefault(round(SHADES * strength[one.run, one.number]) / SHADES, []).append(one)
-    for shade, of_shade in shades.items():
-        dots(of_shade, color=blue, alpha=shade, markeredgewidth=0)
-    dots([one for one in scored if not one.kept], markerfacecolor="none", markeredgecolor=blue)
-    kept = [one for one in scored if one.kept]
-    dots(kept, markerfacecolor="none", markeredgecolor=PALETTE["ink"], markeredgewidth=1.6)
-    failed = [one for one in trials if one.state == "failed"]
-    dots(failed, "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
+    dots([one for one in trials if one.state != "failed"], color=CARD, edgecolors=PALETTE["muted"])
+    dots(scored, color=blue, alpha=[strength[one.run, one.number] for one in scored], linewidths=0)
+    dots([one for one in scored if not one.kept], facecolors="none", edgecolors=blue)
+    kept, failed = [one for one in scored if one.kept], [one for one in trials if one.state == "failed"]
+    dots(kept, facecolors="none", edgecolors=PALETTE["ink"], linewidths=1.6)
+    dots(failed, "x", s=25, color=PALETTE["danger"], linewidths=1.4)
 
 
 def _pods(run: Training) -> Chart | str:
