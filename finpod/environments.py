@@ -94,12 +94,11 @@ def _stocks(
 
 
 def _locomotion(task: str, settings: dict[str, Any], numpy: bool, **options: Any) -> VectorEnv[Any, Any, Any]:
-    from finpod.envs.gym import DenseVectorEnv
+    from finpod.envs.gym import LocomotionVectorEnv
     from finpod.envs.locomotion.environment import make_locomotion
 
     for name in settings:
         if name not in OF_LOCOMOTION:
             hint = did_you_mean(name, OF_LOCOMOTION, f"choose from {', '.join(OF_LOCOMOTION)}")
             raise InputError(f"task {task!r} has no setting {name!r}; {hint}", argument=name)
-    env = make_locomotion(task, **options, **settings)
-    return DenseVectorEnv(env, env.spec.num_inputs, env.spec.num_actions, env.spec.action_limit, numpy=numpy)
+    return LocomotionVectorEnv(make_locomotion(task, **options, **settings), numpy=numpy)

@@ -1,5 +1,5 @@
 """Gymnasium environments: `TradingEnv` on tensors, `NumpyTradingEnv` on arrays, `DenseTradingEnv` with one account, and
-`DenseVectorEnv` for tasks without a market.
+`LocomotionVectorEnv` for locomotion.
 
 An episode that ends begins again within the same step: `info["final_obs"]` is the observation that the step led to, and the
 mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the data and the horizon truncate,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from finpod.envs.actions import TradingConfig
 from finpod.envs.market_env import MarketEnv
-from finpod.envs.step import Observation, Step
+from finpod.envs.step import Observation
 from finpod.errors import InputError
 from finpod.features.panel import Features, build_panel
 from finpod.features.scaling import CLIP, Scaling
@@ -31,6 +31,9 @@ from finpod.measures import Array
 from finpod.seeds import require_seed
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import build_execution
+
+if TYPE_CHECKING:
+    from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
 """Largest z of the tilt and softmax actions on arrays, whose space is [-1, 1]: tanh 3 = 0.995."""
@@ -184,34 +187,19 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         return info["final_obs"][0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
 
-class Dense(Protocol):
-    """Environments without a shared table."""
+class LocomotionVectorEnv(VectorEnv[Any, Any, Any]):
+    """Worlds of a locomotion task as a gymnasium vector environment.
 
-    num_envs: int
-    device: torch.device
-
-    def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes."""
-
-    def step(self, action: Tensor) -> Step:
-        """Apply actions [E, A]."""
-
-    def check(self) -> None:
-        """Raise an error for what went wrong since the last check."""
-
-
-class DenseVectorEnv(VectorEnv[Any, Any, Any]):
-    """E environments without a market, such as locomotion, as a gymnasium vector environment.
-
-    Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy`. Actions [E, A] lie within
-    +-limit. `env` is the environment on tensors.
+    Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy`. Actions [E, A] lie within the
+    task's `action_limit`. `env` is the environment on tensors.
     """
 
-    def __init__(self, env: Dense, num_inputs: int, num_actions: int, limit: float, *, numpy: bool = False) -> None:
+    def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:
         self.env, self.num_envs, self.numpy = env, env.num_envs, numpy
         self.metadata = METADATA | ({} if numpy else {"torch": True})
-        self.single_observation_space = spaces.Box(-np.inf, np.inf, (num_inputs,), np.float32)
-        self.single_action_space = spaces.Box(-limit, limit, (num_actions,), np.float32)
+        limit = env.spec.action_limit
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (env.spec.num_inputs,), np.float32)
+        self.single_action_space = spaces.Box(-limit, limit, (env.spec.num_actions,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 

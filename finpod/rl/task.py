@@ -110,19 +110,15 @@ class DifferentiableEnvironment(Protocol):
 
     def observe(self) -> Observation:
         """Return the current observations, with their graph since `detach`."""
-        raise NotImplementedError
 
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep:
         """Apply actions [E, A] and keep the graph. `smooth` > 0 smooths kinks, such as that of costs, over that width."""
-        raise NotImplementedError
 
     def detach(self) -> None:
         """Stop gradients of later steps from reaching earlier steps."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """As in `Environment`."""
-        raise NotImplementedError
 
 
 class Task(Protocol):
