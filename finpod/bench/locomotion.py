@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import platform
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finpod.bench.machine import Timing, Work, acting, lines_of, measure, processor, timed, training
+from finpod.bench.machine import Timing, Work, acting, circumstances, lines_of, measure, timed, training
 from finpod.devices import usable_cores
 from finpod.errors import InputError, first_line
 from finpod.measures import Array
@@ -239,25 +238,12 @@ def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
 
 def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
     """What was measured, and on what."""
-    import gymnasium
-    import mujoco
     import torch
 
-    import finpod
     from finpod.envs.locomotion.mujoco import threads_of
 
     on_gpu = device.type == "cuda"
-    if on_gpu:
-        from finpod.envs.locomotion.warp import describe
-    else:
-        from finpod.envs.locomotion.mujoco import describe
-    versions = {"finpod": finpod, "mujoco": mujoco, "gymnasium": gymnasium, "torch": torch}
-    return {
-        "task": spec.title,
-        **describe(spec),
-        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
-        "hardware": f"{processor()}, {usable_cores()} cores",
-        "threads": ("" if on_gpu else f"{threads_of(None)} of the physics, ") + f"{torch.get_num_threads()} of torch",
-        "versions": ", ".join(f"{name} {module.__version__}" for name, module in versions.items())
-        + f", Python {platform.python_version()}",
-    }
+    engine: Any = importlib.import_module(f"finpod.envs.locomotion.{'warp' if on_gpu else 'mujoco'}")
+    threads = ("" if on_gpu else f"{threads_of(None)} of the physics, ") + f"{torch.get_num_threads()} of torch"
+    task = {"task": spec.title, **engine.describe(spec)}
+    return circumstances(task, device, threads, "mujoco", "gymnasium", "torch")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +64,8 @@ def run(
     time to build a large panel of features, and backtests, bootstrap and report beside their peers (`finpod.bench.backtests`).
     Raises InputError for sizes that cannot be, a device that is not there and a word that is in no line.
     """
+    import torch
+
     from finpod.bench import backtests
     from finpod.devices import pick_device
     from finpod.envs.market_env import TradingConfig
@@ -80,8 +83,10 @@ def run(
         (backtests.BOOTSTRAP, lambda: backtests.bootstrap_lines(seconds)),
         (backtests.REPORT, lambda: backtests.report_lines(names, seconds)),
     )
-    circumstances = _circumstances(config, place, names)
-    known = [name for lines, _ in groups for name in lines] + list(circumstances)
+    title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
+    task = {"task": f"{title}, {config.groups} start groups"}
+    about = circumstances(task, place, str(torch.get_num_threads()), "torch")
+    known = [name for lines, _ in groups for name in lines] + list(about)
     if not any(matches(what, name) for name in known):
         raise InputError(
             f"no line has {what!r} in its name; there are {', '.join(known)}; with lines of their own: {', '.join(NAMES)}"
@@ -90,7 +95,7 @@ def run(
     for these, measured in groups:
         if any(matches(what, name) for name in these):
             lines |= measured()
-    return {name: line for name, line in (lines | circumstances).items() if matches(what, name)}
+    return {name: line for name, line in (lines | about).items() if matches(what, name)}
 
 
 def matches(what: str | None, line: str) -> bool:
@@ -219,19 +224,21 @@ def _synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _circumstances(config: TradingConfig, device: torch.device, names: int) -> dict[str, str]:
-    """What was measured, and on what."""
+def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *packages: str) -> dict[str, str]:
+    """The lines that say what was measured, and on what, with the versions of finpod, the packages and Python."""
     import torch
 
-    import finpod
-
+    modules = {name: importlib.import_module(name) for name in ("finpod", *packages)}
+    versions = [
+        *(f"{name} {module.__version__}" for name, module in modules.items()),
+        f"Python {platform.python_version()}",
+    ]
     return {
-        "task": f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}, "
-        f"{config.groups} start groups",
+        **task,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "hardware": f"{processor()}, {usable_cores()} cores",
-        "threads": str(torch.get_num_threads()),
-        "versions": f"finpod {finpod.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "threads": threads,
+        "versions": ", ".join(versions),
     }
 
 

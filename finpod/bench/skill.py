@@ -19,6 +19,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import binomtest
 
 from finpod.bench.rows import Parser, checkpoints, keep_rows, whole
 from finpod.devices import usable_cores
@@ -177,9 +178,8 @@ def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> li
 
 def wilson(hits: int, count: int, level: float) -> tuple[float, float]:
     """Return the score interval of a rate (Wilson 1927)."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    centre, spread = hits + z**2 / 2, z * math.sqrt(hits * (count - hits) / count + z**2 / 4)
-    return (centre - spread) / (count + z**2), (centre + spread) / (count + z**2)
+    interval = binomtest(hits, count).proportion_ci(level, "wilson")
+    return interval.low, interval.high
 
 
 def compared(markets: int, fits: bool) -> str:

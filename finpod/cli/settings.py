@@ -86,25 +86,30 @@ PODS = options.Settings(
     "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout",
     pods={"kind": str},
 )
-FIRST = (
-    RUN.only("train", "validation", "out"),
+COMMON = (
     options.MARKET.only("market", "members"),
     RUN.only("learner"),
     PLAN.only("agents", "rounds", "keep", "steps", "seed"),
     TRADING.only("rebalance_every"),
     options.COSTS.only("fee_bps"),
     PODS.only("ray"),
-    RUN.only("device", "resume"),
+    RUN.only("device"),
 )
-"""Options that `finpod train --help` lists."""
-ADVANCED = (
+"""Options that `finpod train --help` and `finpod walkforward --help` list."""
+RARE = (
     options.MARKET.only("ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"),
     RUN.only("features"),
     options.COSTS.only("slippage_bps", "impact"),
     options.FILL,
     TRADING.only("action", "anchor"),
     CAPS,
-    RUN.only("envs", "variant", "seeds"),
+    RUN.only("seeds"),
+)
+"""Options that both have under --help-advanced."""
+FIRST = (RUN.only("train", "validation", "out"), *COMMON, RUN.only("resume"))
+ADVANCED = (
+    *RARE,
+    RUN.only("envs", "variant"),
     PLAN.only("mode", "choice", "max_correlation", "checkpoint_steps"),
     EVOLUTION,
     STOP,
@@ -112,7 +117,7 @@ ADVANCED = (
     PODS.only("address", "pods", "pod_cpus", "pod_gpus", "timeout"),
     RUN.only("storage", "fork", "tensorboard"),
 )
-"""The others."""
+"""Options of `finpod train`."""
 OF_STOCKS = [
     *options.MARKET.names,
     *options.COSTS.names,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from finpod.cli import console, options, outputs
-from finpod.cli.settings import CAPS, PLAN, PODS, RUN, TRADING
+from finpod.cli.settings import CAPS, COMMON, PLAN, RARE, TRADING
 from finpod.trading.ledger import Costs
 
 
@@ -37,29 +37,13 @@ class Windows:
 
 WINDOWS = options.Settings("cli.walkforward", "Windows", " ".join(Windows.__annotations__))
 SIZE = PLAN.only("agents", "rounds", "keep", "steps", "seed")
-FIRST = (
+
+
+@options.with_options(
     WINDOWS.only("end", "train", "validation", "test"),
-    options.MARKET.only("market", "members"),
-    RUN.only("learner"),
-    SIZE,
-    TRADING.only("rebalance_every"),
-    options.COSTS.only("fee_bps"),
-    PODS.only("ray"),
-    RUN.only("device"),
+    *COMMON,
+    advanced=(WINDOWS.only("expanding", "purge", "embargo"), *RARE),
 )
-ADVANCED = (
-    WINDOWS.only("expanding", "purge", "embargo"),
-    options.MARKET.only("ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"),
-    RUN.only("features"),
-    options.COSTS.only("slippage_bps", "impact"),
-    options.FILL,
-    TRADING.only("action", "anchor"),
-    CAPS,
-    RUN.only("seeds"),
-)
-
-
-@options.with_options(*FIRST, advanced=ADVANCED)
 def walkforward(
     context: typer.Context,
     task: Annotated[Literal["stocks"], typer.Argument(help="What to learn.")],
