@@ -26,6 +26,21 @@ SHOWN = ("excess", "information_ratio", "sharpe")
 TOP = 20
 """Ranks that are printed, if not told otherwise."""
 
+ENTRY = (
+    "run",
+    "agent",
+    "parent",
+    "source",
+    "level",
+    "score",
+    "steps",
+    "state",
+    "kept",
+    "reason",
+    "metrics",
+    "settings",
+)
+"""Fields of a trial that --json prints as they are."""
 WIDTH = 110
 """Letters in a line of text."""
 
@@ -62,8 +77,10 @@ def leaderboard(
         raise InputError(f"top is {top}; it must be a whole number from 1 on", argument="top")
     with console.progress("reading") as told:
         history = read_history(place_of(run)).of(seed)
-        target = _target(history, out, overwrite) if report or out is not None else None
-        written = outputs.Written(())
+        written, page = outputs.Written(()), f"{outputs.plain_word(history.name)}-training.html"
+        target = out or (outputs.REPORTS / page if report else None)
+        if target is not None:
+            require_free_file(target, overwrite)
         if verify:
             from finpod.tournament.verify import verify_log
 
@@ -98,20 +115,8 @@ def facts(history: History) -> dict[str, Any]:
         "trials": len(trials),
         "agents": len({(trial.run, trial.agent) for trial in trials}),
         "board": [
-            {
-                **{
-                    name: getattr(trial, name)
-                    for name in ("run", "agent", "parent", "source", "level", "score", "steps")
-                },
-                "rank": rank,
-                "trial": trial.number,
-                "state": trial.state,
-                "kept": trial.kept,
-                "reason": trial.reason,
-                "lost": [loss.reason for loss in trial.lost],
-                "metrics": trial.metrics,
-                "settings": trial.settings,
-            }
+            {"rank": rank, "trial": trial.number, "lost": [loss.reason for loss in trial.lost]}
+            | {name: getattr(trial, name) for name in ENTRY}
             for rank, trial in enumerate(ranked(trials), start=1)
         ],
         "open": [{"run": one.run, "trial": one.number, "agent": one.agent} for one in trials if one.state == "open"],
@@ -200,21 +205,19 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
             **{name.replace("_", " "): ratio(trial.metrics[name], 3) for name in SHOWN if name in trial.metrics},
             "steps": trial.steps,
             **({"kept": "yes" if trial.kept else ""} if history.finished else {}),
-            **{name: _setting(trial, name) for name in names if name != "features"},
+            **{
+                name: "as asked" if trial.settings.get(name) is None else trial.settings[name]
+                for name in names
+                if name != "features"
+            },
             **({"inputs": inputs(trial)} if "features" in names else {}),
         }
         for rank, trial in enumerate(shown, start=1)
     ]
 
 
-def _setting(trial: Trial, name: str) -> Any:
-    value = trial.settings.get(name)
-    return "as asked" if value is None else value
-
-
 def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
     """A trial that did not go smoothly."""
-    last = trial.lost[-1].reason if trial.lost else ""
     return {
         "trial": trial.number,
         **({"seed": str(trial.run)} if several else {}),
@@ -222,7 +225,7 @@ def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
         "round": trial.level,
         "state": trial.state,
         "pods lost": len(trial.lost),
-        "why": trial.reason or last,
+        "why": trial.reason or (trial.lost[-1].reason if trial.lost else ""),
     }
 
 
@@ -232,10 +235,3 @@ def place_of(run: str) -> str:
     bare = "://" not in run and path.name == run and run not in ("", ".", "..")
     inside = any(place.exists() for place in (kept, kept.with_name(kept.name + UNFINISHED))) if bare else False
     return str(kept) if inside else run
-
-
-def _target(history: History, out: Path | None, overwrite: bool) -> Path:
-    """The file of the report; one that may be written."""
-    target = out or outputs.REPORTS / f"{outputs.plain_word(history.name)}-training.html"
-    require_free_file(target, overwrite)
-    return target
