@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from finpod.errors import InputError
-from finpod.rl.policy import MOST_KEPT, AccountPolicy, Policy, PolicySpec
+from finpod.rl.policy import MOST_KEPT, AccountPolicy, Policy, PolicySpec, mean_among
 from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import DifferentiableEnvironment, Table
 
@@ -78,14 +78,11 @@ class ScorerPolicy(AccountPolicy):
     def __init__(self, spec: ScorerSpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        linear = partial(nn.utils.skip_init, nn.Linear)  # which draws nothing from the global generator
+        linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
         width = spec.features
         if spec.network == "mlp":
             width = spec.hidden
-            self.names, self.mixed = linear(spec.features, width), linear(2 * width, width)
-            for layer in (self.names, self.mixed):
-                nn.init.orthogonal_(layer.weight, 2**0.5, generator=generator)
-                nn.init.zeros_(layer.bias)
+            self._add_encoder(spec.features, width, generator)
         self.out, self.day = linear(width, 1, bias=False), linear(width, 2)
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
         for parameter in (*self.out.parameters(), *self.day.parameters()):
@@ -93,16 +90,9 @@ class ScorerPolicy(AccountPolicy):
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Scores:
         """Return the scores of days, given features [..., N, F] float32, assets that may be held and anchor [..., N]."""
-        share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
-
-        def mean(table: Tensor) -> Tensor:
-            return torch.einsum("...nh,...n->...h", table, share)
-
         if self.spec.network == "mlp":
-            hidden = nn.functional.relu(self.names(values))
-            both = torch.cat([hidden, mean(hidden).unsqueeze(-2).expand_as(hidden)], -1)
-            values = nn.functional.relu(self.mixed(both))
-        average = mean(values)
+            values = self._encoded(values, among)
+        average = mean_among(values, among)
         score = self.out(values - average.unsqueeze(-2)).squeeze(-1)
         keep, cash = self.day(average).split(1, -1)
         return Scores(score, MOST_KEPT * keep.sigmoid(), cash, among, anchor)

@@ -128,6 +128,20 @@ class AccountPolicy(Policy):
     Its `spec` has the `action` and `tilt` of the task; its code has `among`, the assets that may be held.
     """
 
+    def _add_encoder(self, features: int, hidden: int, generator: torch.Generator | None) -> None:
+        """Add two layers: one for each asset, and one that also sees the mean over the assets."""
+        linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
+        self.names, self.mixed = linear(features, hidden), linear(2 * hidden, hidden)
+        for layer in (self.names, self.mixed):
+            nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def _encoded(self, values: Tensor, among: Tensor) -> Tensor:
+        """Return what the encoder makes [..., N, hidden] of features [..., N, F]."""
+        hidden = nn.functional.relu(self.names(values))
+        mean = mean_among(hidden, among).unsqueeze(-2)
+        return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
+
     def acting(self, code: Any) -> Tensor:
         """Return [..., 1, A] bool: the assets that may be held, and cash; with 'shares', all assets."""
         among: Tensor = code.among
@@ -154,6 +168,12 @@ class AccountPolicy(Policy):
         return (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
 
 
+def mean_among(values: Tensor, among: Tensor) -> Tensor:
+    """Return the mean [..., H] of `values` [..., N, H] over the assets in `among` [..., N]; 0 if there are none."""
+    share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
+    return torch.einsum("...nh,...n->...h", values, share)
+
+
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with mean action score + inertia * (the present holding as an action), and a value function.
 
@@ -167,27 +187,19 @@ class MarketPolicy(AccountPolicy):
     def __init__(self, spec: PolicySpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
-        self.names = linear(spec.features, spec.hidden)
-        self.mixed = linear(2 * spec.hidden, spec.hidden)
-        self.out = linear(spec.hidden, 2)
-        self.day = linear(spec.hidden, 2 + SUMMARY)
+        self._add_encoder(spec.features, spec.hidden, generator)
+        linear = partial(nn.utils.skip_init, nn.Linear)
+        self.out, self.day = linear(spec.hidden, 2), linear(spec.hidden, 2 + SUMMARY)
         self.log_std = nn.Parameter(torch.tensor(spec.log_std_init))
         self.summary = RunningStats(SUMMARY)
-        for layer in (self.names, self.mixed):
-            nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
-            nn.init.zeros_(layer.bias)
         for parameter in (*self.out.parameters(), *self.day.parameters()):
             nn.init.zeros_(parameter)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
         """Return the code of days, given features [..., N, F] float32, assets that may be held and anchor [..., N]."""
-        share = among / among.sum(-1, keepdim=True).clamp(min=1).float()
-        hidden = nn.functional.relu(self.names(values))
-        mean = torch.einsum("...nh,...n->...h", hidden, share).unsqueeze(-2)
-        hidden = nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
+        hidden = self._encoded(values, among)
         score, inertia = self.out(hidden).unbind(-1)
-        day = torch.einsum("...nh,...n->...h", hidden, share)
+        day = mean_among(hidden, among)
         cash, value = self.day(day)[..., :1], self.day(day.detach())[..., 1:]
         return Code(score, MOST_KEPT * inertia.tanh(), cash, value, among, anchor)
 
