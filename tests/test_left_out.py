@@ -185,11 +185,14 @@ def test_g12_comparisons_and_trainings_go_on_without_a_part_or_a_page(work, run,
 
 
 def test_g12_a_training_keeps_its_output(work, run, monkeypatch):
-    trained = SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})
-    monkeypatch.setattr("finpod.train", lambda task, **settings: trained)
-    monkeypatch.setattr("finpod.tournament.history.read_history", lambda folder: folder)
+    def train(task, **settings):
+        write_run(work / "strategies" / "first", agents=4)
+        return SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})
+
+    monkeypatch.setattr("finpod.train", train)
     monkeypatch.setattr("finpod.report.training.write_training_report", fail)
     windows = "--train 2010-02-01:2010-03-30 --validation 2010-04-01:2010-05-28"
     code, _, err = run(f"train stocks --market sim {windows} --out strategies/first --device cpu")
-    assert code == 0
+    assert code == 0, err
     assert "reports/first-training.html was not written" in err
+    assert "the run is saved in strategies/first" in err

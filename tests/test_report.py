@@ -141,7 +141,7 @@ def test_e05_e07_every_shape_of_history_renders(name):
     for absurd in ("inf", "nan", "-0.00%", "e+1"):
         assert not re.search(rf"(?<![\w.]){re.escape(absurd)}(?!\w)", text), absurd
     assert ("never fell below its peak" in text) == (result.metrics.max_drawdown == 0)
-    assert ('id="luck"' in html) == (result.metrics.days >= 20 and result.metrics.volatility > 0)
+    assert ('id="significance"' in html) == (result.metrics.days >= 20 and result.metrics.volatility > 0)
     assert ("<td>n/a</td>" in html) or len(result.returns) > 20
 
 

@@ -20,7 +20,7 @@ from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
 from finpod.report import render, sections
 from finpod.report.charts import BANDS
-from finpod.report.sections import ends_of, luck, mark, ranked, scale_of, swept, warnings_of
+from finpod.report.sections import ends_of, mark, ranked, scale_of, significance, swept, warnings_of
 
 SMALL = {"days": 60, "names": 4, "randoms": 5}
 
@@ -42,9 +42,9 @@ def answers(html):
 
 def test_what_was_not_run_is_left_out_and_named(html):
     bare, partial = render(make_result(days=40)), render(examined(**SMALL, capacity={}))
-    for anchor in ("luck", "rules", "costs", "sources"):
+    for anchor in ("significance", "baselines", "costs", "attribution"):
         assert f'<h2 id="{anchor}">' in html
-        assert (f'<h2 id="{anchor}">' in bare) == (anchor in ("luck", "sources"))
+        assert (f'<h2 id="{anchor}">' in bare) == (anchor in ("significance", "attribution"))
     assert [page.count("Not run for this result") for page in (html, partial, bare)] == [0, 1, 1]
     assert "Not run for this result: other sizes." in partial
     assert not any(chart(make_result(days=40), name) for name in ("fan", "fees", "sizes"))
@@ -87,7 +87,7 @@ def test_a_mark_lies_where_its_figures_do(result):
     assert mark(math.nan, 1.0, (0.0, 1.0)) is None
     assert scale_of([0.5, math.nan, 1.0]) == pytest.approx((-0.06, 1.06))
     assert scale_of([]) == pytest.approx((-0.06, 0.06))
-    for spans in luck(result, made_evidence())["spans"].values():
+    for spans in significance(result, made_evidence())["spans"].values():
         assert len({span["mark"].zero for span in spans}) == 1  # one scale a measure
         assert all(0 <= at.left <= at.dot <= at.left + at.width <= 100 for at in (span["mark"] for span in spans))
 

@@ -87,13 +87,13 @@ def _relative(result: BacktestResult) -> Shown | str:
     """Strategy and benchmark over equal weight, less 1, each from its first date: shows what lies close together."""
     equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
     quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
-    own, bench = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
-    known = own[np.isfinite(own)]
+    strategy, benchmark = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
+    known = strategy[np.isfinite(strategy)]
     if len(known) < 2:
         return "There is no equal weight to compare it with."
     end, low, high = (percent(float(value)) for value in (known[-1], known.min(), known.max()))
     alt = f"Value of the account over that of equal weight, less 1; at the end {end}, between {low} and {high} on the way."
-    return Shown(alt, session_dates(result.equity.index), [Line("strategy", own), Line("benchmark", bench)])
+    return Shown(alt, session_dates(result.equity.index), [Line("strategy", strategy), Line("benchmark", benchmark)])
 
 
 def _random(result: BacktestResult) -> Shown | str | None:
@@ -108,19 +108,19 @@ def _random(result: BacktestResult) -> Shown | str | None:
     if not drawn.shape[1]:
         return "No random portfolio kept a value."
     low, lower, middle, upper, high = np.quantile(drawn, BANDS, axis=1)
-    own, dates = result.equity.to_numpy(), session_dates(result.fan.index)
+    equity, dates = result.equity.to_numpy(), session_dates(result.fan.index)
 
     def paint(axes: Axes) -> None:
         for under, over, alpha in ((low, high, 0.18), (lower, upper, 0.3)):
             band = (under / middle - 1, over / middle - 1)
             axes.fill_between(dates, *band, color=PALETTE["random"], alpha=alpha, linewidth=0)
 
-    total, *ends = (percent(curve[-1] / own[0] - 1) for curve in (own, lower, upper, low, high))
+    total, *ends = (percent(curve[-1] / equity[0] - 1) for curve in (equity, lower, upper, low, high))
     alt = (
         f"At the end the strategy stands at {total}; half of the {drawn.shape[1]:,} random portfolios stand between "
         f"{ends[0]} and {ends[1]}, nine in ten between {ends[2]} and {ends[3]}."
     )
-    line = Line("strategy", np.where(own > 0, own, np.nan) / middle - 1)
+    line = Line("strategy", np.where(equity > 0, equity, np.nan) / middle - 1)
     return Shown(alt, dates, [line], paint=paint, legend=("strategy", "random"))
 
 
@@ -185,8 +185,8 @@ def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) 
         return f"Fewer than {FEWEST_STEPS} steps: see the table."
     keys = {name: key.replace("_", "-") for key, name in columns(result).items()}
     lines = [Line(keys.get(name, keys.get(name.replace("-", " "), "random")), line) for name, line in growth.items()]
-    own = growth.get(result.strategy, np.array([np.nan]))
-    ends = f"from {percent(own[0])} to {percent(own[-1])}" if np.isfinite(own).all() else "n/a"
+    strategy = growth.get(result.strategy, np.array([np.nan]))
+    ends = f"from {percent(strategy[0])} to {percent(strategy[-1])}" if np.isfinite(strategy).all() else "n/a"
     alt = f"CAGR of the strategy {ends} over the steps; the Sharpe ratios are in the table."
     return Shown(alt, [label(step) for step in sweep], lines)
 

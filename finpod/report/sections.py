@@ -79,12 +79,12 @@ def _verdict(result: BacktestResult) -> dict[str, Any] | None:
 
 def warnings_of(result: BacktestResult) -> list[ResultWarning]:
     """The warnings of a result with those of degenerate policies, an in-sample window and ruin, which are never left out."""
-    found = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
-    if result.in_sample and not GRAVE & {warning.code for warning in found}:
-        found.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
+    warnings = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
+    if result.in_sample and not GRAVE & {warning.code for warning in warnings}:
+        warnings.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
     if result.ruined_on:
-        found.insert(0, ResultWarning("ruined", {"day": result.ruined_on}))
-    return found
+        warnings.insert(0, ResultWarning("ruined", {"day": result.ruined_on}))
+    return warnings
 
 
 def _warnings(result: BacktestResult) -> dict[str, Any] | None:
@@ -144,20 +144,20 @@ def _figures(result: BacktestResult) -> dict[str, Any]:
     return {"headline": headline(result), "turnover_note": TURNOVER, **_notes(result)}
 
 
-def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | None:
+def significance(result: BacktestResult, odds: Mapping[str, Any]) -> dict[str, Any] | None:
     """Intervals by measure, and what the answers of `evidence` are worded with; None for a short history."""
-    spans = {measure: _spans(result, found, measure) for measure in ("sharpe", "cagr", "max_drawdown")}
-    has_answers = any(not math.isnan(_number(found[key])) for key in PROBABILITIES)
+    spans = {measure: _spans(result, odds, measure) for measure in ("sharpe", "cagr", "max_drawdown")}
+    has_answers = any(not math.isnan(_number(odds[key])) for key in PROBABILITIES)
     if not any(spans.values()) and not has_answers:
         return None
     return {
         "sentence": luck_sentence(result),
-        "level": found["level"],
+        "level": odds["level"],
         "spans": spans,
         "has_spans": any(spans.values()),
         "has_answers": has_answers,
-        "found": found,
-        "is_measured": found["trial_sd_source"] == MEASURED,
+        "odds": odds,
+        "is_measured": odds["trial_sd_source"] == MEASURED,
         "anchor": anchor_name(result),
         "hurdle": hurdle(result.candidates),
         "lead": lead(result.candidates),
@@ -166,10 +166,10 @@ def luck(result: BacktestResult, found: Mapping[str, Any]) -> dict[str, Any] | N
     }
 
 
-def _spans(result: BacktestResult, found: Mapping[str, Any], measure: str) -> list[dict[str, Any]]:
+def _spans(result: BacktestResult, odds: Mapping[str, Any], measure: str) -> list[dict[str, Any]]:
     """Rows of the table of intervals: what the strategy is compared with, low, estimate, high, and the drawing."""
     over = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: short_benchmark(result)}
-    intervals = {name: at[measure] for name, at in found["intervals"].items() if measure in at}
+    intervals = {name: at[measure] for name, at in odds["intervals"].items() if measure in at}
     ends = {name: [_number(at.get(end)) for end in ("low", "estimate", "high")] for name, at in intervals.items()}
     scale = scale_of([value for three in ends.values() for value in three])
     return [
@@ -183,7 +183,7 @@ def short_benchmark(result: BacktestResult) -> str:
     return result.benchmark if len(result.benchmark) <= 12 else "benchmark"
 
 
-def _rules(result: BacktestResult) -> dict[str, Any] | None:
+def _baselines(result: BacktestResult) -> dict[str, Any] | None:
     many = result.fan.shape[1]
     return {"ranked": ranked(result), "randoms": many} if result.baselines or many else None
 
@@ -192,8 +192,8 @@ def ranked(result: BacktestResult) -> list[dict[str, Any]]:
     """Strategy, benchmark, equal weight and baselines, the highest Sharpe ratio first; empty if no baseline was run."""
     if not result.baselines:
         return []
-    own, bench, equal = columns(result).values()
-    curves = {own: result.equity, bench: result.benchmark_equity}
+    strategy, bench, equal = columns(result).values()
+    curves = {strategy: result.equity, bench: result.benchmark_equity}
     if not np.allclose(result.equity, result.equal_weight_equity, rtol=1e-12):
         curves[equal] = result.equal_weight_equity
     rows = []
@@ -203,7 +203,7 @@ def ranked(result: BacktestResult) -> list[dict[str, Any]]:
             whole.to_numpy(), result.benchmark_equity.to_numpy(), periods_per_year=result.periods_per_year
         )
         figures = (result.metrics_of(known), against.excess) if len(known) > 1 else (UNDEFINED, math.nan)
-        rows.append({"name": name, "is_own": name == own, "metrics": figures[0], "excess": figures[1]})
+        rows.append({"name": name, "is_own": name == strategy, "metrics": figures[0], "excess": figures[1]})
     return sorted(rows, key=lambda row: (_last(-row["metrics"].sharpe), row["name"] not in curves))
 
 
@@ -217,12 +217,12 @@ def swept(result: BacktestResult, sweep: Sweep) -> dict[str, Any] | None:
     """Steps of a sweep, rows of (name, figures at each step), best of the first step first, and yearly costs, if known."""
     if not sweep:
         return None
-    steps, own = list(sweep.values()), columns(result)["strategy"]
+    steps, strategy = list(sweep.values()), columns(result)["strategy"]
     names = sorted(
         {name for at in steps for name in at}, key=lambda name: (_last(steps[0].get(name, {}).get("rank")), name)
     )
-    rows = [(name, name == own, [_ranked_figure(at.get(name, {})) for at in steps]) for name in names]
-    costs = [_number(at.get(own, {}).get("costs")) for at in steps]
+    rows = [(name, name == strategy, [_ranked_figure(at.get(name, {})) for at in steps]) for name in names]
+    costs = [_number(at.get(strategy, {}).get("costs")) for at in steps]
     return {"steps": list(sweep), "rows": rows, "costs": costs if np.isfinite(costs).any() else []}
 
 
@@ -231,18 +231,18 @@ def _ranked_figure(figures: Mapping[str, float]) -> tuple[float | None, float | 
     return figures.get("sharpe"), rank if math.isfinite(rank) else None
 
 
-def _sources(result: BacktestResult) -> dict[str, Any]:
-    found, cash = attribute(result), float(result.equity.iloc[0])
-    gains, others = ends_of(found.contributions)
-    rest = float(found.contributions.sum()) - sum(gain for _, gain, _ in gains)
-    own, bench, equal = columns(result).values()
+def _attribution(result: BacktestResult) -> dict[str, Any]:
+    parts, cash = attribute(result), float(result.equity.iloc[0])
+    gains, others = ends_of(parts.contributions)
+    rest = float(parts.contributions.sum()) - sum(gain for _, gain, _ in gains)
+    strategy, bench, equal = columns(result).values()
     return {
-        "found": found,
+        "parts": parts,
         "short_benchmark": short_benchmark(result),
         "gains": [(name, gain, gain / cash, drawn) for name, gain, drawn in gains],
         "others": (others, rest, rest / cash),
-        "whole": (float(found.contributions.sum()), float(found.contributions.sum()) / cash),
-        "month_names": [bench, own, equal],
+        "whole": (float(parts.contributions.sum()), float(parts.contributions.sum()) / cash),
+        "month_names": [bench, strategy, equal],
     }
 
 
@@ -272,10 +272,10 @@ def _returns(result: BacktestResult) -> dict[str, Any]:
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     totals = [dict(zip(*period_returns(curve.to_numpy(), dates, "year"), strict=True)) for curve in curves]
     months, years = [], []
-    for year, own in totals[0].items():
+    for year, strategy in totals[0].items():
         bench, equal = (column.get(year, np.nan) for column in totals[1:])
-        months.append((str(year), [cells.get(f"{year}-{month:02}") for month in range(1, 13)], own))
-        years.append((str(year), [own, bench, equal, own - bench, own - equal]))
+        months.append((str(year), [cells.get(f"{year}-{month:02}") for month in range(1, 13)], strategy))
+        years.append((str(year), [strategy, bench, equal, strategy - bench, strategy - equal]))
     return {"month_names": MONTHS, "months": months, "years": years}
 
 
@@ -334,10 +334,10 @@ LAYOUT = Layout(
     sections=(
         Section("performance", "Performance", _performance, "second"),
         Section("figures", "Headline figures", _figures, "first"),
-        Section("luck", "Statistical significance", lambda result: luck(result, evidence(result))),
-        Section("rules", "Baseline strategies", _rules),
+        Section("significance", "Statistical significance", lambda result: significance(result, evidence(result))),
+        Section("baselines", "Baseline strategies", _baselines),
         Section("costs", "Costs and capacity", _costs),
-        Section("sources", "Attribution", _sources),
+        Section("attribution", "Attribution", _attribution),
         Section("returns", "Returns", _returns),
         Section("risk", "Risk", lambda result: {"drawdowns": drawdown_table(result.equity, result.equity.index)}),
         Section("trading", "Holdings and trading", _trading),

@@ -84,7 +84,7 @@ def _tiles(training: Training) -> dict[str, Any]:
         "trials": len(trials),
         "agents": _agents(trials),
         "untrained": _agents([trial for trial in trials if trial.parent is None]),
-        "found": training.luck,
+        "bias": training.luck,
         "top": next((trial for trial in order if not math.isnan(trial.score)), None),
         "kept": [trial.agent for trial in order if trial.kept],
         "spent": spent,
