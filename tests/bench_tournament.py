@@ -56,7 +56,7 @@ class Noted:
     """An engine that notes where pieces ran and when the last was handed out."""
 
     def __init__(self, inner: Executor) -> None:
-        self.inner, self.name = inner, inner.name
+        self.inner = inner
         self.places: list[Placement] = []
         self.handed = 0.0
 
@@ -120,8 +120,6 @@ class Sleepers(Noted):
 
 class Instant:
     """An engine with room for `pods`, all of which have ended whenever it is asked: what is left is the driver."""
-
-    name = "instant"
 
     def __init__(self, pods: int) -> None:
         self._pods, self._started = pods, list[tuple[str, Nap]]()

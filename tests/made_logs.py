@@ -35,8 +35,6 @@ BEGAN = 1_700_000_000.0
 class Invented:
     """An engine of `pods` pods on a clock of its own: a slice takes 10 s and a little, by its trial."""
 
-    name = "invented"
-
     def __init__(self, pods: int = 2, days: int = 60, lost: Any = (), failed: Any = (), die_after: int = 10**9) -> None:
         self.free = [BEGAN] * pods
         self.days, self.lost, self.failed, self.left = days, set(lost), set(failed), die_after

@@ -80,8 +80,6 @@ class Made:
     `fate` may say that a piece is lost, or return something else than `made_up` does, or raise.
     """
 
-    name = "made up"
-
     def __init__(
         self,
         slots: int = 1,
@@ -123,7 +121,7 @@ class Light:
     """Another engine, whose pieces are naps: the slices stay here, and the agents are made up from what comes back."""
 
     def __init__(self, inner: Any, seconds: float = 0.0) -> None:
-        self.inner, self.name, self.seconds = inner, inner.name, seconds
+        self.inner, self.seconds = inner, seconds
         self.pieces: dict[str, Any] = {}
         self.places: list[Placement] = []
         """Where pieces ran that came to their end."""

@@ -66,19 +66,20 @@ class Evolver:
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
-            return [self._untrained(i, 1, self.begin(i, random)) for i in range(agents)]
+            return [self._trial(i, 1, self.begin(i, random).to_dict()) for i in range(agents)]
         last = ranked(trial for trial in board.log if trial.level == level - 1)
         ended = [trial for trial in last if trial.state == "ended"]
         alive = [trial for trial in ended if not math.isnan(trial.score)] or ended or last[:1]
         strong = alive[: math.ceil(len(last) / 2)][:agents]
         number, made = len(board.trials), len(board.names)
-        trials = [self._onward(number + i, trial) for i, trial in enumerate(strong)]
+        trials = [self._trial(number + i, level, trial.agent_settings, trial) for i, trial in enumerate(strong)]
         for i in range(agents - len(strong)):
             parent = strong[i % len(strong)]
             if parent.state == "failed" or random.random() < self.search.fresh:
-                trials.append(self._untrained(number + len(trials), level, self.fresh(made + i, random)))
+                trials.append(self._trial(number + len(trials), level, self.fresh(made + i, random).to_dict()))
             else:
-                trials.append(self._copied(number + len(trials), parent, self.copy(parent, made + i, random)))
+                child = self.copy(parent, made + i, random).to_dict()
+                trials.append(self._trial(number + len(trials), level, child, parent, copied=True))
         return trials
 
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
@@ -95,15 +96,14 @@ class Evolver:
             for level in reversed(range(1, levels)):
                 if waiting := _waiting(board, level):
                     parent, goes_on = waiting
-                    if goes_on:
-                        return self._onward(number, parent)
-                    return self._copied(number, parent, self.copy(parent, made, random))
+                    settings = parent.agent_settings if goes_on else self.copy(parent, made, random).to_dict()
+                    return self._trial(number, level + 1, settings, parent, copied=not goes_on)
         order = [trial for trial in board.ranked() if trial.state == "ended"]
         if made < agents or not order or random.random() < self.search.fresh:
-            return self._untrained(number, 1, self.begin(made, random))
+            return self._trial(number, 1, self.begin(made, random).to_dict())
         weights = np.arange(len(order), 0, -1, dtype=np.float64)
         like = order[int(random.choice(len(order), p=weights / weights.sum()))]
-        return self._untrained(number, 1, self.copy(like, made, random))
+        return self._trial(number, 1, self.copy(like, made, random).to_dict())
 
     def begin(self, made: int, random: np.random.Generator) -> Settings:
         """An untrained agent: the first as asked for, the others varied from it or, a share of them, drawn anew."""
@@ -145,32 +145,21 @@ class Evolver:
         """How far the settings of the learner may move on this task."""
         return {name: self.space.learner.get(name, bounds) for name, bounds in LEARNERS[self.learner].bounds.items()}
 
-    def _untrained(self, number: int, level: int, settings: Settings) -> Trial:
-        return Trial(run=self.seed, number=number, level=level, agent_settings=settings.to_dict())
-
-    def _onward(self, number: int, trial: Trial) -> Trial:
-        """The agent of a trial goes on as itself; one that failed begins again untrained."""
-        goes_on = trial.state == "ended"
+    def _trial(
+        self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
+    ) -> Trial:
+        """A trial of the agent of `parent`, or of its copy; it begins untrained without a parent, or after a failed one."""
+        source = parent if parent is not None and parent.state == "ended" else None
+        ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(
             run=self.seed,
             number=number,
-            level=trial.level + 1,
-            agent_settings=trial.agent_settings,
-            parent=trial.parent,
-            source=trial.number if goes_on else None,
-            start=trial.steps if goes_on else 0,
-        )
-
-    def _copied(self, number: int, parent: Trial, settings: Settings) -> Trial:
-        return Trial(
-            run=self.seed,
-            number=number,
-            level=parent.level + 1,
-            agent_settings=settings.to_dict(),
-            parent=parent.agent,
-            source=parent.number,
-            copied=True,
-            start=parent.steps,
+            level=level,
+            agent_settings=settings,
+            parent=ancestor,
+            source=None if source is None else source.number,
+            copied=copied,
+            start=0 if source is None else source.steps,
         )
 
 

@@ -55,9 +55,6 @@ class Failed(NamedTuple):
 class Executor(Protocol):
     """Runs pieces of work, each known by a key of its own."""
 
-    name: str
-    """How logs call it."""
-
     def capacity(self) -> int:
         """How many pieces it makes sense to have started and not finished, as of now; it may change at any time."""
 
@@ -83,8 +80,6 @@ def timed(work: Work, context: Any, piece: Any) -> tuple[Any, Placement]:
 
 class InlineExecutor:
     """One piece at a time, in this process, when it is waited for."""
-
-    name = "inline"
 
     def __init__(self, work: Work, context: Any) -> None:
         self._work, self._context = work, context

@@ -56,8 +56,6 @@ class RayExecutor:
     what the work is given. Raises InputError where there is no Ray, or no room for a pod that could ever come.
     """
 
-    name = "ray"
-
     def __init__(
         self,
         work: Work,
