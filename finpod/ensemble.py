@@ -74,9 +74,9 @@ class Ensemble(Strategy):
         self.max_weight, self.max_turnover = self.trading.max_weight, self.trading.max_turnover
         self.anchor = self.trading.anchor
         self.choice, self.scores = choice, tuple(scores)
-        own = {name_of(feature): feature for feature in own_features}
+        functions = {name_of(feature): feature for feature in own_features}
         observed = dict.fromkeys(name for member in members for name in member.task_spec["features"])
-        self.features: tuple[Any, ...] = tuple(own.get(feature, feature) for feature in observed)
+        self.features: tuple[Any, ...] = tuple(functions.get(feature, feature) for feature in observed)
         self._columns = [[list(observed).index(name) for name in member.task_spec["features"]] for member in members]
         self._shares = shares(self.scores or [0.0] * len(members))
         self._past: list[Array] = []
@@ -116,7 +116,7 @@ class Ensemble(Strategy):
         if single and len(self.members) == 1:
             return ()
         keys = [f"member {i}" for i in range(len(self.members))] if single else [f"seed {run}" for run in self.runs]
-        return [self._part([i for i, own in enumerate(keys) if own == key], key) for key in dict.fromkeys(keys)]
+        return [self._part([i for i, other in enumerate(keys) if other == key], key) for key in dict.fromkeys(keys)]
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]

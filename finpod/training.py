@@ -202,18 +202,18 @@ def learning_task(
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
     """The stock task of the arguments of `train`."""
-    given = dict(of_market)
+    arguments = dict(of_market)
     for what in ("market", "train", "validation"):
-        if given[what] is None:
+        if arguments[what] is None:
             raise InputError(
                 f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)",
                 argument=what,
             )
-    costs, settings = given.pop("costs") or Costs(), dict(settings)
+    costs, settings = arguments.pop("costs") or Costs(), dict(settings)
     if not isinstance(settings.get("anchor", ""), str):
-        given["market"], settings["anchor"] = with_anchor(given["market"], settings["anchor"])
-    trading = trading_of(hold=given.pop("hold"), action=given.pop("action"), costs=costs, **settings)
-    return make_stock_task(**given, trading=trading, device=device)
+        arguments["market"], settings["anchor"] = with_anchor(arguments["market"], settings["anchor"])
+    trading = trading_of(hold=arguments.pop("hold"), action=arguments.pop("action"), costs=costs, **settings)
+    return make_stock_task(**arguments, trading=trading, device=device)
 
 
 def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
@@ -326,8 +326,8 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
         together = simulate(seen.execution, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
         figures = {"ensemble": task.score_of(together, rows).metrics}
         for trial, agent in [pair for one in runs for pair in one.chosen]:
-            own = task.for_agent(Settings.from_dict(trial.agent_settings).task)
-            path = own.play(agent.policy(task.device), rows)
+            agent_task = task.for_agent(Settings.from_dict(trial.agent_settings).task)
+            path = agent_task.play(agent.policy(task.device), rows)
             name = f"{trial.run}: " * (len(runs) > 1) + trial.agent
             figures[name] = task.score_of(path, rows).metrics
         lines += [

@@ -1,4 +1,4 @@
-"""`read_history`: what the logs of a run tell, finished or not; reading changes nothing, not even while it runs."""
+"""`read_history`: the trials of a run, finished or not, from its logs. Reading changes nothing, not even while it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Log:
     end: str
     """The rule that ended it; empty while it is unfinished."""
     notes: tuple[str, ...]
-    """What changed or was found amiss, in words."""
+    """Settings that changed from one scheduler to the next, in words."""
     where: str = ""
     """Path or URL of the file."""
 
@@ -146,20 +146,20 @@ def _logs(place: Store) -> dict[str, int]:
 
 
 def _provenance(place: Store, notes: list[str]) -> dict[str, Any]:
-    """What a finished run says of itself; a note where that cannot be read, or an agent could not be kept."""
+    """The provenance of a finished run; a note where it cannot be read, and of each agent that could not be kept."""
     names = place.names()
     manifest = next((name for name in FINISHED if name in names), FINISHED[0])
     try:
-        told: dict[str, Any] = json.loads(place.read(manifest))["provenance"]
+        provenance: dict[str, Any] = json.loads(place.read(manifest))["provenance"]
         notes += [
             f"agent {one['agent']} was to be kept at level {one['generation'] + 1}, and could not be read: {one['reason']}"
-            for one in told.get("unread", [])
+            for one in provenance.get("unread", [])
         ]
-        _ = [(member["agent"], member["generation"] + 1) for member in told["members"]]
+        _ = [(member["agent"], member["generation"] + 1) for member in provenance["members"]]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")
         return {}
-    return told
+    return provenance
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> Log:

@@ -182,9 +182,9 @@ class Checkpoints:
             try:
                 return self.held[name] if name in self.held else self.store.read(name)
             except FileNotFoundError as error:
-                gone = "was in memory only when its driver ended; train again"
-                told = gone if name in self.unwritten else "is missing; resume from a copy, or train again"
-                raise CheckpointError(f"{self.store.where}/{name} {told}") from error
+                lost = "was in memory only when its driver ended; train again"
+                reason = lost if name in self.unwritten else "is missing; resume from a copy, or train again"
+                raise CheckpointError(f"{self.store.where}/{name} {reason}") from error
             except InputError as error:
                 if pause is None:
                     raise CheckpointError(str(error)) from error

@@ -1,4 +1,4 @@
-"""How the trials of a run stand: ranked, by descent, in what they differ, and how much of it is luck."""
+"""Trials of a run by descent and by settings, and how much of the best score is selection bias."""
 
 from __future__ import annotations
 
@@ -89,21 +89,21 @@ def _overfitting(trials: Sequence[Trial]) -> float:
     return math.nan
 
 
-def sentences(found: SelectionBias) -> list[str]:
-    """What there is to say of luck, for a reader."""
-    said = []
-    if not math.isnan(found.alike):
-        said.append(
-            f"The best of {found.trials} trials scored {found.best:.3f}. Had all been equally good, luck alone would have put "
-            f"the best at about {found.alike:.3f} (scores of mean {found.mean:.3f} and standard deviation {found.sd:.3f})"
-            + ("." if math.isnan(found.expected) else f"; without any skill, at {found.expected:.3f}.")
+def sentences(bias: SelectionBias) -> list[str]:
+    """Return sentences on the selection bias, for a reader; none where it is undefined."""
+    lines = []
+    if not math.isnan(bias.alike):
+        lines.append(
+            f"The best of {bias.trials} trials scored {bias.best:.3f}. Had all been equally good, luck alone would have put "
+            f"the best at about {bias.alike:.3f} (scores of mean {bias.mean:.3f} and standard deviation {bias.sd:.3f})"
+            + ("." if math.isnan(bias.expected) else f"; without any skill, at {bias.expected:.3f}.")
         )
-    if not math.isnan(found.overfitting):
-        said.append(
+    if not math.isnan(bias.overfitting):
+        lines.append(
             "The best on one half of the validation days lay below the median on the other half in "
-            f"{100 * found.overfitting:.0f} % of the ways to halve them: the probability of overfitting."
+            f"{100 * bias.overfitting:.0f} % of the ways to halve them: the probability of overfitting."
         )
-    return said
+    return lines
 
 
 def of_agents(figures: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -128,8 +128,8 @@ def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
     near = [
         line["agent"] for line in figures if line["window"] == "validation" and (line["tracking_error"] or 0.0) < SMALL
     ]
-    said = f"Almost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {', '.join(near)}."
-    return [said] if near else []
+    line = f"Almost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {', '.join(near)}."
+    return [line] if near else []
 
 
 def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Branch]:
@@ -149,14 +149,14 @@ def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Bra
         for (run, parent), copies in children.items():
             if parent is not None:
                 copies.sort(key=lambda agent, run=run: -agents[run, agent][0].level)  # type: ignore[misc]
-    found: list[Branch] = []
+    branches: list[Branch] = []
     for run in dict.fromkeys(trial.run for trial in trials):
         pending = [(0, agent) for agent in reversed(children.get((run, None), []))]
         while pending:
             depth, agent = pending.pop()
-            found.append(Branch(depth, agent, tuple(sorted(agents[run, agent], key=lambda trial: trial.level))))
+            branches.append(Branch(depth, agent, tuple(sorted(agents[run, agent], key=lambda trial: trial.level))))
             pending += [(depth + 1, child) for child in reversed(children.get((run, agent), []))]
-    return found
+    return branches
 
 
 def tree(trials: Sequence[Trial]) -> list[str]:

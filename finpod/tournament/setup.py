@@ -39,7 +39,7 @@ STEPS = 600_000
 class Stop:
     """Rules that end a tournament early; None for a rule that is not asked for. What runs is finished, nothing begins.
 
-    Each counts for one tournament: of several seeds every one has as much. In rounds those on scores are asked after each
+    Each counts for one tournament: with several seeds each has its own. In rounds, rules on scores are checked after each
     round.
     """
 
@@ -146,8 +146,8 @@ class Plan:
     def most_trials(self) -> int:
         """Trials after which it ends if nothing stops it before; rounds are never more than asked for."""
         planned = self.agents * self.rounds
-        asked = planned if self.stop.trials is None else self.stop.trials
-        return min(asked, planned) if self.mode == "rounds" else asked
+        most = planned if self.stop.trials is None else self.stop.trials
+        return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
         """Steps of experience at the end of a level, from 1, in whole updates of so many steps; every level learns."""

@@ -72,9 +72,9 @@ def run(
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how, seeds=seeds):
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
-            store, told = Store(f"{folder.where}/seed-{setup.plan.seed}"), [] if number else [*remarks]
-            log = open_log(store, setup.header(), told.append, forked=how["fork"] is not None, origin=origin)
-            scheduler = tournament(setup, _part(progress, setup.plan, number, len(setups)), log, executor, watch, told)
+            store, first = Store(f"{folder.where}/seed-{setup.plan.seed}"), [] if number else [*remarks]
+            log = open_log(store, setup.header(), first.append, forked=how["fork"] is not None, origin=origin)
+            scheduler = tournament(setup, _part(progress, setup.plan, number, len(setups)), log, executor, watch, first)
             runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
         executor.close()  # nothing more runs on it, and a Ray that ends takes its driver along
         return finish(runs, {f"log-{seed}.jsonl": folder.log(seed) for seed in seeds})

@@ -88,7 +88,7 @@ def walk_forward(
             strategy = _trained(
                 market, segments, training, settings, folder, resume, progress or (lambda doing, share: None)
             )
-    return _judged(strategy, market)
+    return _backtested(strategy, market)
 
 
 class SegmentsFolder(RunFolder):
@@ -162,7 +162,7 @@ def _trained(
     return WalkForward(segments, agents, name=folder.out.resolve().name, settings=settings)
 
 
-def _judged(strategy: WalkForward, market: MarketData) -> BacktestResult:
+def _backtested(strategy: WalkForward, market: MarketData) -> BacktestResult:
     """The one backtest over all tests, on the terms of training."""
     trading, segments = strategy.agents[0].trading, strategy.segments  # type: ignore[attr-defined]
     result = backtest(
@@ -235,12 +235,12 @@ def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
     if not (overwrite and out.is_dir()) or out.resolve() in (here := Path.cwd(), *here.parents):
         require_free(out, overwrite)
         return
-    for held in sorted(entry.name for entry in out.iterdir()):
-        if held == WALK_FORWARD:
+    for name in sorted(entry.name for entry in out.iterdir()):
+        if name == WALK_FORWARD:
             continue
-        if not (out / WALK_FORWARD).is_file() or not re.fullmatch(r"segment-[\d-]+", held):
+        if not (out / WALK_FORWARD).is_file() or not re.fullmatch(r"segment-[\d-]+", name):
             raise InputError(
-                f"{out} holds {held!r}, no part of a walk-forward, so overwrite=True does not replace it; move it away",
+                f"{out} holds {name!r}, no part of a walk-forward, so overwrite=True does not replace it; move it away",
                 argument="out",
             )
-        require_free(out / held, overwrite=True, marker=ENSEMBLE)
+        require_free(out / name, overwrite=True, marker=ENSEMBLE)

@@ -51,10 +51,10 @@ class Span(NamedTuple):
 
 def as_span(length: str | int, what: str) -> Span:
     """'4y' and '6m' are years and months by the calendar, 126 and '126' are sessions. Raises InputError naming `what`."""
-    found = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
-    if found is None or isinstance(length, float):
+    parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
+    if parts is None or isinstance(length, float):
         raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions", argument=what)
-    return Span(int(found[1]), found[2])
+    return Span(int(parts[1]), parts[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def schedule(
     sessions, opening = np.unique(market.sessions, return_index=True)
     lag, (first, last) = build_execution(market, fill).lag, market.window(start, end)
     tests = _test_rows(sessions, opening, first, last, lengths[2], hold)
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for row, stop in zip(tests, [*tests[1:], last + 1], strict=True):
         day = int(np.searchsorted(sessions, market.sessions[row]))
         learnt, chosen = _windows(sessions, day, lengths, purge, embargo)
@@ -116,15 +116,15 @@ def schedule(
                     f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} sessions to trade, fewer than hold = "
                     f"{hold}; take a longer window or a shorter hold, purge or embargo"
                 )
-        begin = found[0].train[0] if expanding and found else str(sessions[learnt[0]])
+        begin = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
         segment = Segment(
             train=(begin, str(sessions[learnt[1]])),
             validation=(str(sessions[chosen[0]]), str(sessions[chosen[1]])),
             test=(_text(market.dates[row]), _text(market.dates[stop - 1])),
             decides_from=_text(market.dates[row - lag]),
         )
-        found.append(segment)
-    return found
+        segments.append(segment)
+    return segments
 
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:

@@ -102,11 +102,11 @@ class WalkForward(Strategy):
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
         """Those that every agent has, by name, each followed through all segments."""
-        own = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
+        by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
-            WalkForward(self.segments, [variants[name] for variants in own], name=name)
-            for name in own[0]
-            if all(name in variants for variants in own)
+            WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
+            for name in by_name[0]
+            if all(name in variants for variants in by_name)
         ]
 
     def decide(self, view: MarketView) -> Decision:
@@ -176,13 +176,13 @@ def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
     """What was earned over a part of the curves; NaN where there is nothing to measure."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     values = (curve.iloc[part].dropna().to_numpy() for curve in curves)
-    own, bench, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in values)
+    strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in values)
     return {
         "out_of_sample_score": _score(result, part),
-        "total_return": own,
-        "benchmark": bench,
+        "total_return": strategy,
+        "benchmark": benchmark,
         "equal_weight": equal,
-        "over_equal_weight": own - equal,
+        "over_equal_weight": strategy - equal,
     }
 
 
