@@ -16,7 +16,7 @@ class ResultWarning:
     """Something to know before believing a result."""
 
     code: str
-    """Which warning it is; `backtesting.text.WARNINGS` lists them all. "note" is a remark that came with the data."""
+    """Which warning it is; `backtesting.sentences.WARNINGS` lists them all. "note" is a remark that came with the data."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """JSON values that the sentence is made of."""
 
@@ -90,7 +90,7 @@ class Audit:
     subject: str = ""
     """Name of the strategy, or of what else was audited."""
     unchecked: tuple[str, ...] = ()
-    """Codes of what the outcome does not cover; `backtesting.text.UNCHECKED` words them."""
+    """Codes of what the outcome does not cover; `backtesting.sentences.UNCHECKED` words them."""
     reason: str = ""
     """Why nothing could be told: "ready_weights", "no_decision", "not_repeatable" or "failed"; empty if it could."""
     note: str = ""

@@ -111,59 +111,41 @@ def _capped(data: Data) -> str:
     return f"capped, as shares of the account: {' and '.join(parts)}"
 
 
-WARNINGS: dict[str, Callable[[Data], str]] = {
-    "in_sample": lambda d: (
-        f"in-sample: the window starts on or before {d['trained_until']}, the last day the strategy was trained or chosen "
-        "on; these figures say nothing about the future"
-    ),
-    "ruined": lambda d: f"ruined on {d['day']}: the account fell to zero",
+WARNINGS: dict[str, str | Callable[[Data], str]] = {
+    "in_sample": "in-sample: the window starts on or before {trained_until}, the last day the strategy was trained or chosen on; "
+    "these figures say nothing about the future",
+    "ruined": "ruined on {day}: the account fell to zero",
     "look_ahead": _look_ahead,
     "not_audited": _unaudited,
-    "undated_model": lambda d: f"the strategy holds {NOT_DATED.format(model=d['model'])}",
+    "undated_model": f"the strategy holds {NOT_DATED}",
     "short_history": lambda d: (
         f"short history: {plural(d['returns'], 'return')}; yearly figures are extrapolated and mean little"
     ),
     "many_trials": _chosen,
-    "no_benchmark": lambda d: "there is no benchmark to compare it with",
-    "empty_benchmark": lambda d: (
-        f"the benchmark {d['benchmark']} has no two bars in the window; nothing can be compared with it"
-    ),
+    "no_benchmark": "there is no benchmark to compare it with",
+    "empty_benchmark": "the benchmark {benchmark} has no two bars in the window; nothing can be compared with it",
     "benchmark_cover": _cover,
-    "price_return_benchmark": lambda d: (
-        f"the benchmark {d['benchmark']} is a price return: it leaves dividends out while the stocks' prices include them, "
-        "which flatters every strategy by about two percent a year"
-    ),
-    "simulated": lambda d: f"simulated prices ({d['title']}): the figures say nothing about real markets",
-    "survivorship": lambda d: (
-        f"survivorship: {d['membership']}; companies that failed or left before are not in the data, which flatters every "
-        "strategy"
-    ),
-    "unknown_universe": lambda d: (
-        "the data do not say how their assets were chosen; if with hindsight, every strategy is flattered"
-    ),
+    "price_return_benchmark": "the benchmark {benchmark} is a price return: it leaves dividends out while the stocks' prices "
+    "include them, which flatters every strategy by about two percent a year",
+    "simulated": "simulated prices ({title}): the figures say nothing about real markets",
+    "survivorship": "survivorship: {membership}; companies that failed or left before are not in the data, which flatters every "
+    "strategy",
+    "unknown_universe": "the data do not say how their assets were chosen; if with hindsight, every strategy is flattered",
     "missing_members": _missing,
     "index_list": _index_list,
-    "note": lambda d: str(d["text"]),
-    "other_fill": lambda d: (
-        f"it was trained and chosen with fills at the {d['trained']}, and is filled at the {d['filled']} here"
-    ),
+    "note": "{text}",
+    "other_fill": "it was trained and chosen with fills at the {trained}, and is filled at the {filled} here",
     "unfilled": lambda d: event_sentence(Event(**d)),
     "capped": _capped,
     "too_good": _too_good,
-    "never_traded": lambda d: "degenerate policy: it never traded",
-    "all_cash": lambda d: f"degenerate policy: almost all cash, {d['cash']:.1%} of the account",
-    "one_asset": lambda d: f"degenerate policy: almost all in one asset, {d['share']:.1%} of what is invested",
-    "one_trading_day": lambda d: "buy and hold: it traded on one day only",
-    "untouched": lambda d: (
-        f"close to buy and hold: at most {d['share']:.1%} of the account differed from positions left alone from {d['day']} on"
-    ),
-    "constant_cash": lambda d: (
-        f"market timing that never switches: about {d['cash']:.0%} of the account is always in cash"
-    ),
-    "closet_benchmark": lambda d: (
-        f"closet benchmark: beta {d['beta']:.2f} and a tracking error of {d['tracking_error']:.2%} a year"
-    ),
-    "closet_equal_weight": lambda d: f"closet equal weight: a tracking error of {d['tracking_error']:.2%} a year",
+    "never_traded": "degenerate policy: it never traded",
+    "all_cash": "degenerate policy: almost all cash, {cash:.1%} of the account",
+    "one_asset": "degenerate policy: almost all in one asset, {share:.1%} of what is invested",
+    "one_trading_day": "buy and hold: it traded on one day only",
+    "untouched": "close to buy and hold: at most {share:.1%} of the account differed from positions left alone from {day} on",
+    "constant_cash": "market timing that never switches: about {cash:.0%} of the account is always in cash",
+    "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
+    "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
     "rules_daily_only": lambda d: f"{', '.join(d['rules'])} are left out: they are rules for daily bars",
     "rules_missing": lambda d: f"{', '.join(d['rules'])} are left out: the package {d['package']} is not installed",
     "rules_without_volumes": lambda d: f"{', '.join(d['rules'])} is left out: the data have no volumes",
@@ -172,7 +154,7 @@ WARNINGS: dict[str, Callable[[Data], str]] = {
     ),
     "no_random_portfolios": lambda d: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[d['reason']]}",
 }
-"""Code of a warning -> its sentence, from its data."""
+"""Code of a warning -> its sentence: a format of its data, or a function of them."""
 
 _WHERE = {
     "decisions": "decisions",
@@ -187,7 +169,8 @@ _CHANGED = {"cut": "are left out", "noise": "are replaced by noise"}
 
 def warning_sentence(warning: ResultWarning) -> str:
     """The warning in one sentence, without a capital or a full stop."""
-    return WARNINGS[warning.code](warning.data)
+    sentence = WARNINGS[warning.code]
+    return sentence.format(**warning.data) if isinstance(sentence, str) else sentence(warning.data)
 
 
 def event_sentence(event: Event) -> str:
