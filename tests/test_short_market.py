@@ -60,7 +60,7 @@ def test_thirty_rows_are_examined_and_audited(run):
     assert "Sharpe of simple rules" in ended.out
     audited = run("audit momentum --market thirty.csv")
     assert audited.code == 0, audited.err
-    assert "no look-ahead found on 12 days" in audited.out
+    assert "no look-ahead found on" in audited.out
 
 
 def test_two_rows_are_the_fewest_of_a_backtest(run):
