@@ -135,12 +135,13 @@ def test_every_line_is_there(uncompiled):
         envs, steps, seconds = int(words[0]), int(words[3]), float(words[6])
         assert envs == 8
         assert lines[f"{name} steps/s"] == pytest.approx(envs * steps / seconds, rel=0.2)
-    for name in ("panel seconds", "backtest bars/s", "bootstrap seconds", "report seconds"):
+    for name in ("panel seconds", "backtest bars/s", "bootstrap seconds", "audit rule seconds", "report seconds"):
         assert lines[name] > 0
     assert lines["task"] == "3 simulated stocks, action tilt, hold 5, horizon 20, 8 start groups"
     assert (lines["device"], lines["threads"]) == ("cpu", "1")
     assert f"torch {torch.__version__}" in lines["versions"]
-    announced = [*machine.ENVIRONMENT, *machine.PANEL, *backtests.BACKTEST, *backtests.BOOTSTRAP, *backtests.REPORT]
+    announced = [*machine.ENVIRONMENT, *machine.PANEL, *backtests.BACKTEST, *backtests.BOOTSTRAP]
+    announced += [*backtests.AUDIT, *backtests.REPORT]
     assert list(lines)[:-5] == announced
 
 

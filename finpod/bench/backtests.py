@@ -39,6 +39,7 @@ BACKTEST = (
 )
 """Names of the lines of `backtest_lines`; and so on."""
 BOOTSTRAP = ("bootstrap seconds", "bootstrap batch")
+AUDIT = ("audit rule seconds", "audit ensemble seconds", "audit batch")
 REPORT = (
     "report seconds",
     "report quantstats seconds",
@@ -99,6 +100,33 @@ def bootstrap_lines(seconds: float) -> dict[str, Any]:
         "bootstrap seconds": shortest(lambda: intervals(own, {"other": other}, resamples=RESAMPLES), seconds),
         "bootstrap batch": f"{RESAMPLES:,} resamples of 2 series of {DAYS:,} returns; shortest of several",
     }
+
+
+def audit_lines(names: int, seconds: float) -> dict[str, Any]:
+    """Seconds of the look-ahead audit of a rule that decides every month, and of a trained ensemble, processes included."""
+    from finpod.lookahead.audit import audit
+    from finpod.rules import Momentum
+    from finpod.synthetic import simulate_market
+    from finpod.training import train
+
+    market = simulate_market(names=names, days=DAYS + 1)
+    first, last, start = market.dates[[DAYS // 2, DAYS * 3 // 5, DAYS * 3 // 5 + 1]]
+    small: dict[str, Any] = {"num_envs": 8, "start_groups": 4, "steps": 2_000, "agents": 1, "keep": 1, "hold": 2}
+    with tempfile.TemporaryDirectory() as folder:
+        agent = train(
+            market=market,
+            out=Path(folder) / "agent",
+            train=(market.dates[DAYS // 5], first),
+            validation=(first + np.timedelta64(1, "D"), last),
+            features=("return_5",),
+            **small,
+        )
+        rows = DAYS - market.row_of(start)
+        return {
+            "audit rule seconds": shortest(lambda: audit(Momentum(), market), seconds),
+            "audit ensemble seconds": shortest(lambda: audit(agent, market, start=start), seconds),
+            "audit batch": f"{names} names; {DAYS:,} returns every 21 sessions, {rows:,} every {agent.every}; shortest of several",
+        }
 
 
 def report_lines(names: int, seconds: float) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def run(
     Environment steps a second of `envs` accounts in a simulated market of `names` stocks: a step is one decision of one
     account, on the task's default settings but for the start groups. Each line is measured for about `seconds`: the
     environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO from end to end. Then the
-    time to build a large panel of features, and backtests, bootstrap and report beside their peers (`finpod.bench.backtests`).
+    time to build a large panel of features and to audit, and backtests, bootstrap and report beside their peers
+    (`finpod.bench.backtests`).
     Raises InputError for sizes that cannot be, a device that is not there and a word that is in no line.
     """
     import torch
@@ -81,6 +82,7 @@ def run(
         (PANEL, lambda: _panel_lines(place)),
         (backtests.BACKTEST, lambda: backtests.backtest_lines(names, seconds)),
         (backtests.BOOTSTRAP, lambda: backtests.bootstrap_lines(seconds)),
+        (backtests.AUDIT, lambda: backtests.audit_lines(names, seconds)),
         (backtests.REPORT, lambda: backtests.report_lines(names, seconds)),
     )
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
