@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import sysconfig
+import threading
 from collections import ChainMap
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+LOCKS = type(threading.Lock()), type(threading.RLock())
 
 
 class ByValue(cloudpickle.Pickler):
@@ -37,7 +39,9 @@ class ByValue(cloudpickle.Pickler):
                 cloudpickle.unregister_pickle_by_value(sys.modules[name])
 
     def reducer_override(self, value: Any) -> Any:
-        """How a function with a cache is written; the rest as cloudpickle does."""
+        """How locks, which are new for the reader, and functions with a cache are written; the rest as cloudpickle does."""
+        if isinstance(value, LOCKS):
+            return (threading.Lock if isinstance(value, LOCKS[0]) else threading.RLock), ()
         if isinstance(value, type(is_installed)) and not is_installed(value.__wrapped__.__code__.co_filename):
             return _with_cache, (value.__wrapped__, value.cache_parameters())
         return super().reducer_override(value)

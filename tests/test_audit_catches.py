@@ -1,8 +1,10 @@
 """The audit catches each known way of looking ahead, and passes what is honest: one table of cheats, one of honest strategies."""
 
+import copy
 import os
 import random
 import socket
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -21,6 +23,7 @@ import pytest
 import torch
 from made_agents import tiny_train
 from made_markets import make_market, random_market
+from sklearn.datasets import load_iris
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import RobustScaler, StandardScaler
@@ -269,6 +272,18 @@ class UpTheStack(Strategy):
         return top_k(np.nan_to_num(market.close[-1]), 3, among=view.tradable)
 
 
+class Patches(Strategy):
+    """Makes the view of finpod look a session ahead."""
+
+    def decide(self, view):
+        honest = MarketView.closes
+        MarketView.closes = lambda self, k: self._market.close[self._row + 1 :][:k]
+        try:
+            return top_k(np.nan_to_num(view.closes(1)[-1]), 3, among=view.tradable)
+        finally:
+            MarketView.closes = honest
+
+
 class OnlyTheLength(Strategy):
     """Invests more, the more of the data is left."""
 
@@ -298,6 +313,7 @@ LOOKING = {
     "a scaler on all rows": ScalesOnAllRows,
     "the garbage collector": ThroughTheGarbage,
     "the stack": UpTheStack,
+    "a patch of the view": Patches,
     "how many rows are left": OnlyTheLength,
 }  # fmt: skip
 
@@ -485,6 +501,7 @@ READERS = [
     ("a.npy", np.load),
     ("a.npy", lambda path: np.fromfile(path)),
     ("a.npy", lambda path: np.load(path, mmap_mode="r")),
+    ("a.csv", lambda path: load_iris()),  # prices that ship with a package
 ]
 
 
@@ -547,6 +564,22 @@ def test_what_is_read_besides_the_view_is_told():
     expected = {(kind, act.__code__.co_firstlineno + 3 * (act is read_clock)) for kind, act in DEEDS}
     assert found == expected
     assert {finding.severity for finding in findings} == {CAN}
+
+
+class ReadWhenLoaded:
+    """Reads a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pd.read_csv, (self.path,)
+
+
+def test_a_file_that_is_read_while_it_is_loaded_can_look_ahead(files):
+    assert {finding.kind for finding in audit(Holds(ReadWhenLoaded(files / "a.csv")), MARKET, days=2).findings} == {
+        "file"
+    }
 
 
 def test_a_feature_that_reads_a_file_is_told(files):
@@ -701,6 +734,18 @@ class WithNetwork(Strategy):
             return torch.softmax(self.net(closes.T / 100).squeeze(-1), 0)
 
 
+class CopiesTheView(Strategy):
+    """Copies its view, and takes a part of the market so far; holds a lock."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+
+    def decide(self, view):
+        with self.lock:
+            part = view._market.rows(max(view._row - 20, 0), view._row + 1)
+        return in_parts(copy.deepcopy(view)) * (len(part.dates) > 0)
+
+
 class AsksForLittle(Strategy):
     """Reads what describes the market."""
 
@@ -751,6 +796,7 @@ HONEST = {
     "a memoised feature": lambda: Ranks(memoised),
     "a declared feature": lambda: Declares("return_5", causal),
     "describes the market": AsksForLittle,
+    "copies its view": CopiesTheView,
     "a calendar": lambda: Holds([MARKET.dates.copy(), pd.DatetimeIndex(MARKET.dates), list(range(DAYS))]),
     "a partial": lambda: Acts(threading.active_count),
 }
@@ -847,7 +893,7 @@ def handle():
         return file
 
 
-@pytest.mark.parametrize("what", [threading.Lock, handle, lambda: (i for i in range(3))])
+@pytest.mark.parametrize("what", [handle, lambda: (i for i in range(3)), lambda: sqlite3.connect(":memory:")])
 def test_what_cannot_be_pickled_is_not_audited(what):
     with pytest.raises(StrategyError, match="cannot be pickled"):
         audit(Holds(what()), MARKET, days=2)

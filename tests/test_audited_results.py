@@ -1,7 +1,6 @@
 """What stands beside a result that looks ahead, and beside one of which nobody knows."""
 
 import json
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -36,12 +35,12 @@ def market():
 
 
 class Locked(Strategy):
-    """Cannot be copied."""
+    """Cannot be pickled."""
 
     every = 5
 
     def __init__(self):
-        self.lock = threading.Lock()
+        self.rows = (row for row in range(3))
 
     def decide(self, view):
         return equal_parts(view.tradable)
@@ -68,7 +67,7 @@ class Random(Strategy):
         return np.random.dirichlet(np.ones(len(view.tickers)))
 
 
-def test_a_strategy_that_cannot_be_copied_is_not_called_sound(market, tmp_path):
+def test_a_strategy_that_cannot_be_pickled_is_not_called_sound(market, tmp_path):
     result = finpod.backtest(Locked(), market)
     assert (result.warnings[0].code, result.warnings[0].data["reason"]) == ("not_audited", "failed")
     result.save(tmp_path / "run")

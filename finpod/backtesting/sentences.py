@@ -29,7 +29,7 @@ UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "accounts other than that of the run",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, single numbers, signs or statistics over all rows, as of a scaler",
+    "undated": "later data without dates, such as lists, bytes, single numbers, signs or statistics over all rows, as of a scaler",
     "native": "files that native code reads other than through pyarrow and polars, and whether a file exists",
     "system": "files of the system and of packages, such as those under /etc and /proc",
     "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",

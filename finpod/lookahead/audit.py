@@ -84,24 +84,23 @@ def audit(
             f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
             argument="market",
         )
-    tell = progress or (lambda doing, share: None)
     market = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = market.window(start, end)
     rows = sample_rows(market, days, seed, first, last)
     packed = pack(strategy, market, first)
     if packed.error:
         raise StrategyError(f"strategy {strategy.name} cannot be audited: {packed.error}")
-    tell("running it once", 0.0)
-    features = Features(market)
-    run = _play(strategy, packed, market, features, first, last)
-    deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
-    if len(real := np.intersect1d(deciding, auditable_rows(market, first, last))):
-        chosen = sample_rows(market, -(-days // 2), seed, first, last, among=real)
-        others = np.setdiff1d(auditable_rows(market, first, last), chosen)
-        left = min(days - len(chosen), len(others))
-        more = sample_rows(market, left, seed, first, last, among=others) if left else others[:0]
-        rows = np.union1d(chosen, more)
-    return _verdict(strategy, market, packed, features, run, rows, (first, last), seed, tell, fills=True)
+    with closing(_Audited(strategy, packed, market, progress or (lambda doing, share: None))) as audited:
+        run = audited.play(first, last)
+        if len(real := np.intersect1d(_deciding(run), auditable_rows(market, first, last))):
+            chosen = sample_rows(market, -(-days // 2), seed, first, last, among=real)
+            others = np.setdiff1d(auditable_rows(market, first, last), chosen)
+            left = min(days - len(chosen), len(others))
+            more = sample_rows(market, left, seed, first, last, among=others) if left else others[:0]
+            rows = np.union1d(chosen, more)
+        verdict = audited.verdict(run, rows, (first, last), seed)
+    findings = (*verdict.findings, *fill_findings(market, rows, seed))
+    return replace(verdict, findings=findings, passed=False if findings else verdict.passed)
 
 
 def quick_audit(
@@ -119,18 +118,18 @@ def quick_audit(
     `market` is what the strategy trades, `packed` the strategy as it was before the backtest. Fills are left out. It never
     raises because of the strategy: where it fails, cannot be pickled or decides nothing, `reason` says why.
     """
-    if packed.error:
-        return _outcome(strategy, packed.findings, "failed", f"it cannot be audited: {packed.error}")
     try:
-        deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
-        among = np.intersect1d(deciding, auditable_rows(market, min(window[0], run[0].row), window[1] - 1))
-        if not len(among):
-            return _outcome(strategy, packed.findings, "no_decision")
-        rows = sample_rows(market, days, seed, int(among[0]), int(among[-1]), among)
-        return _verdict(strategy, market, packed, Features(market), run, rows, window, seed)
+        with closing(_Audited(strategy, packed, market)) as audited:
+            if packed.error:
+                return audited.outcome(packed.findings, "failed", f"it cannot be audited: {packed.error}")
+            among = np.intersect1d(_deciding(run), auditable_rows(market, min(window[0], run[0].row), window[1] - 1))
+            if not len(among):
+                return audited.outcome(packed.findings, "no_decision")
+            rows = sample_rows(market, days, seed, int(among[0]), int(among[-1]), among)
+            return audited.verdict(run, rows, window, seed)
     except Exception as error:  # whatever a strategy does; the backtest itself will say so too
         kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-        return _outcome(strategy, packed.findings, "failed", f"{kind}{first_line(error)}")
+        return audited.outcome(packed.findings, "failed", f"{kind}{first_line(error)}")
 
 
 def audit_features(
@@ -148,17 +147,15 @@ def audit_features(
     """
     first, last = market.window(start, end)
     rows = sample_rows(market, days, seed, first, last)
-    single, packs = [], []
+    single: list[Any] = list(resolve(market, features)[0])
+    packs: list[Packed] = []
     with closing(Features(market)) as computed, Child(market, None, computed) as child:
-        for one in resolve(market, features)[0]:
+        for i, one in enumerate(single):
             if not isinstance(one, str):
                 packs.append(pack(one, market, first, "features"))
-                if packs[-1].error:
-                    raise InputError(
-                        f"feature {name_of(one)} cannot be audited: {packs[-1].error}", argument="features"
-                    )
-                one = computed.function(name_of(one), packs[-1].content)
-            single.append(one)
+                if error := packs[-1].error:
+                    raise InputError(f"feature {name_of(one)} cannot be audited: {error}", argument="features")
+                single[i] = computed.function(name_of(one), packs[-1].content)
         found = _of_features(child, market, computed.table, single, rows, seed)
     held = [finding for packed in packs for finding in packed.findings]
     early, few = early_columns(market, first, last)
@@ -177,69 +174,107 @@ class _Found(NamedTuple):
     note: str = ""
 
 
-def _verdict(
-    strategy: Strategy,
-    market: MarketData,
-    packed: Packed,
-    features: Features,
-    run: Sequence[Decided],
-    rows: Array,
-    window: tuple[int, int],
-    seed: int,
-    tell: Progress = lambda doing, share: None,
-    *,
-    fills: bool = False,
-) -> Audit:
-    deciding = {entry.row for entry in run if entry.weights is not None}
-    last = max(deciding & set(rows.tolist()), default=-1)
-    compared = [entry for entry in run if entry.row <= last]
-    with closing(features), Child(market, packed.content, features) as child:
-        decisions = _of_decisions(child, strategy, market, packed, features, compared, tell)
-        functions = list(dict.fromkeys((*child.declared(), *features.functions.values())))
-        others = _of_features(child, market, features.table, functions, rows, seed)
-    early, few = early_columns(market, *window)
-    findings = [*decisions.findings, *others.findings, *packed.findings, *back_filled(market, *window), *early]
-    findings += fill_findings(market, rows, seed) if fills else []
-    findings.sort(key=lambda finding: finding.severity is not Severity.LOOKS_AHEAD)
-    subjects = {(finding.kind, finding.where, finding.subject, finding.note): finding for finding in reversed(findings)}
-    days = tuple(f"{market.dates[row]!s:.10}" for row in rows if row <= last or functions)
-    reason, note = decisions[1:] if decisions.reason else others[1:]
-    reason = reason or ("" if deciding else "no_decision")
-    verdict = _outcome(strategy, tuple(reversed(subjects.values())), reason, note)
-    unchecked = (*UNCHECKED, *((FEW,) if few else ()))
-    return replace(verdict, days=days, unchecked=unchecked, decisions=len(deciding), compared=len(compared))
+class _Audited:
+    """A strategy that is audited on a market."""
 
+    def __init__(
+        self, strategy: Strategy, packed: Packed, market: MarketData, tell: Progress = lambda doing, share: None
+    ) -> None:
+        self._strategy, self._packed, self._market, self._tell = strategy, packed, market, tell
+        self._features = Features(market)
 
-def _outcome(strategy: Strategy, findings: tuple[Finding, ...], reason: str, note: str = "") -> Audit:
-    passed = False if findings else None if reason else True
-    return Audit(passed, findings, subject=f"strategy {strategy.name}", reason=reason, note=note)
+    def close(self) -> None:
+        """End the process that computes features."""
+        self._features.close()
 
+    def _child(self, *, whole: bool = False) -> Child:
+        return Child(self._market, self._packed.content, self._features, whole=whole)
 
-def _play(
-    strategy: Strategy, packed: Packed, market: MarketData, features: Features, first: int, last: int
-) -> list[Decided]:
-    """The decisions of a run in a process that has the whole market; where it fails it decides nothing any more."""
-    log: list[Decided] = []
-    if last <= first:
+    def play(self, first: int, last: int) -> list[Decided]:
+        """The decisions of a run in a process that has the whole market; where it fails it decides nothing any more."""
+        log: list[Decided] = []
+        execution = build_execution(self._market)
+        window, failed = Window(market=self._market, execution=execution, first=first, last=last), False
+        self._tell("running it once", 0.0)
+        with self._child(whole=True) as child:
+            decide = decisions_of(_Proxy(child, self._strategy), self._strategy.name, window, log=log)
+
+            def until_it_fails(step: int, row: int, seen: Account) -> Tensor | None:
+                nonlocal failed
+                try:
+                    return None if failed else decide(step, row, seen)
+                except FinpodError as error:
+                    failed = True
+                    if isinstance(error.__cause__, ChildError) or not len(_deciding(log)):
+                        raise
+                    return None
+
+            if last > first:
+                simulate(execution, first, last, until_it_fails, Terms())
         return log
-    execution = build_execution(market)
-    window, failed = Window(market=market, execution=execution, first=first, last=last), False
-    with Child(market, packed.content, features, whole=True) as child:
-        proxy = _Proxy(child, strategy)
-        decide = decisions_of(proxy, strategy.name, window, log=log)
 
-        def until_it_fails(step: int, row: int, seen: Account) -> Tensor | None:
-            nonlocal failed
+    def verdict(self, run: Sequence[Decided], rows: Array, window: tuple[int, int], seed: int) -> Audit:
+        """Compare the decisions of a run up to the last of some rows, and the features of these rows."""
+        market, deciding = self._market, _deciding(run)
+        last = int(np.intersect1d(deciding, rows).max(initial=-1))
+        compared = [entry for entry in run if entry.row <= last]
+        with self._child() as child:
+            decisions = self._decisions(child, compared)
+            functions = list(dict.fromkeys((*child.declared(), *self._features.functions.values())))
+            others = _of_features(child, market, self._features.table, functions, rows, seed)
+        early, few = early_columns(market, *window)
+        findings = [
+            *decisions.findings,
+            *others.findings,
+            *self._packed.findings,
+            *back_filled(market, *window),
+            *early,
+        ]
+        findings.sort(key=lambda finding: finding.severity is not Severity.LOOKS_AHEAD)
+        reason, note = decisions[1:] if decisions.reason else others[1:]
+        verdict = self.outcome(tuple(findings), reason or ("" if len(deciding) else "no_decision"), note)
+        days = tuple(f"{market.dates[row]!s:.10}" for row in rows if row <= last or functions)
+        unchecked = (*UNCHECKED, *((FEW,) if few else ()))
+        return replace(verdict, days=days, unchecked=unchecked, decisions=len(deciding), compared=len(compared))
+
+    def outcome(self, findings: tuple[Finding, ...], reason: str, note: str = "") -> Audit:
+        """The audit with these findings, or why nothing could be told."""
+        passed = False if findings else None if reason else True
+        return Audit(passed, findings, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
+
+    def _decisions(self, child: Child, run: Sequence[Decided]) -> _Found:
+        """Compare decisions with those of the child; where one differs, one that has the whole market tells what repeats."""
+        changes, _ = self._again(child, run)
+        sights = _sights(child, self._market, "decisions")
+        leaking = {change.row for change in changes if size_of(change, CUT)}
+        if not leaking:
+            return _Found(sights)
+        with self._child(whole=True) as control:
+            again, failure = self._again(control, [entry for entry in run if entry.row <= max(leaking)])
+        differing = {change.row for change in again if size_of(change, CUT)}
+        if leaking - differing:
+            kept = [change for change in changes if change.row not in differing]
+            return _Found([*change_findings(self._market, "decisions", CUT, kept), *sights])
+        if failure:
+            return _Found(sights, "failed", f"in a process of its own, {self._strategy.name} failed: {failure}")
+        return _Found(sights, "not_repeatable", f"{self._market.dates[min(leaking)]!s:.10}")
+
+    def _again(self, child: Child, run: Sequence[Decided]) -> tuple[list[Change], str]:
+        """What each decision was and is in the child, NaN for none; and how the child's failed first."""
+        tickers, changes, failure = self._market.tickers, [], ""
+        nothing = np.full(len(tickers), np.nan)
+        for i, entry in enumerate(run):
+            day = self._market.dates[entry.row]
+            self._tell(f"auditing {day!s:.10}, decision {i + 1} of {len(run)}", i / len(run))
             try:
-                return None if failed else decide(step, row, seen)
+                decision = child.decide(*entry[:5])
+                weights = nothing if decision is None else clean_weights(decision, tickers, self._strategy.name, day)
+            except ChildError:
+                raise
             except FinpodError as error:
-                failed = True
-                if isinstance(error.__cause__, ChildError) or all(entry.weights is None for entry in log):
-                    raise
-                return None
-
-        simulate(execution, first, last, until_it_fails, Terms())
-    return log
+                failure, weights = failure or str(error), np.full(len(tickers), np.inf)
+            changes.append(Change(entry.row, nothing if entry.weights is None else entry.weights, weights))
+        return changes, failure
 
 
 class _Proxy(Strategy):
@@ -253,50 +288,9 @@ class _Proxy(Strategy):
         return self._child.decide(view._row, view.step, view.cash, view.equity, view.held)
 
 
-def _of_decisions(
-    child: Child,
-    strategy: Strategy,
-    market: MarketData,
-    packed: Packed,
-    features: Features,
-    run: Sequence[Decided],
-    tell: Progress,
-) -> _Found:
-    """Compare the decisions of a run with those of the child, and what differs with those of one that has the whole market."""
-    changes, _ = _taken_again(child, strategy, market, run, tell)
-    sights = _sights(child, market, "decisions")
-    leaking = {change.row for change in changes if size_of(change, CUT)}
-    if not leaking:
-        return _Found(sights)
-    with Child(market, packed.content, features, whole=True) as control:
-        repeated = [entry for entry in run if entry.row <= max(leaking)]
-        again, failure = _taken_again(control, strategy, market, repeated, tell)
-    differing = {change.row for change in again if size_of(change, CUT)}
-    if not leaking - differing:
-        if failure:
-            return _Found(sights, "failed", f"in a process of its own, strategy {strategy.name} failed: {failure}")
-        return _Found(sights, "not_repeatable", f"{market.dates[min(leaking)]!s:.10}")
-    kept = [change for change in changes if change.row not in leaking & differing]
-    return _Found([*change_findings(market, "decisions", CUT, kept), *sights])
-
-
-def _taken_again(
-    child: Child, strategy: Strategy, market: MarketData, run: Sequence[Decided], tell: Progress
-) -> tuple[list[Change], str]:
-    """What each decision of a run was and is in the child, NaN for none; and how the child's failed first."""
-    changes, failure, nothing = [], "", np.full(len(market.tickers), np.nan)
-    for i, entry in enumerate(run):
-        day = market.dates[entry.row]
-        tell(f"auditing {day!s:.10}, decision {i + 1} of {len(run)}", i / len(run))
-        try:
-            decision = child.decide(*entry[:5])
-            weights = nothing if decision is None else clean_weights(decision, market.tickers, strategy.name, day)
-        except ChildError:
-            raise
-        except FinpodError as error:
-            failure, weights = failure or str(error), np.full(len(market.tickers), np.inf)
-        changes.append(Change(entry.row, nothing if entry.weights is None else entry.weights, weights))
-    return changes, failure
+def _deciding(run: Sequence[Decided]) -> Array:
+    """The rows on which a run decided something."""
+    return np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
 
 
 def _of_features(

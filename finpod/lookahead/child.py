@@ -156,6 +156,9 @@ class _RemoteTable(FeatureTable):
         """Names [F] and values [T, N, F] float32."""
         return self._child.features(names)
 
+    def __deepcopy__(self, memo: Any) -> _RemoteTable:
+        return self
+
 
 def _sent(features: Any) -> list[str | tuple[str, bytes]]:
     """Names of features, and functions as their names and pickles."""

@@ -119,12 +119,13 @@ def _writes(flags: Any) -> bool:
 def _is_harmless(path: Path) -> bool:
     """Whether a file belongs to Python, a package, a cache or the system and holds no prices."""
     kept = path.suffix in CODE or is_installed(str(path)) or bool(CACHES & set(path.parts))
-    return path.suffix not in PRICES and (kept or any(path.is_relative_to(folder) for folder in SYSTEM))
+    return PRICES.isdisjoint(path.suffixes) and (kept or any(path.is_relative_to(folder) for folder in SYSTEM))
 
 
 def _owner(frame: FrameType) -> str:
     """Whose code a frame runs: "user", "package" (the library's too) or "import"."""
-    if frame.f_globals.get("__name__", "").partition(".")[0] in IMPORTING:
+    top, *inner = frame.f_globals.get("__name__", "").split(".")
+    if top in IMPORTING and inner[:1] != ["resources"]:
         return "import"
     name = frame.f_code.co_filename
     if any(Path(name).is_relative_to(home) for home in _homes):

@@ -158,10 +158,10 @@ class Child:
     def _why_ended(self, row: int) -> str:
         day = f"{self._market.dates[row]!s:.10}"
         if self._late:
-            return f"it took more than {LIMIT} seconds on {day}; make its decisions faster"
+            return f"the strategy took more than {LIMIT} seconds on {day}; make its decisions faster"
         code = self._process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"its process ended on {day} ({how}); it must neither exit nor be killed while it decides"
+        return f"the process of the strategy ended on {day} ({how}); it must neither exit nor be killed"
 
 
 class Function:
