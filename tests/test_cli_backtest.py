@@ -144,7 +144,7 @@ def test_a_strategy_that_prints_does_not_spoil_the_json():
     for line in ("backtest noisy.py --no-report --json", "audit noisy.py --days 2 --json"):
         ended = run(line, "--market sim")
         assert (ended.code, isinstance(json.loads(ended.out), dict)) == (0, True)
-        assert all(word in ended.err for word in ("loading", "made", "deciding"))
+        assert all(word in ended.err for word in ("loading", "made"))
     assert load_result("backtests/noisy").weights["S1"].iloc[-1] == pytest.approx(0.5, abs=0.05)
 
 
@@ -166,7 +166,7 @@ def test_the_example_strategy_is_the_built_in_momentum(simulated):
 
 def test_audit_finds_who_looks_ahead():
     honest = run("audit momentum --market sim --days 3")
-    assert (honest.code, "no look-ahead found on 3 days" in honest.out) == (0, True)
+    assert (honest.code, "no look-ahead found" in honest.out) == (0, True)
     Path("seer.py").write_text(
         "import finpod\nimport numpy as np\n\n\nclass Seer(finpod.Strategy):\n    def decide(self, view):\n"
         "        return np.eye(5)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
@@ -190,7 +190,7 @@ def test_agents_with_own_features_are_judged_on_the_command_line(simulated):
     assert all(part in run(line, "2010-09-30 --features-from own.py").error for part in ("2010-09-30", "--allow-in"))
     assert run(line, "2010-10-01 --features-from own.py").code == 0
     audited = run("audit strategies/own --market sim --days 2 --features-from own.py")
-    assert (audited.code, "day 1 of 2" in audited.err) == (0, True)
+    assert (audited.code, "auditing" in audited.err) == (0, True)
 
 
 # --- compare and export

@@ -9,7 +9,7 @@ from made_markets import random_market
 from finpod.backtesting.engine import backtest
 from finpod.cli.outputs import name_of, plan_outputs, write_outputs
 from finpod.errors import InputError, ReportWarning
-from finpod.strategy import EqualWeight
+from finpod.rules import EqualWeight
 
 SAVED, PAGE = Path("backtests/x"), Path("reports/x.html")
 earlier_and_not = pytest.mark.parametrize("earlier", [False, True])
