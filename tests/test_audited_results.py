@@ -4,9 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from made_markets import random_market
 from sklearn.linear_model import LinearRegression
 from typer.testing import CliRunner
@@ -221,32 +219,6 @@ def test_what_is_noted_in_the_run_is_no_knowledge_of_the_future(market):
     assert len({id(closes) for closes in LOG}) == 67
 
 
-@pytest.mark.parametrize("notes", [
-    lambda: np.zeros((2_000, 60)),
-    lambda: torch.zeros((400, 8)),
-    lambda: pd.DataFrame(columns=range(8), dtype=float),
-    lambda: pd.DataFrame(0.0, index=range(400), columns=range(8)),
-])  # fmt: skip
-def test_what_is_noted_in_place_is_none_either(market, notes):
-    class InPlace(Strategy):
-        def __init__(self):
-            self.notes = notes()
-
-        def decide(self, view):
-            row = self.notes.loc if isinstance(self.notes, pd.DataFrame) else self.notes
-            closes = view.closes(1)[0]
-            row[view.step] = torch.tensor(closes) if isinstance(self.notes, torch.Tensor) else np.resize(
-                closes, self.notes.shape[1])  # fmt: skip
-            return equal_parts(view.member & view.tradable)
-
-    strategy = InPlace()
-    result = finpod.backtest(strategy, market)
-    assert result.audit.passed, result.audit
-    kept = strategy.notes.to_numpy() if isinstance(strategy.notes, pd.DataFrame) else np.asarray(strategy.notes)
-    assert np.isfinite(kept).any(axis=1).sum() > 100
-    assert len(np.unique(kept)) > 100
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_order_of_prices_in_memory_is_no_look_ahead(order):
     """Numpy adds up columns of one in another order than those of the other."""
@@ -261,16 +233,6 @@ def test_the_order_of_prices_in_memory_is_no_look_ahead(order):
     plain = random_market(days=300, names=6, seed=5)
     tables = {name: np.array(getattr(plain, name), order=order) for name in ("close", "open")}
     assert finpod.audit(InverseVolatility(), replace(plain, **tables)).passed
-
-
-def test_weights_of_a_network_are_no_row_for_each_session(market):
-    class Network(EqualWeight):
-        trained_until = f"{market.dates[0]!s:.10}"
-
-        def __init__(self):
-            self.layer = torch.nn.Linear(market.shape[1], market.shape[0])
-
-    assert finpod.backtest(Network(), market.rows(0, market.shape[0]), start=market.dates[2]).audit.passed
 
 
 @pytest.mark.parametrize(("body", "code", "said"), [
