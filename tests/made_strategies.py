@@ -1,0 +1,92 @@
+"""A market and strategies for the tests of the audit."""
+
+import numpy as np
+import pandas as pd
+from made_markets import make_market, random_market
+
+from finpod.rules import Momentum
+from finpod.strategy import Strategy, equal_parts, top_k
+
+DAYS, TICKERS = 150, 8
+
+
+def made(days=DAYS):
+    """Eight tickers with gaps, of which two are listed later."""
+    market = random_market(days=days, names=TICKERS, gaps=0.02)
+    tables = {name: getattr(market, name).copy() for name in ("close", "open", "factor")}
+    for table in tables.values():
+        table[:60, 0] = table[:110, 1] = np.nan
+    benchmark = {"benchmark": market.benchmark_close, "benchmark_open": market.benchmark_open}
+    return make_market(tables["close"], open=tables["open"], factor=tables["factor"], member=market.member, **benchmark)
+
+
+MARKET = made()
+
+
+def all_rows():
+    """All closes, by way of a function so that no test holds them by accident."""
+    return MARKET.close.copy()
+
+
+class Ranks(Strategy):
+    """Holds the three highest of a feature that it asks for in `decide`."""
+
+    def __init__(self, feature):
+        self.feature = feature
+
+    def decide(self, view):
+        return top_k(view.features(self.feature)[:, 0], 3, among=view.tradable)
+
+
+class Declares(Momentum):
+    """Declares a feature, and decides by something else."""
+
+    def __init__(self, *features):
+        super().__init__(lookback=20, k=3)
+        self.features = features
+
+
+class Acts(Momentum):
+    """Does something on the side of each decision."""
+
+    def __init__(self, act):
+        super().__init__(lookback=20, k=3)
+        self.act = act
+
+    def decide(self, view):
+        self.act()
+        return super().decide(view)
+
+
+class Holds(Momentum):
+    """Holds something, and decides by something else."""
+
+    def __init__(self, what, trained_until=None):
+        super().__init__(lookback=20, k=3)
+        self.what, self.trained_until = what, trained_until
+
+
+def decides(function):
+    """A strategy that decides by a function of the view."""
+    return type("Decides", (Strategy,), {"decide": lambda self, view: function(view)})()
+
+
+class Mixes(Strategy):
+    """Holds the mean of what several strategies decide."""
+
+    def __init__(self, *parts, trained_until=None):
+        self.parts, self.trained_until = parts, trained_until
+
+    def decide(self, view):
+        decided = [part.decide(view) for part in self.parts]
+        return np.mean([[one[t] for t in view.tickers] if isinstance(one, dict) else one for one in decided], axis=0)
+
+
+def in_parts(view, among=None):
+    return equal_parts(view.tradable if among is None else among)
+
+
+def shifted(market):
+    """The return of the next session."""
+    close = pd.DataFrame(market.close)
+    return (close.shift(-1) / close - 1).to_numpy()
