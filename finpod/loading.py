@@ -138,7 +138,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
     kind = kinds[names[0]]
     for method in ("env", "score"):
         if not hasattr(kind, method):
-            raise InputError(f"{path}: {names[0]} is no task that can be trained: it lacks {method}", argument="task")
+            raise InputError(f"{path}: {names[0]} is not a task: it lacks {method}", argument="task")
     task: Task = require_task(_made(kind, path, "task"))
     return task
 

@@ -193,7 +193,7 @@ def test_the_environment_takes_ready_weights(market):
         (np.nan, "a weight that is not finite"),
         (-0.1, "a weight below zero"),
         (2.0, "weights that sum to more than 1"),
-        (0.0, "nothing to hold among the members"),
+        (0.0, "a weight of zero for every member"),
     ],
 )
 def test_ready_weights_that_cannot_be_are_refused_by_the_day(market, change, fault):
@@ -204,7 +204,7 @@ def test_ready_weights_that_cannot_be_are_refused_by_the_day(market, change, fau
         finpod.make_env("stocks", market=market, num_envs=2, anchor=given)
     assert raised.value.argument == "anchor"
     finpod.make_env("stocks", market=market, num_envs=2, anchor=given, end=market.dates[55])
-    with pytest.raises(InputError, match=r"ready weights must be \[T, N\] = \(110, 5\)"):
+    with pytest.raises(InputError, match=r"\[T, N\] = \(110, 5\)"):
         finpod.make_env("stocks", market=market, num_envs=2, anchor=given[1:])
 
 
@@ -218,12 +218,12 @@ def test_an_anchor_that_is_not_of_this_market_or_no_numbers_is_refused(market):
     frame = pd.DataFrame(given, days, list(market.tickers))
     shifted = frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1)))
     for wrong, said in (
-        (shifted, f"row 50 of the anchor is {shifted.index[50]:%Y-%m-%d}, where the market has {days[50]:%Y-%m-%d}"),
-        (frame.reset_index(drop=True), "the index of the anchor is not of dates"),
-        (frame.rename(columns={market.tickers[2]: "other"}), f"{min('other', market.tickers[2])} is a column"),
-        (frame[:-1], r"ready weights must be \[T, N\]"),
-        (np.full(market.shape, "much"), "of type ndarray, holds what is not a number"),
-        (np.full(market.shape, object()), "of type ndarray, holds what is not a number"),
+        (shifted, f"row 50 of the anchor is {shifted.index[50]:%Y-%m-%d}, .* {days[50]:%Y-%m-%d}"),
+        (frame.reset_index(drop=True), "the index of the anchor"),
+        (frame.rename(columns={market.tickers[2]: "other"}), f"{min('other', market.tickers[2])} is only in"),
+        (frame[:-1], r"must be numbers \[T, N\]"),
+        (np.full(market.shape, "much"), "of type ndarray, holds"),
+        (np.full(market.shape, object()), "of type ndarray, holds"),
         (None, r"of type NoneType, has shape \(\)"),
     ):
         with pytest.raises(InputError, match=said) as raised:

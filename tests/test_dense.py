@@ -123,7 +123,7 @@ def grown(step):
 
 
 BROKEN = {
-    "shape": (grown, r"observation at step 3 has shape \(6, 4\) and the first had \(6, 2\)"),
+    "shape": (grown, r"observation at step 3 has shape \(6, 4\), and the first had \(6, 2\)"),
     "final shape": (
         lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])),
         r"observation at step 2 has shape \(3, 2\)",
@@ -161,7 +161,7 @@ def test_a_row_is_required_where_there_is_a_table():
         return Step(Observation(taken.obs.state), *taken[1:])
 
     pod.env.step = without_row
-    with pytest.raises(InputError, match="step 1 names no row"):
+    with pytest.raises(InputError, match="step 1 has no row"):
         pod.learner.collect(pod.env)
 
 

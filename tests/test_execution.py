@@ -166,5 +166,5 @@ def test_impact_without_volumes_is_refused():
     execution = build_execution(make_market([10, 11]), "close")
     assert execution.impact is None
     assert execution.impact_for(Costs()) is None
-    with pytest.raises(InputError, match="impact is 2, and these data have no volumes to measure it by; leave it at 0"):
+    with pytest.raises(InputError, match=r"impact is 2, .* no volumes"):
         execution.impact_for(Costs(impact=2))

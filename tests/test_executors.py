@@ -181,7 +181,7 @@ def test_pods_that_cannot_be_are_refused_before_ray_is_started(changes, told):
 
 def test_without_ray_one_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match="Ray is not installed here; pip install ray, or train without it") as raised:
+    with pytest.raises(InputError, match="pip install ray") as raised:
         RayExecutor(echo, None)
     assert "\n" not in str(raised.value)
 
@@ -302,9 +302,7 @@ def test_a_cluster_that_no_longer_answers_ends_in_one_line(engine, monkeypatch):
     monkeypatch.setattr(ray_executor, "SILENCE", 0.2)
     pods = engine(echo)
     monkeypatch.setattr(pods._ray, "nodes", lambda: time.sleep(5))
-    with pytest.raises(
-        EngineError, match="the Ray cluster has not answered for 0 s; bring it back and go on with resume=True"
-    ):
+    with pytest.raises(EngineError, match="the Ray cluster has not answered for 0 s;"):
         pods.slots()
 
 

@@ -1,4 +1,4 @@
-"""What agents of the trading task see and do: `TradingConfig`, actions to target weights, accounts to observations."""
+"""Actions and observations of the trading task: `TradingConfig`, actions to target weights, accounts to states."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class TradingConfig(Terms):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        none = {"start_groups": "a start day of each account's own", "horizon": "the end of the data"}
+        none = {"start_groups": "one start day per account", "horizon": "the end of the data"}
         for name in ("num_envs", "hold", "hmax", *none):
             value, otherwise = getattr(self, name), f", or None for {none[name]}" if name in none else ""
             if not (otherwise and value is None) and not (isinstance(value, Integral) and int(value) >= 1):
-                raise InputError(f"{name} is {value}; it must be a whole number from 1 on{otherwise}", argument=name)
+                raise InputError(
+                    f"{name} is {value}; it must be a whole number of at least 1{otherwise}", argument=name
+                )
         if self.num_envs % self.groups:
             raise InputError(
                 f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
@@ -77,12 +79,12 @@ class TradingConfig(Terms):
 
     @property
     def around(self) -> bool:
-        """Whether actions are a tilt of another anchor than equal weight."""
+        """True if actions tilt an anchor other than equal weight."""
         return self.action == "tilt" and self.anchor != EQUAL
 
     @property
     def undifferentiable(self) -> str | None:
-        """Setting that no gradient passes through; None if gradients pass."""
+        """Name of the setting through which no gradient passes; None if gradients pass."""
         if self.action == "shares":
             return "action 'shares'"
         return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None
@@ -91,9 +93,10 @@ class TradingConfig(Terms):
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
     """Return the target weights [..., N] float64 of actions, zero outside `among` [..., N], the members with a bar.
 
-    'tilt', z [..., N]: w ~ a exp(k tanh z) with the sum of the `anchor` a [..., N], so that z = 0 is the anchor itself. None
-    is equal weight, fully invested. 'softmax', logits [..., N + 1] of assets and cash: w = exp(z) / sum exp(z). All cash
-    where `among` is empty. Exponentials are float32, sum and quotient float64; float64 actions with a gradient stay float64.
+    'tilt', z [..., N]: w ~ a exp(k tanh z), scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the anchor.
+    `anchor` None is equal weight, fully invested. 'softmax', logits [..., N + 1] of assets and cash: w = exp(z) / sum exp(z).
+    All cash where `among` is empty. Exponentials are float32, sum and quotient float64; float64 actions with a gradient stay
+    float64.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)
@@ -118,7 +121,7 @@ def account_state(account: Account, mark: Tensor) -> Tensor:
 
 
 def state_of(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
-    """As `account_state`, from cash [...], value of the positions [..., N] and equity [...]."""
+    """Like `account_state`, from cash [...], the value of the positions [..., N] and equity [...]."""
     equity = equity.clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (cash.unsqueeze(-1) / equity).float()], -1)
 
@@ -136,10 +139,10 @@ def greedy_weights(
 ) -> Tensor:
     """Return the target weights [N] float64 of a policy's mean action for one account on one day, never a sample.
 
-    features [N, F] are scaled; among [N] bool are the assets that may be held; state [N + 1] is the `account_state`; anchor
-    [N] float64 is None for equal weight. Only the 'shares' action reads price [N], as traded and 0 without a bar, and equity.
-    Its orders become the weights that they lead to at these prices; when they are filled at other prices, trades differ a
-    little from the orders, in validation as in a backtest.
+    features [N, F] are scaled; among [N] bool marks the assets that may be held; state [N + 1] is the `account_state`;
+    anchor [N] float64 is None for equal weight. Only the 'shares' action uses equity and price [N], as traded and 0 without
+    a bar. Its orders are converted to weights at these prices. If the fill prices differ, the trades differ slightly from
+    the orders, in validation as in a backtest.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

@@ -1,9 +1,9 @@
 """Gymnasium environments: `TradingEnv` on tensors, `NumpyTradingEnv` on arrays, `DenseTradingEnv` with one account, and
 `LocomotionVectorEnv` for locomotion.
 
-An episode that ends begins again within the same step: `info["final_obs"]` is the observation that the step led to, and the
-mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the data and the horizon truncate,
-ruin terminates. An action that is not finite is refused before anything is traded or moved.
+When an episode ends, the next one begins in the same step: `info["final_obs"]` is the last observation of the old episode,
+and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the data and the horizon
+truncate, ruin terminates. An action that is not finite raises an error before anything is traded or moved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Largest z of the tilt and softmax actions on arrays, whose space is [-1, 1]: tanh 3 = 0.995."""
+"""z of the tilt and softmax actions for an array action of 1, the bound of its space: tanh 3 = 0.995."""
 METADATA: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
 
 
@@ -44,13 +44,13 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     """E accounts in one market as a gymnasium vector environment whose arrays are torch tensors on `device`.
 
     An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], which
-    all accounts share, and the weights at its close, cash last. Actions [E, A] are those of `TradingConfig.action`:
+    all accounts share, and the weights at its close, cash last. `TradingConfig.action` determines the actions [E, A]:
     z [E, N] of a tilt around the anchor, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are
     float32 [E]. `info["episode"]` has the sum of rewards "r" [E] and the number of steps "l" [E] of the episodes that
-    ended, zero elsewhere, like gymnasium's RecordEpisodeStatistics, which takes arrays only.
+    ended, zero elsewhere. gymnasium's RecordEpisodeStatistics reports the same, but accepts arrays only.
 
-    `start` and `end` bound the sessions traded. The features are scaled by `scaling`, that of a trained agent, or else by
-    statistics of the sessions from `start` to `end`.
+    `start` and `end` bound the sessions traded. The features are scaled by `scaling`, taken from a trained agent; if it is
+    None, by statistics of the sessions from `start` to `end`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Begin all episodes. A seed makes all later start days reproducible; `options` are not used.
 
-        Raises InputError for a seed that is not a whole number from 0 to 2**64 - 1, and for `options["reset_mask"]`.
+        Raises InputError if the seed is not a whole number from 0 to 2**64 - 1 or `options` has a "reset_mask".
         """
         super().reset(seed=_reset_seed(seed, options))
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
@@ -118,13 +118,13 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
 
 
 class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
-    """A `TradingEnv` on numpy arrays, for gymnasium's vector wrappers and for learners without tensors.
+    """A `TradingEnv` on numpy arrays, for gymnasium's vector wrappers and for learners that use arrays.
 
     An observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash last.
-    Actions [E, A] lie in [-1, 1] and are clipped to it: orders as they are, a tilt or logits times REACH. Rewards are float64
-    [E]. `info["final_info"]` is empty; statistics of episodes are left to gymnasium's RecordEpisodeStatistics. Gymnasium's
-    vector wrappers of observations refuse environments that reset within a step; the features are scaled already. `many` is
-    the environment on tensors.
+    Actions [E, A] are clipped to [-1, 1]. Those of a tilt or of logits are multiplied by `REACH`; orders are not. Rewards
+    are float64 [E]. `info["final_info"]` is empty; use gymnasium's RecordEpisodeStatistics for episode statistics.
+    Gymnasium's vector wrappers of observations do not support environments that reset within a step; the features are
+    already scaled. `many` is the environment on tensors.
     """
 
     def __init__(self, env: TradingEnv) -> None:
@@ -161,9 +161,10 @@ class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
 
 
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
-    """One account as an ordinary gymnasium environment: a `NumpyTradingEnv` of one account, which is reset by the caller.
+    """One account as an ordinary gymnasium environment, which the caller resets.
 
-    `options` are the other arguments of `TradingEnv`; of `config`, num_envs and start_groups are not used.
+    Spaces and rewards are those of a `NumpyTradingEnv` of one account. `options` are the other arguments of `TradingEnv`;
+    num_envs and start_groups of `config` are ignored.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
@@ -188,10 +189,10 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 
 
 class LocomotionVectorEnv(VectorEnv[Any, Any, Any]):
-    """Worlds of a locomotion task as a gymnasium vector environment.
+    """A locomotion task as a gymnasium vector environment of E worlds.
 
-    Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy`. Actions [E, A] lie within the
-    task's `action_limit`. `env` is the environment on tensors.
+    Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy=True`. Actions [E, A] lie
+    within the task's `action_limit`. `env` is the environment on tensors.
     """
 
     def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:
@@ -224,16 +225,16 @@ class LocomotionVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _reset_seed(seed: int | None, options: dict[str, Any] | None) -> int | None:
-    """Return the seed of a reset. Raises InputError for a bad one, and for a request to reset some environments only."""
+    """Return the seed of a reset. Raises InputError for a bad seed and for a request to reset only some environments."""
     if options is not None and "reset_mask" in options:
-        raise InputError("options has a reset_mask; all episodes begin together, and again by themselves when they end")
+        raise InputError("options has a reset_mask; leave it out, as an episode that ends is reset automatically")
     return None if seed is None else require_seed(seed)
 
 
 def _finite(
     actions: Any, shape: tuple[int, ...] | None, device: torch.device, columns: Sequence[str] | None = None
 ) -> Tensor:
-    """Return actions as a float32 tensor. Raises InputError for another shape and for one that is not finite."""
+    """Return actions as a float32 tensor. Raises InputError for a wrong shape and for an action that is not finite."""
     action = torch.as_tensor(actions, dtype=torch.float32, device=device)
     if action.shape != shape:
         raise InputError(f"actions have shape {tuple(action.shape)}; this environment takes {shape}")
@@ -247,5 +248,5 @@ def _finite(
 
 
 def _as_dict(obs: Observation) -> dict[str, Tensor]:
-    assert obs.row is not None, "a market has a table"
+    assert obs.row is not None, "observations of a market have a row"
     return {"row": obs.row, "state": obs.state}

@@ -1,9 +1,9 @@
 """`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
-The accounts do not move the market, so all share its tables. An observation is a row of the tables and the state of the
-account, [E, N + 1] float32: the weights at that row's close, then cash. Accounts come in G groups of M that share their
-days, E = G * M; account e belongs to group e // M. Tensors of accounts are kept as [G, M, ...], so that a table row is read
-once per group; public methods use [E, ...].
+The accounts do not move prices, so all share the market's tables. An observation is a row number of the tables and the
+state of the account, [E, N + 1] float32: the weights at that row's close, then cash. The E = G * M accounts form G groups of
+M that are on the same day; account e belongs to group e // M. Tensors of accounts are stored as [G, M, ...], so that a table
+row is read once per group; public methods use [E, ...].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finpod.trading.execution import Account, Execution
 from finpod.trading.simulate import phases
 
 RUIN = 1e-12
-"""Share of the equity that a ruined account counts as having left in a log return: ln 1e-12 = -27.6."""
+"""Lower bound of the equity ratio in a log return, so that ruin has a finite reward: ln 1e-12 = -27.6."""
 
 
 class MarketEnv:
@@ -31,8 +31,8 @@ class MarketEnv:
 
     The accounts of a group are on the same day. The host knows that day, so delistings and ends of episodes are found
     without reading from the device. A bad action (NaN or infinite) trades nothing and is recorded until `check` is called.
-    Eager steps agree with a backtest to the last bit. With `compile` (torch.compile: it needs a C++ compiler, and a minute
-    at the first step) they take a fraction of the time and agree to 1e-6. `anchor` [T, N] are the weights of `config.anchor`
+    Eager steps agree with a backtest to the last bit. With `compile` (torch.compile, which needs a C++ compiler and a minute
+    at the first step) steps are several times faster and agree to 1e-6. `anchor` [T, N] holds the weights of `config.anchor`
     if that is a user's column.
     """
 
@@ -45,7 +45,7 @@ class MarketEnv:
         if self.last - self.first < config.hold:
             raise InputError(
                 f"the window has {self.last - self.first} sessions to trade, fewer than hold = {config.hold}; "
-                "take a longer window or a shorter hold"
+                "choose a longer window or a shorter hold"
             )
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
@@ -64,9 +64,9 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes on random days. A seed makes these days and those of later episodes reproducible.
+        """Begin all episodes on random days. A seed makes these and all later start days reproducible.
 
-        Raises InputError, and changes nothing, for a seed that is not a whole number from 0 to 2**64 - 1.
+        Raises InputError, and changes nothing, if the seed is not a whole number from 0 to 2**64 - 1.
         """
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
@@ -82,7 +82,7 @@ class MarketEnv:
         return self._observation(account_state(self.seen, self.execution.mark[self._rows - self.execution.lag]))
 
     def among(self, row: Tensor) -> Tensor:
-        """Return the assets [..., N] bool that a decision that sees `row` may hold: members with a bar."""
+        """Return [..., N] bool: the assets that a decision on `row` may hold, which are members with a bar."""
         return self.execution.member[row] & self.execution.has_bar[row]
 
     def weights(self, action: Tensor) -> Tensor:
@@ -96,14 +96,14 @@ class MarketEnv:
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | GradientStep:
         """Trade on actions [E, A] and advance by `hold` sessions.
 
-        With `grad` the graph is kept from step to step, through the accounts, until `detach`; `smooth` is that of `settle`.
-        Raises InputError that names a setting no gradient passes through.
+        With `grad` the graph is kept from step to step, through the accounts, until `detach`; `smooth` is passed to
+        `settle`. Raises InputError that names a setting through which no gradient passes.
         """
         if not grad:
             with torch.no_grad():
                 return self._step(action, 0.0)[0]
         if what := self.config.undifferentiable:
-            raise InputError(f"no gradient passes through {what}; take a step without grad")
+            raise InputError(f"no gradient passes through {what}; call step without grad=True")
         days, before = self._days - self.first, self.equity
         step, notional, equity = self._step(action, smooth)
         phase = days % self.config.hold
@@ -120,7 +120,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity of the anchor on each phase of rebalancing (`phases`); on the host, like the days."""
+        """[n + 1, hold] equity of the anchor for each phase of rebalancing (`phases`), on the CPU."""
         config = self.config
         return phases(self.execution, self.anchor, self.first, self.last, config.hold, config.uncapped).cpu()
 
@@ -133,7 +133,7 @@ class MarketEnv:
         account = seen = Account(cash, shares)
         for _ in range(config.hold):
             seen = account
-            self._days = self._days + 1  # never in place: on the CPU the rows share its memory
+            self._days = self._days + 1  # not in place: on the CPU the rows share its memory
             if self._any_delisted[self._days].any():
                 account = self.execution.carry(account, self._rows, config.delisting_return)
             self._rows = self._rows + 1
@@ -150,7 +150,7 @@ class MarketEnv:
         return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), notional, equity
 
     def check(self) -> None:
-        """Raise InputError naming environment, step and column of the first bad action since the last check."""
+        """Raise InputError that names environment, step and column of the first bad action since the last check."""
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
@@ -212,7 +212,7 @@ class MarketEnv:
     def _trade(
         self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor, smooth: float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return cash [G, M], shares [G, M, N] and traded notional after the fill, and which actions were finite [G, M]."""
+        """Return cash [G, M], shares [G, M, N] and traded notional after the fill, and [G, M] True for finite actions."""
         config, execution, account = self.config, self.execution, Account(cash, shares)
         good = (action - action).sum(-1) == 0  # inf - inf and NaN - NaN are NaN
         if config.action == "shares":
@@ -244,23 +244,23 @@ class MarketEnv:
     def _remember(self, action: Tensor, good: Tensor) -> None:
         """Record, on the device, environment, step and column of the first bad action."""
         env = (~good).flatten().to(torch.uint8).argmax()
-        row = action.flatten(0, 1).index_select(0, env.view(1))[0]  # indexing by a tensor would wait for the device
+        row = action.flatten(0, 1).index_select(0, env.view(1))[0]  # indexing with a tensor would synchronise
         column = (~row.isfinite()).to(torch.uint8).argmax()
         bad = torch.stack([env, torch.full_like(env, self._clock), column])
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Reset where an episode is over. A ruined account starts again with fresh cash on its group's day."""
+        """Reset where an episode is over. A ruined account restarts with its initial cash on its group's day."""
         again, shares = ruined, self.account.shares
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)
             self._decisions = torch.where(over, 0, self._decisions)
             self._rows = self._on_device(self._days)
             again = ruined | self._on_device(over)
-            shares = shares.masked_fill(again.unsqueeze(-1), 0.0)  # those of ruined accounts alone are zero already
+            shares = shares.masked_fill(again.unsqueeze(-1), 0.0)  # ruined accounts hold none already
         self.equity = self.equity.masked_fill(again, self.config.cash)
         self.account = seen = Account(self.account.cash.masked_fill(again, self.config.cash), shares)
-        if self.execution.lag:  # the observed account of a ruined one is that before its loss
+        if self.execution.lag:  # a ruined account is observed as it was before its loss
             seen = Account(
                 self.seen.cash.masked_fill(again, self.config.cash),
                 self.seen.shares.masked_fill(again.unsqueeze(-1), 0.0),

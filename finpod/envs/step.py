@@ -1,4 +1,4 @@
-"""`Observation` and `Step`: what every environment returns. Apart from `MarketEnv`, so that a task needs no market."""
+"""`Observation` and `Step`, the results of every environment. Separate from `MarketEnv`: not every task has a market."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Observation(NamedTuple):
     state: Tensor
     """[E, S] float32: the state of each environment, such as the weights of an account."""
     row: Tensor | None = None
-    """[E] int64: the last row of the task's shared table that may be read. None for a task without a table."""
+    """[E] int64: the last visible row of the task's shared table. None for a task without a table."""
 
 
 class Step(NamedTuple):
@@ -39,6 +39,6 @@ class GradientStep(NamedTuple):
     net: Tensor
     """[E] float64: simple return over the step, net of costs."""
     baseline: Tensor
-    """[E] float64: the same of the task's baseline; no gradient passes through it."""
+    """[E] float64: simple return of the task's baseline; no gradient passes through it."""
     turnover: Tensor
     """[E] float64: traded notional / equity before the step."""

@@ -11,16 +11,16 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Updates a policy. It is made from a policy, a table or None, the number of groups of environments, a config and a
-    generator."""
+    """Updates a policy. Its constructor takes a policy, a table or None, the number of groups of environments, a config and
+    a generator."""
 
     Config: Any
-    """Frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. A field `network`
-    is passed on to the task, which builds the policy."""
+    """Frozen dataclass of its settings. It has `num_steps`, the steps of each environment between two updates. If it has
+    `network`, that is passed to the task, which builds the policy."""
     bounds: Any
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
-    """Whether it needs differentiable environments. If so, it has no use for environments that share rows."""
+    """True if it needs differentiable environments; then environments do not share rows."""
     updates: int
     """Updates so far."""
 
@@ -30,7 +30,7 @@ class Learner(Protocol):
         """Return the batch for the next update."""
 
     def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy; return figures as device tensors."""
+        """Update the policy; return statistics of the update as device tensors."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Analytic policy gradient (APG): the exact gradient of an objective, net of costs, through a differentiable environment.
 
-K steps are taken and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). Accounts are
-carried over from update to update; gradients are not. The policies, scorers, are deterministic: they give each asset a
-score and keep a share of the present holding. They have no value function and do not explore.
+K steps are taken and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). The next update
+continues with the same accounts, without their gradients. The policies, called scorers, are deterministic: they give each
+asset a score and keep a share of the present holding. They have no value function and do not explore.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from finpod.rl.task import DifferentiableEnvironment, Table
 
 NETWORKS = ("linear", "mlp")
 TAIL = 0.1
-"""Share of environments that the objective 'cvar' counts as the worst."""
+"""Share of environments in the tail of the objective 'cvar'."""
 LEAST = 1e-12
-"""Share of the account that a total loss counts as leaving, in a logarithm."""
+"""Lower bound of 1 + return in a logarithm, so that a total loss is finite."""
 PERCENT = 100.0
-"""Factor on the objective, which is maximised in percent."""
+"""Factor on the objective, which is optimised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> step size and epsilon of Adam. The epsilon of 'linear' is as large as its gradients, so that the weights of
-useless features, whose gradients are small, grow slowly."""
+"""Network -> step size and epsilon of Adam. For 'linear' epsilon is as large as the gradients, so that the weights of useless
+features, whose gradients are small, grow slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ class Scores(NamedTuple):
     """Output of the network for D days."""
 
     score: Tensor
-    """[D, N] action if nothing is kept; mean 0 over the assets that may be held."""
+    """[D, N] action if nothing of the present holding is kept; mean 0 over the assets that may be held."""
     keep: Tensor
-    """[D, 1] share of the present holding, as an action, that is kept; from 0 to `MOST_KEPT`."""
+    """[D, 1] weight of the present holding, as an action; from 0 to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     among: Tensor
@@ -68,8 +68,8 @@ class Scores(NamedTuple):
 class ScorerPolicy(AccountPolicy):
     """Policy z = (1 - keep) * score + keep * (the present holding as an action).
 
-    keep is a sigmoid of the day's mean features. The output layers start at zero: an untrained policy moves half the way to
-    the anchor (softmax: to equal parts of all assets and cash) at every decision.
+    keep is a sigmoid of the day's mean features. The output layers start at zero: at every decision, an untrained policy
+    moves halfway to the anchor (softmax: to equal weights of all assets and cash).
     """
 
     spec: ScorerSpec
@@ -89,7 +89,7 @@ class ScorerPolicy(AccountPolicy):
             nn.init.zeros_(parameter)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Scores:
-        """Return the scores of days, given features [..., N, F] float32, assets that may be held and anchor [..., N]."""
+        """Return the scores of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
         if self.spec.network == "mlp":
             values = self._encoded(values, among)
         average = mean_among(values, among)
@@ -101,8 +101,8 @@ class ScorerPolicy(AccountPolicy):
         """Return actions [..., M, A] of M accounts a day, for a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
         weights, cash, keep = state[..., :-1], state[..., -1:], code.keep.unsqueeze(-2)
         anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
-        kept = self._as_action(weights, code.among.unsqueeze(-2), anchor)
-        action = (1 - keep) * code.score.unsqueeze(-2) + keep * kept
+        holding = self._as_action(weights, code.among.unsqueeze(-2), anchor)
+        action = (1 - keep) * code.score.unsqueeze(-2) + keep * holding
         if self.spec.action == "softmax":
             action = torch.cat([action, code.cash.unsqueeze(-2).expand_as(cash)], -1)
         return action, torch.zeros_like(state[..., 0])
@@ -139,7 +139,7 @@ def active_objective(play: Play, penalty: float) -> Tensor:
 
 
 def mean_variance_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(net) - penalty / 2 * var(net), of the total, not the active, return (Markowitz 1952)."""
+    """Return mean(net) - penalty / 2 * var(net) of the total (not the active) return (Markowitz 1952)."""
     return play.net.mean() - penalty / 2 * play.net.var(correction=0)
 
 
@@ -162,7 +162,7 @@ def drawdown_objective(play: Play, penalty: float) -> Tensor:
 
 
 def turnover_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(a) - penalty * mean(turnover), which charges the penalty on top of the costs that a contains."""
+    """Return mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a."""
     return active(play).mean() - penalty * play.turnover.mean()
 
 
@@ -186,18 +186,18 @@ class APGConfig:
     penalty: float = 1.0
     """Factor on the default penalty of the objective."""
     network: str = "linear"
-    """'linear' or 'mlp': network of the scorer, in tasks that score assets."""
+    """Network of the scorer in tasks that score assets: 'linear' or 'mlp'."""
     num_steps: int = 16
     """K, steps through which gradients pass."""
     learning_rate: float | None = None
-    """Initial step size of Adam; None stands for that of the network in `ADAM`."""
+    """Initial step size of Adam; None is the default of the network (`ADAM`)."""
     anneal_lr: bool = True
     """Anneal the step size linearly to zero."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     smooth: float = 1e-4
-    """Size of a trade, as a share of the account, below which its cost is smooth in training, see `settle`. 0 trains on the
-    exact cost, which has a kink where nothing is traded."""
+    """Size of a trade, as a share of the account, below which its cost is smoothed in training, see `settle`. 0 trains on
+    the exact cost, which has a kink where nothing is traded."""
 
     def __post_init__(self) -> None:
         for name, choices in (("objective", tuple(OBJECTIVES)), ("network", NETWORKS)):
@@ -207,14 +207,14 @@ class APGConfig:
                 )
         if isinstance(self.num_steps, bool) or not (isinstance(self.num_steps, Integral) and self.num_steps >= 1):
             raise InputError(
-                f"num_steps is {self.num_steps!r}; it must be a whole number from 1 on", argument="num_steps"
+                f"num_steps is {self.num_steps!r}; it must be a whole number of at least 1", argument="num_steps"
             )
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", ADAM[self.network][0])
         for name, least in (("learning_rate", 1e-12), ("penalty", 0), ("weight_decay", 0), ("smooth", 0)):
             value = getattr(self, name)
             if not (isinstance(value, Real) and least <= value < math.inf):
-                sign = "a positive, finite number" if least else "a finite number from 0 on"
+                sign = "a positive, finite number" if least else "a finite number of 0 or more"
                 raise InputError(f"{name} is {value!r}; it must be {sign}", argument=name)
 
 
@@ -223,7 +223,7 @@ BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.002, 0.3), "penalt
 
 
 class APG:
-    """Learner: `update` takes one gradient step on the play that `collect` returned."""
+    """Learner: `update` takes one gradient step on the `Play` that `collect` returned."""
 
     Config = APGConfig
     bounds = BOUNDS
@@ -247,7 +247,7 @@ class APG:
         Raises InputError for an environment that is not differentiable and for an action that is not finite.
         """
         if not env.differentiable:
-            raise InputError(f"{type(env).__name__} is not differentiable as it is set, and apg needs its gradient")
+            raise InputError(f"{type(env).__name__} is not differentiable with its settings; apg needs its gradient")
         obs, played = env.observe(), []
         with torch.enable_grad():
             for _ in range(self.config.num_steps):
@@ -261,7 +261,7 @@ class APG:
             return Play(*map(torch.stack, zip(*played, strict=True)))
 
     def update(self, play: Play, progress: float = 0.0) -> dict[str, Tensor]:
-        """Take a gradient step; return figures of the play as device tensors.
+        """Take a gradient step; return statistics of the play as device tensors.
 
         `progress` in [0, 1] anneals the step size. A gradient that is not finite counts as zero.
         """

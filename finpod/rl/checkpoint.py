@@ -25,12 +25,12 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
     "dense": (DensePolicy, DenseSpec),
     "scorer": (ScorerPolicy, ScorerSpec),
 }
-"""Kind -> policy and its sizes: the policies that a checkpoint can build by itself."""
+"""Kind -> policy class and class of its sizes, for policies that a checkpoint can build without its task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """An agent: enough to act as it does, and to continue its training exactly."""
+    """An agent: all that is needed to act like it and to continue its training exactly."""
 
     policy_spec: dict[str, Any]
     """Sizes of the policy, see `spec_of`."""
@@ -41,32 +41,33 @@ class Checkpoint:
     learner: dict[str, Any]
     """State of the learner."""
     env: dict[str, Any]
-    """State of the environment; empty for a copy, which begins in a new one."""
+    """State of the environment; empty for a copied agent, which begins in a new environment."""
     config: dict[str, Any]
     """Settings of the learner."""
     seed: int
     """Seed of the agent."""
     steps: int
-    """Environment steps of training, those of its ancestors included."""
+    """Environment steps of training, including those of its ancestors."""
     versions: dict[str, str]
     """Versions of finpod and torch."""
 
     def policy(self, device: str | torch.device = "cpu") -> Policy:
-        """Return the policy, ready to act. Raises CheckpointError if weights and sizes do not agree.
+        """Return the policy, ready to act.
 
-        A policy that only its task can build is refused; `restore` loads the weights into one that the task has built.
+        Raises CheckpointError if weights and sizes do not agree, and for a policy that only its task can build. For such a
+        policy, `restore` loads the weights into the one that the task has built.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
         if kind not in POLICIES:
-            raise CheckpointError("the policy is the task's own; load the agent with its task")
+            raise CheckpointError("only the task can build the policy; load the agent with its task")
         with self._fitting():
             make, spec = POLICIES[kind]
             policy: Policy = make(spec(**sizes), torch.Generator()).to(device)
         return self.restore(policy)
 
     def restore(self, policy: Policy) -> Policy:
-        """Return the policy with the agent's weights, ready to act. Raises CheckpointError if they do not fit."""
+        """Load the agent's weights into `policy` and return it, ready to act. Raises CheckpointError if they do not fit."""
         with self._fitting():
             policy.load_state_dict(self.weights)
         return policy.requires_grad_(False)
@@ -76,9 +77,9 @@ class Checkpoint:
         try:
             yield
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1].strip()  # torch lists what does not fit, line by line
+            reason = str(error).strip().splitlines()[-1].strip()  # torch lists the differences, one per line
             raise CheckpointError(
-                f"the weights do not fit this finpod's policy ({reason}); train again, it was made by {self.versions}"
+                f"the weights, stored by {self.versions}, do not fit the policy of this finpod ({reason}); train again"
             ) from error
 
     def to_bytes(self) -> bytes:
@@ -93,18 +94,18 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read a file that `save` wrote; no code in it is run. Raises CheckpointError for anything else."""
+        """Read a file written by `save`, without running code in it. Raises CheckpointError for any other file."""
         try:
             stored = path.read_bytes()
         except FileNotFoundError as error:
-            raise CheckpointError(f"{path} is missing; the folder is not whole, train again") from error
+            raise CheckpointError(f"{path} is missing, so the folder is incomplete; train again") from error
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); train again") from error
         return cls.from_bytes(stored, str(path))
 
     @classmethod
     def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
-        """Read what `to_bytes` returned. Raises CheckpointError that names `path` for anything else."""
+        """Read the result of `to_bytes`. Raises CheckpointError that names `path` for any other content."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
@@ -118,21 +119,22 @@ class Checkpoint:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return the sizes of a policy, and its kind unless that is 'market'; only the kind if its task must build it."""
+    """Return the sizes of a policy, and its kind unless that is 'market'; only the kind 'own' if its task must build it."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
 
 
 def versions() -> dict[str, str]:
-    """Return versions of the packages that the figures of a training depend on."""
+    """Return the versions of the packages on which training results depend."""
     return files.versions("finpod", "numpy", "python", "torch")
 
 
 def _plain(value: Any) -> Any:
     """Return a value without numpy scalars, which `weights_only` refuses to read.
 
-    Equal strings become one object, so that equal agents are equal files. Raises InputError for what could not be read back.
+    Equal strings become one object, so that equal agents give equal files. Raises InputError for a type that cannot be read
+    back.
     """
     if isinstance(value, str):
         return sys.intern(value)

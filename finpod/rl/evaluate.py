@@ -1,4 +1,4 @@
-"""Evaluation: the deterministic policy, and its returns in whole episodes."""
+"""Evaluation: mean actions of a policy, and its returns in whole episodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import Environment, Observation, Table
 
 LONGEST = 100_000
-"""Steps after which an episode counts as endless."""
+"""Most steps of an episode."""
 
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A], never a sample. Environments come in `groups` that share a table row."""
+    """Return the policy's mean actions [E, A], without sampling. The environments of each of `groups` share a table row."""
     count = groups if groups is not None and table is not None else len(obs.state)
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
@@ -51,7 +51,7 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Ep
             env.check()
             return Episodes(total, length)
         obs = step.obs
-    raise InputError(f"an episode has not ended after {LONGEST:,} steps; let the environment truncate it")
+    raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must truncate it")
 
 
 def episode_returns(env: Environment, policy: Policy, table: Table | None = None) -> Tensor:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 MOST_KEPT = 0.98
-"""Largest share of the present holding, as an action, that is kept. With 1 the scores would have no lasting effect."""
+"""Largest weight of the present holding, as an action. With 1 the scores would have no effect."""
 SUMMARY = 3
-"""Account figures that the value head reads: cash, mean score of the holdings, concentration."""
+"""Number of account features of the value head: cash, mean score of the holdings, concentration."""
 
 
 class RunningStats(nn.Module):
@@ -63,10 +63,10 @@ class Policy(nn.Module):
     log_std: nn.Parameter
     """[] or [A] log of the exploration noise."""
     kind = "own"
-    """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build again."""
+    """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """Whether actions depend on the statistics of `observe`. If so it is called after an update, else before: within an update
-    the normalisation must not change, as old and new probabilities are compared."""
+    """True if actions depend on the statistics of `observe`. Then `observe` is called after an update, else before it: within
+    an update the normalisation must not change, as old and new probabilities are compared."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the code of table rows, given `values` [..., N, F] float32 and the usable entries `among` [..., N] bool."""
@@ -84,7 +84,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Update the statistics of observations, once an update, by the states [..., M, S] of a rollout."""
+        """Update the statistics of observations with the states [..., M, S] of a rollout; called once per update."""
         raise NotImplementedError
 
 
@@ -110,12 +110,12 @@ class Code(NamedTuple):
     score: Tensor
     """[D, N] action for an account without positions."""
     inertia: Tensor
-    """[D, N] share of the present holding, as an action, that is kept; from -`MOST_KEPT` to `MOST_KEPT`."""
+    """[D, N] weight of the present holding, as an action; from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account figures. The value loss does not train the encoder: its
-    gradient is several times that of the policy."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder,
+    as its gradient is several times that of the policy."""
     among: Tensor
     """[D, N] bool: assets that may be held."""
     anchor: Tensor | None = None
@@ -125,11 +125,11 @@ class Code(NamedTuple):
 class AccountPolicy(Policy):
     """Policy over the assets of a table that also reads the weights of the account.
 
-    Its `spec` has the `action` and `tilt` of the task; its code has `among`, the assets that may be held.
+    Its `spec` has the task's `action` and `tilt`; its code has `among`, the assets that may be held.
     """
 
     def _add_encoder(self, features: int, hidden: int, generator: torch.Generator | None) -> None:
-        """Add two layers: one for each asset, and one that also sees the mean over the assets."""
+        """Add two layers: one sees single assets, the other also the mean over the assets."""
         linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
         self.names, self.mixed = linear(features, hidden), linear(2 * hidden, hidden)
         for layer in (self.names, self.mixed):
@@ -137,13 +137,13 @@ class AccountPolicy(Policy):
             nn.init.zeros_(layer.bias)
 
     def _encoded(self, values: Tensor, among: Tensor) -> Tensor:
-        """Return what the encoder makes [..., N, hidden] of features [..., N, F]."""
+        """Return the encoder's output [..., N, hidden] for features [..., N, F]."""
         hidden = nn.functional.relu(self.names(values))
         mean = mean_among(hidden, among).unsqueeze(-2)
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return [..., 1, A] bool: the assets that may be held, and cash; with 'shares', all assets."""
+        """Return [..., 1, A] bool, the action dimensions in use: assets that may be held, and cash; all with 'shares'."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -152,10 +152,10 @@ class AccountPolicy(Policy):
         return among.unsqueeze(-2)
 
     def _as_action(self, weights: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
-        """Return the action [..., M, N] that keeps the `weights`: their log, less its mean over the assets in `among`.
+        """Return the action [..., M, N] that keeps the `weights`: their log minus its mean over the assets in `among`.
 
-        Weights are taken relative to the anchor (None: equal weight) plus 0.1, so that a weight of zero has a logarithm. For
-        a tilt, w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
+        Weights are divided by the anchor (None: equal weight), and 0.1 is added so that a weight of zero has a logarithm.
+        For a tilt, w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
         """
         if anchor is not None:
             among = among & (anchor > 0)
@@ -177,7 +177,7 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with mean action score + inertia * (the present holding as an action), and a value function.
 
-    The output layer starts at zero: an untrained policy holds the anchor (tilt), equal parts of all assets and cash
+    The output layer starts at zero: an untrained policy holds the anchor (tilt) or equal weights of all assets and cash
     (softmax), or does not trade (shares).
     """
 
@@ -196,7 +196,7 @@ class MarketPolicy(AccountPolicy):
             nn.init.zeros_(parameter)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the code of days, given features [..., N, F] float32, assets that may be held and anchor [..., N]."""
+        """Return the code of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
         hidden = self._encoded(values, among)
         score, inertia = self.out(hidden).unbind(-1)
         day = mean_among(hidden, among)
@@ -216,14 +216,14 @@ class MarketPolicy(AccountPolicy):
         return mean, value
 
     def summarise(self, code: Code, state: Tensor) -> Tensor:
-        """Return account figures [..., M, SUMMARY] for the value, which does not train the scores."""
+        """Return account features [..., M, SUMMARY] for the value head. The value loss does not train the scores."""
         weights, cash = state[..., :-1], state[..., -1:]
         mean_score = (weights * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
         return torch.cat([cash, mean_score, weights.square().sum(-1, keepdim=True)], -1)
 
     @torch.no_grad()
     def observe(self, code: Code, state: Tensor) -> None:
-        """Update the statistics of the account figures, which only the value reads."""
+        """Update the statistics of the account features, which only the value head reads."""
         self.summary.update(self.summarise(code, state))
 
 
@@ -232,9 +232,9 @@ class DenseSpec:
     """Sizes of a `DensePolicy`."""
 
     inputs: int
-    """S, numbers of an observation."""
+    """S, size of an observation."""
     actions: int
-    """A, numbers of an action."""
+    """A, size of an action."""
     hidden: int = 64
     """Width of the two hidden layers of policy and value."""
     log_std_init: float = 0.0
@@ -242,9 +242,9 @@ class DenseSpec:
 
 
 class DensePolicy(Policy):
-    """Gaussian policy and value function, two networks of two tanh layers each, of the normalised observation.
+    """Gaussian policy and value function of the normalised observation: two networks of two tanh layers each.
 
-    The output layer of the policy starts small: the actions of an untrained policy are near zero.
+    The weights of the policy's output layer start small: the actions of an untrained policy are near zero.
     """
 
     spec: DenseSpec

@@ -16,7 +16,7 @@ from finpod.rl.task import Environment, Table
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
-    """Settings of PPO, by their usual names."""
+    """Settings of PPO under their usual names."""
 
     learning_rate: float = 1e-3
     """Initial step size of Adam."""
@@ -37,26 +37,26 @@ class PPOConfig:
     update_epochs: int = 4
     """Passes over a rollout."""
     num_minibatches: int = 4
-    """Minibatches, and so optimiser steps, per pass; at most one per group of environments. Each holds whole groups (single
-    steps in a task without a table), and their sizes differ by at most one."""
+    """Minibatches, and so optimiser steps, per pass; at most one per group of environments. A minibatch consists of whole
+    groups (single steps in a task without a table), and sizes differ by at most one."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
-    """Approximate KL divergence (per action dimension, if factored) above which the rest of an update is skipped."""
+    """Approximate KL divergence (per action dimension if `factored`) above which the rest of an update is skipped."""
     weight_decay: float = 0.0
     """Decoupled weight decay."""
     num_steps: int = 16
     """H, steps of a rollout."""
     factored: bool = True
-    """Clip the probability ratio of each action dimension, not that of the whole action. The gradient at the old policy is the
+    """Clip the probability ratio of each action dimension instead of the whole action. The gradient at the old policy is the
     same, and the trust region does not shrink with the number of assets."""
     scale_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return (Engstrom et al. 2020), clipped at 10. For
     tasks whose rewards grow with skill."""
     center_days: bool = True
-    """Subtract from each advantage the mean over the environments of its row, which removes the market's common move. Up to a
-    constant factor the baseline of an environment is the mean of the others, which does not depend on its action. Needs
-    several environments a row."""
+    """Subtract from each advantage the mean over the environments of its row, which removes the market's common move. The
+    result is, up to a constant factor, the advantage over the mean of the other environments, which does not depend on the
+    action. Needs several environments per row."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -72,7 +72,7 @@ class PPOConfig:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be positive", argument=name)
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must lie from 0 to 1", argument=name)
+                raise InputError(f"{name} is {getattr(self, name)}; it must be from 0 to 1", argument=name)
 
 
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -85,7 +85,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class PPO:
-    """Learner: `update` changes the policy by a rollout that `collect` returned."""
+    """Learner: `update` trains the policy on the rollout that `collect` returned."""
 
     Config = PPOConfig
     bounds = BOUNDS
@@ -100,7 +100,7 @@ class PPO:
         self.device = policy.log_std.device
         self.return_stats = RunningStats(1).to(self.device)
         self._return = torch.zeros((), device=self.device)
-        # a tensor, so that schedules and the KL limit do not read from the device
+        # a tensor: schedules and the KL limit then need no read from the device
         rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimizer = torch.optim.AdamW(
             policy.parameters(),
@@ -116,7 +116,7 @@ class PPO:
         return collect(env, self.policy, self.table, self.config.num_steps, self.generator, self.updates)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy by a rollout; return losses and mean reward as device tensors.
+        """Train the policy on a rollout; return losses and mean reward as device tensors.
 
         `progress` in [0, 1] drives the schedules. Minibatches consist of whole groups with all their steps if the task has a
         table, else of single steps.
@@ -148,7 +148,7 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss`, [H, G, M, ...]; [1, H * E, 1, ...] without a table, as nothing is shared then."""
+        """Return the arguments of `loss` as [H, G, M, ...]; without a table as [1, H * E, 1, ...]."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -168,12 +168,12 @@ class PPO:
 
     @torch.no_grad()
     def _observe(self, batch: dict[str, Any], *, before: bool) -> None:
-        """Update the policy's statistics of observations before or after the steps, as the policy wants it."""
+        """Update the policy's statistics of observations if it needs that now, before or after the steps."""
         if before != self.policy.acts_on_statistics:
             self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Rewards [H, E] / standard deviation of the discounted return, this rollout included."""
+        """Return rewards [H, E] / standard deviation of the discounted return, this rollout included."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -187,7 +187,7 @@ class PPO:
         """Return advantages [H, G, M] with mean 0 and standard deviation 1.
 
         With `center_days` the mean is taken over the environments of a row, if a row has several. A single advantage is
-        returned as it is.
+        returned unchanged.
         """
         if advantage.numel() == 1:
             return advantage
@@ -251,7 +251,7 @@ class PPO:
             self.generator.set_state(state["generator"])
         except RuntimeError as error:
             raise CheckpointError(
-                f"the checkpoint was made on another kind of device than {self.generator.device}; go on where it was made"
+                f"the checkpoint was not made on {self.generator.device}; continue on the kind of device that made it"
             ) from error
         self.updates = int(state["updates"])
         if self.config.scale_reward:

@@ -1,4 +1,4 @@
-"""`Rollout`: E environments over H steps, how it is collected, and its advantages."""
+"""`Rollout`: E environments over H steps; collecting it, and its advantages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Rollout(NamedTuple):
     action: Tensor
     """[H, E, A] float32."""
     log_prob: Tensor
-    """[H, E, A] log density of each dimension. Dimensions are independent; the action's is the sum over those in use."""
+    """[H, E, A] log density of each dimension. The log density of an action is the sum over the dimensions in use."""
     value: Tensor
     """[H, E]."""
     reward: Tensor
     """[H, E]."""
     next_value: Tensor
-    """[H, E] value of the state that the step led to, before any reset."""
+    """[H, E] value of the state after the step, before any reset."""
     terminated: Tensor
     """[H, E] bool."""
     truncated: Tensor
     """[H, E] bool."""
     policy_version: int
-    """Updates of the policy before it acted."""
+    """Number of updates of the policy before the rollout."""
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
@@ -46,7 +46,7 @@ def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
 
 
 def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
-    """Return the rows [..., G] of G groups, given those [..., E] of their environments; None for None."""
+    """Return the rows [..., G] of G groups, given the rows [..., E] of their environments; None for None."""
     return None if row is None else row.unflatten(-1, (groups, -1))[..., 0]
 
 
@@ -54,10 +54,10 @@ def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
 def collect(
     env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator, version: int = 0
 ) -> Rollout:
-    """Return a rollout of `steps` steps from the current state. The encoder reads the row of each group once a step.
+    """Return a rollout of `steps` steps from the current state. The encoder reads the row of each group once per step.
 
     Raises InputError for an action, a reward or an observation that is not finite, for an observation whose shape
-    changes, and for one without a row if the task has a table.
+    changes, and for an observation without a row if the task has a table.
     """
     groups = env.num_envs if table is None else env.groups
     obs = env.observe()
@@ -114,8 +114,8 @@ def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
     """Return the generalised advantage estimates [H, E] (Schulman et al. 2016).
 
     A_t = delta_t + gamma lambda A_{t+1}, where the second term is 0 at the end of an episode, and
-    delta_t = r_t + gamma V(s_{t+1}) - V(s_t). s_{t+1} is the state that the step led to, not the first of a new episode, and
-    its value counts as 0 only if the episode terminated.
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t). s_{t+1} is the state after the step and before any reset. Its value counts as
+    0 only if the episode terminated.
     """
     delta = one_step_target(rollout.reward, rollout.next_value, rollout.terminated, gamma) - rollout.value
     decay = gamma * gae_lambda * ~(rollout.terminated | rollout.truncated)
@@ -128,20 +128,20 @@ def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
 
 
 def _require_alike(obs: Observation, shape: torch.Size, step: int, table: Table | None) -> None:
-    """Raise InputError for an observation whose shape differs from the first, or that has no table row."""
+    """Raise InputError if the shape of an observation differs from `shape`, the first one's, or its table row is missing."""
     if obs.state.shape != shape:
         raise InputError(
-            f"the observation at step {step} has shape {tuple(obs.state.shape)} and the first had {tuple(shape)}; "
+            f"the observation at step {step} has shape {tuple(obs.state.shape)}, and the first had {tuple(shape)}; "
             "an environment must return the same shape at every step"
         )
     if table is not None and obs.row is None:
         raise InputError(
-            f"the observation at step {step} names no row of the task's table; return Observation(state, row)"
+            f"the observation at step {step} has no row, and the task has a table; return Observation(state, row)"
         )
 
 
 def _require_one_each(step: Step, num_envs: int) -> None:
-    """Raise InputError unless reward, terminated and truncated have one value an environment."""
+    """Raise InputError unless reward, terminated and truncated have one value per environment."""
     for name in ("reward", "terminated", "truncated"):
         if (shape := tuple(getattr(step, name).shape)) != (num_envs,):
             raise InputError(
@@ -150,7 +150,7 @@ def _require_one_each(step: Step, num_envs: int) -> None:
 
 
 def _require_finite(reward: Tensor, state: Tensor) -> None:
-    """Raise InputError that names step and environment of the first bad reward or state; reads from the device once."""
+    """Raise InputError that names step and environment of the first bad reward or state. Reads from the device once."""
     if (reward.sum() + state.sum()).isfinite():
         return
     for name, values in (("reward", reward), ("observation", state.flatten(2))):

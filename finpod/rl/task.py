@@ -1,6 +1,6 @@
-"""Protocols of a task. Learners and tournaments use nothing else of it, and so serve any task.
+"""Protocols of a task. Learners and tournaments use only these members, so they work for any task.
 
-A user's class may subclass `Task` and `Environment` for their defaults, or define all their members.
+A user's class may subclass `Task` and `Environment` for their defaults, or define all members.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ class Table(NamedTuple):
     values: Tensor
     """[T, N, F] float32: F features of N entries, such as stocks, on T rows, such as days."""
     among: Tensor
-    """[T, N] bool: entries that a decision on this row may use."""
+    """[T, N] bool: entries that a decision on the row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions tilt, zero outside `among`; None for equal weights. If not None, its rows are a third
-    argument of a policy's `encode`."""
+    """[T, N] float32 weights that actions tilt, zero outside `among`; None for equal weights. If not None, its rows are the
+    third argument of the policy's `encode`."""
 
 
 class Score(NamedTuple):
     """Result of evaluating a policy."""
 
     metrics: Mapping[str, float]
-    """Figures by name, NaN where undefined. `Task.measure` names the one that agents are ranked by."""
+    """Metrics by name, NaN where undefined. `Task.measure` names the one that agents are ranked by."""
     returns: Array | None = None
-    """[n] returns by period, if the task has returns. Of agents with correlated returns only the best are kept."""
+    """[n] returns by period, or None for a task without returns. Among agents with correlated returns only the best are
+    kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """Settings of an agent that a search may vary besides those of its learner, such as the width of the network.
 
-    A new agent draws all of them, in this order; a mutated copy of another agent changes the `ranges` alone.
+    A new agent draws all of them, in this order; a mutated copy of another agent changes only the `ranges`.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -56,11 +57,11 @@ class Space:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Positive numbers: bounds of log-uniform draws and of mutation by factors."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sets of names of which some are drawn; None stands for all."""
+    """Sets of names from which a subset is drawn; None means all."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values of which one is drawn."""
+    """Values from which one is drawn."""
     learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Bounds of settings of the learner that replace the learner's own."""
+    """Bounds that replace the learner's bounds of its settings."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for which `Space(**values)` is the same space."""
@@ -69,14 +70,14 @@ class Space:
 
 
 class Environment(Protocol):
-    """E environments stepped together. An episode that ends begins again within the same step."""
+    """E environments stepped together. When an episode ends, the next one begins in the same step."""
 
     num_envs: int
     """E."""
     groups: int = 1
-    """Number of groups, of E / groups environments each, that share their row. Used only if the task has a table."""
+    """Number of groups; the E / groups environments of a group share their row. Used only if the task has a table."""
     differentiable: bool = False
-    """Whether it is a `DifferentiableEnvironment`."""
+    """True for a `DifferentiableEnvironment`."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes. A seed makes these and all later episodes reproducible."""
@@ -91,7 +92,7 @@ class Environment(Protocol):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise InputError that names the first bad action since the last check. Called once per rollout."""
+        """Raise InputError that names the first bad action since the last check. It is called once per rollout."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class DifferentiableEnvironment(Protocol):
     differentiable: bool
 
     def observe(self) -> Observation:
-        """Return the current observations, with their graph since `detach`."""
+        """Return the current observations, with their gradient graph since `detach`."""
 
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep:
         """Apply actions [E, A] and keep the graph. `smooth` > 0 smooths kinks, such as that of costs, over that width."""
@@ -122,7 +123,7 @@ class DifferentiableEnvironment(Protocol):
 
 
 class Task(Protocol):
-    """A task to learn. A subclass defines the members in `NEEDED`; the others default to those of a task without a table."""
+    """A task to learn. A subclass defines the members in `NEEDED`; the others have defaults for a task without a table."""
 
     name: str
     """One word, used in logs and folders."""
@@ -146,7 +147,7 @@ class Task(Protocol):
         raise NotImplementedError
 
     def table(self, device: torch.device) -> Table | None:
-        """Return the rows that environments share, or None."""
+        """Return the table that the environments share, or None."""
         return None
 
     def policy(self, settings: Mapping[str, Any], generator: torch.Generator | None = None) -> Policy:
@@ -175,11 +176,11 @@ class Task(Protocol):
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log. A run can be resumed only with an equal entry 'task'; others are informative."""
+        """Return entries for the log. A run can be resumed only if its entry 'task' is equal; the others are informative."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task for processes on other machines, with arrays outside of any pickle so that they are not copied."""
+        """Return the task for processes on other machines, with its arrays outside of pickles so that they are not copied."""
         return dumps_by_value(self)
 
     @classmethod
@@ -190,7 +191,7 @@ class Task(Protocol):
 
 
 def require_task(task: Any) -> Any:
-    """Return `task`. Raises InputError that names a member that it lacks."""
+    """Return `task`. Raises InputError that names a missing member."""
     if isinstance(task, type):
         raise InputError(
             f"{task.__name__} is a class; give an instance of it, such as {task.__name__}()", argument="task"
@@ -198,12 +199,10 @@ def require_task(task: Any) -> Any:
     kind = type(task).__name__
     for name in NEEDED:
         if not hasattr(task, name) or getattr(type(task), name, None) is getattr(Task, name, object()):
-            raise InputError(
-                f"{kind} is no task that can be trained: it lacks {name}; see finpod.rl.task.Task", argument="task"
-            )
+            raise InputError(f"{kind} is not a task: it lacks {name}; see finpod.rl.task.Task", argument="task")
     if missing := [name for name in vars(Task) if not (name.startswith("_") or hasattr(task, name))]:
         raise InputError(
-            f"{kind} is no task that can be trained: it lacks {missing[0]}; subclass finpod.rl.task.Task",
+            f"{kind} is not a task: it lacks {missing[0]}; subclass finpod.rl.task.Task",
             argument="task",
         )
     return task

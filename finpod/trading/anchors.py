@@ -1,4 +1,4 @@
-"""Anchors: portfolios that an agent tilts and has to beat, as a rule by name or as weights of the user's own."""
+"""Anchors: portfolios that an agent tilts and must beat, given by the name of a rule or as the user's own weights."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ GIVEN = "anchor"
 
 
 def equal_weight(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return equal weights [T, N] of the assets in `among` [T, N]; all zero for a row without any."""
+    """Return equal weights [T, N] of the assets in `among` [T, N]; all zero in a row where it is empty."""
     return among / among.sum(-1, keepdim=True).clamp(min=1).double()
 
 
 def dollar_volume(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
     """Return weights [T, N] in proportion to the square root of the mean dollar volume of the last `rows` rows.
 
-    `dollars` [T, N] is close * volume, NaN where unknown; the mean is over the known rows. `among` [T, N] bool are the
-    assets that may be held. An asset without any dollar volume counts like the smallest of the row's others. A row without
-    any at all gets equal weights. Raises InputError if `dollars` is None.
+    `dollars` [T, N] is close * volume, NaN where unknown; the mean is over the known rows. `among` [T, N] bool marks the
+    assets that may be held. An asset without dollar volume gets the smallest dollar volume of the row. If no asset of a row
+    has dollar volume, all get equal weights. Raises InputError if `dollars` is None.
     """
     if dollars is None:
         raise InputError(
-            "anchor 'dollar-volume' needs volumes, and these data have none; give data with volumes, or train with anchor "
+            "anchor 'dollar-volume' needs volumes, and these data have none; give data with volumes, or choose anchor "
             f"{EQUAL!r}",
             argument="anchor",
         )
@@ -66,7 +66,7 @@ ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
 
 
 def require_anchor(name: object) -> None:
-    """Raise InputError unless `name` is in `ANCHORS` or is `extra:COLUMN`, a column of the user's own."""
+    """Raise InputError unless `name` is in `ANCHORS` or is `extra:COLUMN`, one of the user's columns."""
     if column_of(name) == "":
         raise InputError(f"anchor {PREFIX} needs the name of a column, as {PREFIX}size", argument="anchor")
     if not (isinstance(name, str) and (name in ANCHORS or column_of(name))):
@@ -79,8 +79,8 @@ def anchor_weights(
 ) -> Tensor:
     """Return the weights [T, N] float64 of an anchor. Row t is known at the close of t; zero except for members with a bar.
 
-    'extra:COLUMN' takes them from a column of the `market`, whose `rows` are checked by `ready`. Raises InputError for an
-    unknown name, for bad weights in such a column, and for 'dollar-volume' if the data have no volumes.
+    'extra:COLUMN' takes them from a column of the `market`; `ready` checks its `rows`. Raises InputError for an unknown
+    name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar
@@ -96,7 +96,7 @@ def anchor_weights(
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
-    """Return the latest weights [N] of an anchor that a `MarketView` knows. Raises InputError as `anchor_weights` does."""
+    """Return the weights [N] of an anchor on the decision row of a `MarketView`; raises as `anchor_weights` does."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
         return ready(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
@@ -107,8 +107,8 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the weights `table` [T, N], zero outside `among` [T, N].
 
-    Raises InputError that names the first day among `rows` on which a weight is negative or not finite, their sum exceeds
-    one by more than `SUM`, or all assets that may be held have weight zero.
+    Raises InputError that names the first day among `rows` on which a weight is negative or not finite, the weights sum to
+    more than 1 + `SUM`, or every asset that may be held has weight zero.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)
@@ -116,13 +116,13 @@ def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice =
         "a weight that is not finite": ~weights.isfinite().all(-1),
         "a weight below zero": (weights < 0).any(-1),
         "weights that sum to more than 1": total > 1 + SUM,
-        "nothing to hold among the members": (total == 0) & among.any(-1),
+        "a weight of zero for every member": (total == 0) & among.any(-1),
     }
     for fault, where in faults.items():
         if where[rows].any():
             day = dates[rows][int(where[rows].to(torch.uint8).argmax())]
             raise InputError(
-                f"the anchor {anchor} has {fault} on {day!s:.10}; give weights from 0 on with a sum above 0 and up to 1",
+                f"the anchor {anchor} has {fault} on {day!s:.10}; give weights of 0 or more with a sum above 0 and up to 1",
                 argument="anchor",
             )
     return weights
@@ -140,11 +140,11 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
         table = np.asarray(weights, dtype=np.float64)
         fault = "" if table.shape == market.shape else f"has shape {table.shape}"
     except (TypeError, ValueError):
-        fault = "holds what is not a number"
+        fault = "holds values that are not numbers"
     if fault:
         raise InputError(
-            f"the anchor, of type {type(weights).__name__}, {fault}; ready weights must be [T, N] = {market.shape}, in the "
-            "market's order",
+            f"the anchor, of type {type(weights).__name__}, {fault}; weights must be numbers [T, N] = {market.shape}, in "
+            "the market's order",
             argument="anchor",
         )
     tables = {**market.extra.tables, GIVEN: table}
@@ -152,15 +152,15 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
 
 
 def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
-    """Columns of a frame in the market's order. Raises InputError that names a date or ticker that differs."""
+    """Return the frame with its columns in the market's order. Raises InputError naming a date or ticker that differs."""
     days = dates_of(frame, "the anchor")
     odd = sorted(map(str, set(frame.columns) ^ set(market.tickers)))
-    fault = f"{odd[0]} is a column of the anchor or a ticker of the market, and not both" if odd else ""
+    fault = f"{odd[0]} is only in the anchor or only in the market" if odd else ""
     if days is None:
-        fault = "the index of the anchor is not of dates"
+        fault = "the index of the anchor does not hold dates"
     elif (other := days[: len(market.dates)] != market.dates[: len(days)]).any():
-        found, expected = (f"{dates[other.argmax()]!s:.16}".removesuffix("T00:00") for dates in (days, market.dates))
-        fault = f"row {other.argmax()} of the anchor is {found}, where the market has {expected}"
+        actual, expected = (f"{dates[other.argmax()]!s:.16}".removesuffix("T00:00") for dates in (days, market.dates))
+        fault = f"row {other.argmax()} of the anchor is {actual}, and that of the market {expected}"
     if fault:
         raise InputError(f"{fault}; give a frame with the market's dates and tickers", argument="anchor")
     return frame[list(market.tickers)]

@@ -23,11 +23,11 @@ def within_caps(
     w = min(c * target, max_weight), where c >= 1 keeps the sum. With fewer assets than sum / max_weight, the rest stays in
     cash.
 
-    The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; from
-    there w moves towards the target as far as `max_turnover` allows. If that sale alone exceeds `max_turnover`, `max_weight`
-    wins and nothing else is traded. Otherwise both caps hold to 1e-9.
+    The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; then
+    w moves towards the target as far as `max_turnover` allows. If the first sale alone exceeds `max_turnover`, `max_weight`
+    takes precedence and nothing else is traded. Otherwise both caps hold to 1e-9.
 
-    None means no cap. Gradients pass. Rows of NaN, which trade nothing, stay NaN.
+    None means no cap. Gradients pass. Rows of NaN, which mean no trade, stay NaN.
     """
     if max_weight is not None:
         target = _at_most(target, max_weight)
@@ -55,9 +55,9 @@ def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
 def _at_most(target: Tensor, cap: float) -> Tensor:
     """Return min(c * target, cap) [..., N] with the sum of the target where possible; exact, by ranking.
 
-    If the k largest weights are capped, c = (sum - k * cap) / (sum of the others). The right k is the smallest for which c
-    times the largest of the others is at most the cap. With a weight of zero appended there always is one, and for sums
-    up to one it is at most 1 / cap.
+    If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights). The solution is the smallest k for
+    which c times the largest uncapped weight is at most the cap. A weight of zero is appended so that such a k always
+    exists; for sums up to one it is at most 1 / cap.
     """
     total = target.sum(-1, keepdim=True)
     with torch.no_grad():

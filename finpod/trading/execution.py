@@ -1,4 +1,4 @@
-"""`Execution`: a market as orders meet it, and the step from one close to the next that backtest and environment share."""
+"""`Execution`: fill prices, marks and masks of a market, and the step from close to close that backtest and envs share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from finpod.trading.caps import within_caps
 from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 Row = int | Tensor
-"""A row for all accounts, or rows [E], one for each."""
+"""One row for all accounts, or rows [E], one per account."""
 
 MONTH = 21
 """Sessions over which volatility and dollar volume are measured for market impact."""
 UNSEEN = 0.03
-"""Return that a session without one counts as: an asset without history is assumed to be volatile."""
+"""Return assumed for a session without a return: an asset without history is assumed to be volatile."""
 
 
 class Account(NamedTuple):
@@ -47,7 +47,7 @@ class Execution:
     mark: Tensor
     """[T, N] float64 close, carried forward over missing bars; 1 before the asset's first bar."""
     has_bar: Tensor
-    """[T, N] bool: there is a close. A decision of that day may hold these assets."""
+    """[T, N] bool: there is a close. A decision on that row may hold these assets."""
     member: Tensor
     """[T, N] bool."""
     delisted: Tensor
@@ -65,11 +65,11 @@ class Execution:
         return 0 if self.fill == "open" else 1
 
     def decision_row(self, row: Row) -> Row:
-        """Return the last row that the decision sees which is taken with the account at the close of `row`."""
+        """Return the last row seen by the decision that is taken with the account at the close of `row`."""
         return row - self.lag
 
     def fill_row(self, row: Row) -> Row:
-        """Return the row at which that decision is filled."""
+        """Return the row at which the decision taken with the account at the close of `row` is filled."""
         return row + 1 - self.lag
 
     @cached_property
@@ -77,8 +77,8 @@ class Execution:
         """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None if there are no volumes.
 
         Measured over the last month up to the row: sigma is the root mean square of the returns, V the mean of
-        close * volume over the bars that have one. Both are per row; sigma / sqrt(V) does not depend on the length of a row.
-        An asset without trading counts as the worst of the day's members; NaN if no member has any.
+        close * volume over the bars with a volume. Both are per row; sigma / sqrt(V) does not depend on the bar length. An
+        asset without volume gets the largest value of the day's members; NaN if no member has volume.
         """
         if self.volume is None:
             return None
@@ -99,7 +99,7 @@ class Execution:
             return None
         if self.impact is None:
             raise InputError(
-                f"impact is {costs.impact:g}, and these data have no volumes to measure it by; leave it at 0",
+                f"impact is {costs.impact:g}, and these data have no volumes, which it needs; set it to 0",
                 argument="impact",
             )
         return self.impact
@@ -129,9 +129,9 @@ class Execution:
         whole_shares: bool = False,
         smooth: float = 0.0,
     ) -> Fill:
-        """Fill the orders of the decision taken at `row`. Members of the decision day can be bought, others only sold.
+        """Fill the orders of the decision taken at `row`. Only members on the decision day can be bought; all can be sold.
 
-        With market impact, nothing is traded while no member's volume is known. `smooth` is that of `settle`.
+        With market impact, nothing is traded while no member's volume is known. `smooth` is passed to `settle`.
         """
         at, seen = self.fill_row(row), self.decision_row(row)
         tradable, impact = self.tradable[at], self.impact_for(costs)
@@ -180,7 +180,9 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
     if fill not in ("open", "close"):
         raise InputError(f"fill is {fill!r}; choose 'open' or 'close'", argument="fill")
     if fill == "open" and market.open is None:
-        raise InputError("fill='open' needs opens, and these data are close only; choose fill='close'", argument="fill")
+        raise InputError(
+            "fill='open' needs opens, and these data have closes only; choose fill='close'", argument="fill"
+        )
     mark = forward_fill(market.close, before=1.0)
     price, tradable = mark, market.has_bar
     if fill == "open" and market.open is not None:

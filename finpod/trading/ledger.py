@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DUST = 1e-12
-"""Weights up to this count as zero, and so do orders up to this share of the target position: they are rounding errors."""
+"""Weights up to this, and orders up to this share of the target position, count as zero: they are rounding errors."""
 
 NEWTON = 6
-"""Newton steps to the root of a cubic, from at most a third above it. Four give all digits."""
+"""Newton steps for the root of a cubic, starting at most a third above it. Four give full precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Costs:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 10_000):
-                raise InputError(f"{name} is {value!r}; it must be a number from 0 to below 10000", argument=name)
+                raise InputError(f"{name} is {value!r}; it must be at least 0 and below 10000", argument=name)
             if not isinstance(value, int):
                 object.__setattr__(self, name, float(value))  # JSON does not know numpy's numbers
         if self.rate >= 1:
@@ -68,12 +68,12 @@ class Costs:
 
         The square-root law adds self.impact * sigma * sqrt(notional / V), where sigma is the daily volatility and V the
         daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is paid
-        once and moves no later price. Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of 3/5; Toth et al.
-        (2011).
+        once and does not change later prices. References: Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of
+        3/5; Toth et al. (2011).
         """
         if self.impact == 0:
             return rate
-        assert impact is not None, "costs with impact need the table of it"
+        assert impact is not None, "costs with impact need the argument impact"
         return (rate + notional.sqrt().mul_(self.impact * impact)).clamp(max=1)
 
 
@@ -122,7 +122,7 @@ def settle(
     whole_shares: bool = False,
     smooth: float = 0.0,
 ) -> Fill:
-    """Fill `orders` [..., N], in shares, sells negative, at `price` [..., N].
+    """Fill `orders` [..., N], in shares (negative for sells), at `price` [..., N].
 
     Sells settle first and are limited to the position. Buys share the cash pro rata and pay their cost from it, so that
     cash never falls below zero. Assets that are not `tradable` [..., N] are not filled; assets with `may_buy` [..., N] False
@@ -182,7 +182,7 @@ def times(values: Tensor, factor: Tensor | float) -> Tensor:
 def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sums [...] of notionals [..., N] and of their costs; without market impact if `impact` is None."""
+    """Return the sums [...] of notionals [..., N] and of their costs; without market impact if `impact` is None."""
     total = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width
@@ -213,7 +213,7 @@ def _share_with_impact(
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:
-    """Largest whole count of shares as traded that is not above `shares`, with a tolerance of 1e-9 shares."""
+    """Round `shares` down to whole shares as traded, with a tolerance of 1e-9 shares."""
     if factor is None:
         return (shares + 1e-9).floor()
     return (shares * factor + 1e-9).floor() / factor

@@ -15,9 +15,9 @@ from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 BLOCK = 2**15
 """Sessions times assets settled at once: few enough to stay in the cache, and for torch to use one thread."""
 CLOSE = 1e-12
-"""Share of its equity by which an account may still change in the last sweep."""
+"""Largest change of an account in the last sweep, as a share of its equity."""
 EASY = 4
-"""Sweeps after which a block in which every order is filled has converged."""
+"""Sweeps after which a block converges if every order is filled."""
 SWEEPS = 24
 """Sweeps after which a block that has not converged is simulated session by session."""
 
@@ -25,12 +25,12 @@ SWEEPS = 24
 def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: Terms) -> Path:
     """Return the path of one account on `weights` [n, N], like `simulate`, about ten times faster; equity agrees to 1e-9.
 
-    Rows of NaN trade nothing. A sweep settles all sessions of a block side by side, as if they were separate accounts. Each
-    starts where the previous session ended in the sweep before. Sweeps are repeated until nothing changes (Picard iteration
-    parallel in time; waveform relaxation, Lelarasmee, Ruehli and Sangiovanni-Vincentelli 1982). They converge fast because an
-    account that is brought to its weights keeps of its past only its size, and the ledger is independent of scale. Whole
-    shares, market impact and a cap on turnover are not: with them, and in blocks that do not converge, sessions are
-    simulated one by one.
+    Rows of NaN trade nothing. A sweep settles all sessions of a block in parallel, as if they were separate accounts. Each
+    session starts from the end of the session before it, as the previous sweep computed it. Sweeps are repeated until nothing
+    changes (Picard iteration parallel in time; waveform relaxation, Lelarasmee, Ruehli and Sangiovanni-Vincentelli 1982).
+    They converge fast because a rebalanced account depends on its past only through its size, and the ledger is independent
+    of scale. Whole shares, market impact and a cap on turnover depend on scale. With them, and in blocks that do not
+    converge, sessions are simulated one by one.
     """
 
     def decide(_step: int, row: int, _seen: Account) -> Tensor:
@@ -60,7 +60,7 @@ def _settled(
     size = value(account.cash, account.shares, before[0])
     decided = ~weights[:, 0].isnan()
     ends = Account((1 - weights.sum(-1)) * size, weights * size / execution.price[execution.fill_row(row)])
-    starts = _shifted(account, _carried_on(account, ends, decided.unsqueeze(-1)))
+    starts = _shifted(account, _filled_forward(account, ends, decided.unsqueeze(-1)))
     touched = (decided | gone.any(-1)).unsqueeze(-1)
     for sweep in range(SWEEPS):
         session = trade(execution, row, starts, weights, terms)
@@ -69,11 +69,11 @@ def _settled(
         equity = size * (value(ends.cash, ends.shares, after) / worth).cumprod(0)
         scale = torch.cat([size[None], equity[:-1]]) / worth
         ends = Account(ends.cash * scale, ends.shares * scale.unsqueeze(-1))
-        ends = _carried_on(account, ends, (session.fill.traded != 0) | gone if sweep >= EASY else touched)
+        ends = _filled_forward(account, ends, (session.fill.traded != 0) | gone if sweep >= EASY else touched)
         new = _shifted(account, ends)
         moved = (new.cash - starts.cash).abs_() + (new.shares - starts.shares).abs_().mul_(before).sum(-1)
         if bool((moved <= CLOSE * worth).all()):
-            assert session.target is not None, "ready weights are decided every session"
+            assert session.target is not None, "precomputed weights have a decision every session"
             equity = torch.cat([size[None], value(ends.cash, ends.shares, after)])
             shares = torch.cat([account.shares[None], ends.shares])
             left = session.filled.shares * gone
@@ -85,7 +85,7 @@ def _settled(
 
 
 def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
-    """Return an `Execution` of lag + 2 rows that hold `count` sessions side by side; row `first` comes to row `lag`."""
+    """Return an `Execution` of lag + 2 rows whose tables hold `count` sessions in parallel; row `first` becomes row `lag`."""
 
     def sides(table: Tensor | None) -> Tensor | None:
         if table is None:
@@ -98,12 +98,12 @@ def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
 
 
 def _shifted(account: Account, ends: Account) -> Account:
-    """Starts [B] of the sessions: `account` for the first, the end of the session before for the others."""
+    """Return the accounts [B] at the start of the sessions: `account`, then the end of each session but the last."""
     return Account(*(torch.cat([start[None], end[:-1]]) for start, end in zip(account, ends, strict=True)))
 
 
-def _carried_on(account: Account, ends: Account, touched: Tensor) -> Account:
-    """Return `ends` [B] in which positions not `touched` [B, N] or [B, 1] are as the last session left them that did."""
+def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
+    """Return `ends` [B] with each position that is not `touched` [B, N] or [B, 1] copied from the last session that touched it."""
     if touched.all():
         return ends
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""`simulate`: accounts through the ledger, one session at a time; their terms, their window, and the path they leave."""
+"""`simulate`: trade accounts through the ledger, one session at a time; their terms, window and resulting path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""(step, row, account) -> target weights [..., N], NaN for accounts that do not trade, or None if none does."""
+"""(step, row, account) -> target weights [..., N], NaN for accounts that do not trade; None if no account trades."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Terms:
     whole_shares: bool = False
     """Trade whole shares, as traded, only."""
     delisting_return: float = 0.0
-    """Return of a position, once, when its asset is delisted; -1 loses it all."""
+    """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None
     """Largest weight of an asset at a fill, as a share of the account; None for no cap. See `within_caps`."""
     max_turnover: float | None = None
@@ -43,10 +43,10 @@ class Terms:
     def __post_init__(self) -> None:
         require_caps(self.max_weight, self.max_turnover)
         if not (isinstance(self.cash, Real) and np.isfinite(self.cash) and self.cash > 0):
-            raise InputError(f"cash is {self.cash!r}; start with a positive amount", argument="cash")
+            raise InputError(f"cash is {self.cash!r}; it must be a positive amount", argument="cash")
         if not (isinstance(self.delisting_return, Real) and -1 <= self.delisting_return < np.inf):
             raise InputError(
-                f"delisting_return is {self.delisting_return!r}; it must be -1 (all is lost) or more",
+                f"delisting_return is {self.delisting_return!r}; it must be -1 (a total loss) or more",
                 argument="delisting_return",
             )
 
@@ -63,9 +63,9 @@ class Window:
     market: MarketData
     """The market."""
     execution: Execution
-    """The same market as orders meet it."""
+    """Fill prices, marks and masks of the market."""
     first: int
-    """Row at whose close V_0 is dated."""
+    """Row of the close at which V_0, the initial equity, is measured."""
     last: int
     """Row of the last close."""
 
@@ -76,7 +76,7 @@ class Window:
 
     @property
     def decision_rows(self) -> Array:
-        """[n] last row that each decision sees; -1 if it would have to see a row before the data."""
+        """[n] last row that each decision sees; -1 if that row would lie before the data."""
         return np.arange(self.first, self.last) - self.execution.lag
 
     @property
@@ -101,7 +101,7 @@ class Path(NamedTuple):
     delisted: Tensor
     """[n, ..., N] shares turned to cash because the asset was delisted."""
     unfilled: Tensor
-    """[n, ..., N] bool: there was an order to buy, and after the fill still no position."""
+    """[n, ..., N] bool: there was an order to buy, but no position after the fill."""
     targets: Tensor
     """[n, ..., N] float64: weights decided at step k, within the caps; NaN without a decision."""
 
@@ -124,7 +124,7 @@ class Session(NamedTuple):
 
     @property
     def unfilled(self) -> Tensor:
-        """[..., N] bool: there was an order to buy, and after the fill still no position."""
+        """[..., N] bool: there was an order to buy, but no position after the fill."""
         return (self.orders > 0) & (self.fill.shares == 0)
 
 
@@ -138,7 +138,7 @@ class Totals(NamedTuple):
     cost: Tensor
     """[n, ...] in currency."""
     unfilled: Tensor
-    """[...] int64: orders to buy after whose fill there was still no position."""
+    """[...] int64: orders to buy that led to no position."""
     delisted: Tensor
     """[...] int64: positions turned to cash because the asset was delisted."""
 
@@ -148,9 +148,9 @@ def simulate(
 ) -> Path:
     """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
 
-    `decide(step, row, account)` returns the weights of the decision that sees `row` as its last; `step` counts the sessions
-    from the first decision. A decision that would have to see a row before the data is skipped. The order of events is the
-    contract "Time" in finpod/README.md.
+    `decide(step, row, account)` returns the weights of the decision whose last visible row is `row`; `step` counts the
+    sessions from the first decision. A decision whose last visible row lies before the data is skipped. The order of events
+    is the contract "Time" in finpod/README.md.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -158,7 +158,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """As `simulate`, for accounts [...] as they are at the close of row `first`; also return them at the last close."""
+    """Like `simulate`, starting with `account` at the close of row `first`; also return the accounts at the last close."""
     zeros, no_turnover = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
     none_unfilled, undecided = zeros > 0, torch.full_like(zeros, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
@@ -182,7 +182,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """As `simulate`, for very many accounts: keep sums over assets only. Equal to the last bit, except for sums of costs."""
+    """Like `simulate`, but keep only sums over assets, for many accounts. Bitwise equal, except for sums of costs."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
@@ -206,8 +206,8 @@ def anchor_decisions(
 ) -> tuple[Tensor, Array]:
     """Return the weights [T, N] of an anchor, and the rows [T] bool that decide on them, from row `first` to `last`.
 
-    The rows are the first of each session and the first that the account can see; with `every` above 1, every `every`-th row
-    from that one on, like a Strategy of this `every`. Raises InputError as `anchor_weights` does.
+    The rows are the first row that the account can see and the first row of each session. With `every` above 1, they are
+    every `every`-th row from the first visible one, like a Strategy of this `every`. Raises InputError as `anchor_weights`.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
@@ -217,7 +217,8 @@ def anchor_decisions(
 
 
 def phases(execution: Execution, weights: Tensor, first: int, last: int, hold: int, terms: Terms) -> Tensor:
-    """Return the equity [n + 1, hold] of accounts that rebalance to `weights` [T, N] every `hold` rows, the p-th from first + p."""
+    """Return the equity [n + 1, hold] of accounts that rebalance to `weights` [T, N] every `hold` rows; the p-th starts at
+    row first + p."""
     numbers = torch.arange(hold, device=weights.device).unsqueeze(-1)
 
     def decide(step: int, row: int, _seen: Account) -> Tensor:
@@ -267,7 +268,7 @@ def trade(execution: Execution, row: Row, account: Account, weights: Tensor, ter
 
 
 def _always_filled(execution: Execution, first: int, last: int, terms: Terms) -> list[bool]:
-    """[n] whether every order of that step is filled at least in part: all assets are tradable members, sells pay for buys."""
+    """[n] True if every order of the step is filled at least in part: all assets are tradable members, sells pay for buys."""
     if terms.whole_shares or terms.costs.impact:
         return [False] * (last - first)
     rows = torch.arange(first, last, device=execution.mark.device).clamp(min=execution.lag)

@@ -1,1 +1,1 @@
-"""Engines: where pieces of work run. In this process, or on Ray; the work does not know."""
+"""Executors: run pieces of work in this process or on Ray, through one interface."""

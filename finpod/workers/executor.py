@@ -1,4 +1,4 @@
-"""`Executor`: what a tournament asks of the place its work runs in, and the executor that runs it here, one piece at a time."""
+"""`Executor`, the interface through which a tournament runs its work, and `InlineExecutor`, which runs it in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Work = Callable[[Any, Any], Any]
 
 
 class Placement(NamedTuple):
-    """Where and when a piece of work ran."""
+    """Process and time of a piece of work."""
 
     node: str
     """Host or node."""
@@ -29,64 +29,64 @@ class Placement(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """A piece of work that came to its end."""
+    """A piece of work that succeeded."""
 
     key: str
     """The piece."""
     result: Any
-    """What the work returned."""
+    """Value that the work returned."""
     place: Placement
     """Where it ran."""
 
 
 class Failed(NamedTuple):
-    """A piece of work that did not."""
+    """A piece of work that failed or was lost."""
 
     key: str
     """The piece."""
     reason: str
-    """Why, in one line."""
+    """Reason, in one line."""
     fatal: bool
-    """Whether the work itself failed, so that it would fail again; otherwise its process or its node was lost."""
+    """True if the work raised an error and would fail again; False if its process or node was lost."""
     error: BaseException | None = None
-    """What the work raised."""
+    """Exception that the work raised, if any."""
 
 
 class Executor(Protocol):
-    """Runs pieces of work, each known by a key of its own."""
+    """Runs pieces of work, each identified by a unique key."""
 
     def capacity(self) -> int:
-        """How many pieces it makes sense to have started and not finished, as of now; it may change at any time."""
+        """Return the useful number of started and unfinished pieces at this time. It may change at any time."""
 
     def start(self, key: str, piece: Any) -> None:
         """Begin a piece, or queue it."""
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """What has come to an end; waits up to `timeout` seconds for the first."""
+        """Return the pieces that have ended, waiting up to `timeout` seconds for the first."""
 
     def describe(self) -> str:
-        """In a few words, what it runs on."""
+        """Return a short description of the process or cluster it runs on."""
 
     def close(self) -> None:
-        """Give up what still runs and free everything."""
+        """Cancel running pieces and free all resources."""
 
 
 def timed(work: Work, context: Any, piece: Any) -> tuple[Any, Placement]:
-    """Do a piece of work here and note where and when."""
+    """Run a piece of work in this process; return its result, process and time."""
     started = time.time()
     result = work(context, piece)
     return result, Placement(socket.gethostname(), os.getpid(), started, time.time())
 
 
 class InlineExecutor:
-    """One piece at a time, in this process, when it is waited for."""
+    """Runs one piece at a time in this process, during `wait`."""
 
     def __init__(self, work: Work, context: Any) -> None:
         self._work, self._context = work, context
         self._queue: deque[tuple[str, Any]] = deque()
 
     def capacity(self) -> int:
-        """One: nothing is gained by starting more before the first is done."""
+        """Return 1: starting more pieces gains nothing."""
         return 1
 
     def start(self, key: str, piece: Any) -> None:
@@ -94,7 +94,7 @@ class InlineExecutor:
         self._queue.append((key, piece))
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Do the first piece in the queue."""
+        """Run the first piece in the queue."""
         if not self._queue:
             return []
         key, piece = self._queue.popleft()
@@ -113,6 +113,6 @@ class InlineExecutor:
 
 
 def with_kind(error: BaseException) -> str:
-    """First line of the text of an error, after the name of its class unless it is finpod's own."""
+    """Return the first line of an error's text, preceded by the class name unless it is a FinpodError."""
     line, kind = first_line(error), type(error).__name__
     return line if isinstance(error, FinpodError) or line == kind else f"{kind}: {line}"

@@ -1,8 +1,8 @@
 """`RayExecutor`: pieces of work as Ray tasks, on this machine or on a cluster that grows and shrinks while they run.
 
-Only the driver keeps state. A task is a function of values, so that a process, a node or a whole rack that dies costs the
-pieces it was working on and nothing else; the driver starts them again. The context is put into the object store once,
-and every process of a node reads the same copy of it.
+Only the driver has state. A Ray task is a function of values: when a process or node dies, only the pieces it was working on
+are lost, and the driver starts them again. The context is put into the object store once, and all processes of a node read
+the same copy.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Share of the slots that is queued beyond them, so that no slot waits for the driver; an autoscaler sees it as demand."""
+"""Pieces queued beyond the slots, as a share of the slots. No slot waits for the driver, and an autoscaler sees demand."""
 POLL = 1.0
-"""Seconds between two looks at the size of the cluster."""
+"""Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
-"""Seconds in which a cluster must answer such a look; after 60 Ray itself ends this process."""
+"""Seconds in which a cluster must answer such a query; after 60 s Ray ends this process."""
 KNOCK = 5.0
-"""Seconds in which something must answer at the address of a cluster; Ray itself would knock for minutes."""
+"""Seconds in which the address of a cluster must accept a connection; Ray itself would try for minutes."""
 GRACE = 30.0
-"""Seconds that a piece has beyond its time, in which a new process may start."""
+"""Seconds added to the time limit of a piece, for the start of a new process."""
 LOOK = 0.5
-"""Most seconds between two looks at the processes of a Ray that finpod started; 15 s after they end, Ray ends this process."""
+"""Most seconds between two checks of the Ray processes that finpod started; 15 s after they end, Ray ends this process."""
 VITAL = ("raylet", "gcs_server")
-"""Processes of Ray without which nothing runs."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as of pieces that were given up
-"""Environment of a driver on Ray, unless the user has set it otherwise."""
+"""Processes that Ray cannot run without."""
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as errors of cancelled pieces
+"""Environment variables of the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""The same for a Ray that finpod starts here, which listens to this machine alone."""
+"""Further ones for a Ray that finpod starts, which accepts connections from this machine only."""
 
 _CONTEXTS: dict[str, Any] = {}
-"""In a worker: the context it was last given, by its key."""
+"""In a worker: key -> the last context received."""
 
 
 class RayExecutor:
-    """Runs `work` on Ray; `address` is that of a running cluster, None that of RAY_ADDRESS, or starts one on this machine.
+    """Runs `work` on Ray: on the running cluster at `address` or RAY_ADDRESS, else on a Ray started on this machine.
 
-    `pods` is the number of pieces that run at a time, or 'auto' for as many as the cluster has room for at the moment.
-    Each takes `cpus` and `gpus` (which may be fractions: 0.25 puts four pods on a GPU). A piece that has not ended after
-    `timeout` seconds is given up as lost. `context` should pickle without copies; `restore` makes of it, in the worker,
-    what the work is given. Raises InputError where there is no Ray, or no room for a pod that could ever come.
+    `pods` is the number of pieces that run at a time, or 'auto' for as many as the cluster currently has room for. Each
+    takes `cpus` and `gpus`, which may be fractions: 0.25 puts four pods on a GPU. A piece that has not ended after `timeout`
+    seconds counts as lost. `context` should pickle without copies. In the worker, the work receives `restore(context)`, or
+    `context` if `restore` is None. Raises InputError if Ray is not installed or the machine is too small for a pod.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RayExecutor:
         self._ray = _ray()
         self._pods, self._cpus, self._gpus, self._timeout = pods, cpus, gpus, timeout
         self._running: dict[Any, str] = {}
-        self._since: dict[Any, float] = {}  # when a piece had room to run, for those that have had it
+        self._since: dict[Any, float] = {}  # start of a piece's time limit, once there was room to run it
         self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
         self._alone = self._own and address is None
@@ -95,9 +95,9 @@ class RayExecutor:
                 raise
 
     def _begin(self, address: str | None) -> None:
-        """Connect to a cluster, or start Ray here with the cores that this process may use; Ray would count all of them.
+        """Connect to a cluster, or start Ray here with the cores that this process may use; Ray would use all cores.
 
-        The address 'local' keeps Ray from joining another cluster that it finds on this machine.
+        The address 'local' keeps Ray from joining another cluster on this machine.
         """
         local = {} if address else {"include_dashboard": False, "num_cpus": usable_cores()}
         at_sigterm = signal.getsignal(signal.SIGTERM)
@@ -106,23 +106,23 @@ class RayExecutor:
                 _knock(address)
             self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
-            self._ray.shutdown()  # what it had started
+            self._ray.shutdown()  # end the processes that it had started
             raise _unreachable(address, error) from error
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, at_sigterm)  # Ray has put its own in the place of the program's
-        if self._alone:  # this executor tells of deaths of processes; Ray would print them a second time, to stdout
+            signal.signal(signal.SIGTERM, at_sigterm)  # Ray has replaced the program's handler
+        if self._alone:  # this executor reports processes that died; Ray would print them again, to stdout
             self._ray._private.worker._worker_logs_enabled = False
 
     def _require_room(self) -> None:
-        """Raise InputError if this machine could never hold one pod; a cluster may still bring a node that does."""
+        """Raise InputError if this machine is too small for a pod. A cluster may still add a larger node."""
         if not self._alone:
             return
-        held = self._ray.cluster_resources()
+        resources = self._ray.cluster_resources()
         for name, need in (("CPU", self._cpus), ("GPU", self._gpus)):
-            _require_size(name, need, held.get(name, 0.0))
+            _require_size(name, need, resources.get(name, 0.0))
 
     def _require_ray(self) -> None:
-        """Raise EngineError if a vital process of a Ray that this engine started has ended."""
+        """Raise EngineError if a vital process of a Ray that this executor started has ended."""
         node = self._ray._private.worker._global_node if self._alone else None
         for name, _ in node.dead_processes() if node is not None else ():
             if name in VITAL:
@@ -130,7 +130,7 @@ class RayExecutor:
 
     @contextmanager
     def _calls(self) -> Iterator[None]:
-        """Turn errors of Ray itself, such as of a connection that is lost, into an EngineError."""
+        """Turn errors of Ray itself, such as a lost connection, into an EngineError."""
         try:
             self._require_ray()
             yield
@@ -140,7 +140,7 @@ class RayExecutor:
             raise EngineError(f"{where} no longer works ({with_kind(error)})") from error
 
     def _alive(self) -> list[dict[str, Any]]:
-        """The nodes that are up, as of the last look. Raises EngineError if Ray has ended or no longer answers."""
+        """Return the live nodes as of the last query. Raises EngineError if Ray has ended or no longer answers."""
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
@@ -153,7 +153,7 @@ class RayExecutor:
         if not answers:
             self._gone = True
             raise EngineError(
-                f"the Ray cluster has not answered for {SILENCE:.0f} s", "bring it back and go on with resume=True"
+                f"the Ray cluster has not answered for {SILENCE:.0f} s", "restart it and continue with resume=True"
             )
         with self._calls():
             if isinstance(answers[0], Exception):
@@ -162,7 +162,7 @@ class RayExecutor:
         return self._nodes
 
     def slots(self) -> int:
-        """Pods the cluster has room for, as of the last look."""
+        """Return the number of pods that the cluster has room for, as of the last query."""
         needs = [(name, need) for name, need in (("CPU", self._cpus), ("GPU", self._gpus)) if need]
         return sum(
             min(math.floor(node["Resources"].get(name, 0.0) / need + 1e-9) for name, need in needs)
@@ -170,26 +170,26 @@ class RayExecutor:
         )
 
     def capacity(self) -> int:
-        """The pods asked for; or the slots of the cluster and a few more that wait for one."""
+        """Return the number of pods requested, or for 'auto' the slots of the cluster and a few more, which are queued."""
         if self._pods != "auto":
             return int(self._pods)
         return self.slots() + max(1, math.ceil(AHEAD * self.slots()))
 
     def start(self, key: str, piece: Any) -> None:
-        """Hand it to Ray."""
+        """Submit a piece to Ray."""
         with _quiet(), self._calls():
             self._running[self._task.remote([self._context], *self._arguments, piece)] = key
         self._mark()
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Pieces that ended, and those that have taken too long. Raises EngineError if Ray has ended."""
+        """Return the pieces that have ended or exceeded their time. Raises EngineError if Ray has ended."""
         if not self._running:
             return []
         with self._calls():
             ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=min(timeout, LOOK))
             if ready and len(self._running) > 1:
                 ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-        self._require_ray()  # before pieces count as lost that ended with it
+        self._require_ray()  # pieces that ended with Ray must not count as lost
         ended = [self._collect(reference) for reference in ready]
         return ended + self._overdue()
 
@@ -203,20 +203,20 @@ class RayExecutor:
         except errors.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             return Failed(key, with_kind(cause), fatal=True, error=cause)
-        except errors.RayError as error:  # a process or a node died, or an object went with it
+        except errors.RayError as error:  # a process or node died, or an object on it was lost
             return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
-        """Time counts from when a piece is among as many as there is room for; what waits for room is not late."""
+        """Start the time limit of the pieces that there is room for. The time of queued pieces does not count."""
         for reference in islice(self._running, max(self.slots(), len(self._since))):
             self._since.setdefault(reference, time.monotonic())
 
     def _overdue(self) -> list[Completed | Failed]:
-        """Pieces that have had room for longer than their time; each is given up, with its process."""
+        """Cancel and return the pieces that have exceeded their time; their processes are ended."""
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
         for reference in [one for one, since in self._since.items() if now - since > self._timeout + GRACE]:
-            self._ray.cancel(reference, force=True)  # after some seconds the node ends even a process that is stopped
+            self._ray.cancel(reference, force=True)  # after some seconds the node kills even a stopped process
             lost.append(Failed(self._running.pop(reference), f"no result after {self._timeout:g} s", fatal=False))
             del self._since[reference]
         return lost
@@ -232,7 +232,7 @@ class RayExecutor:
         return f"Ray, {nodes} node{'' if nodes == 1 else 's'}, {room}"
 
     def close(self) -> None:
-        """Cancel what runs; shut Ray down if this engine started it."""
+        """Cancel the running pieces; shut Ray down if this executor started it."""
         if self._gone or not self._ray.is_initialized():
             return
         for reference in self._running:
@@ -245,7 +245,7 @@ class RayExecutor:
 
 
 def _ask(question: Callable[[], Any], answers: list[Any]) -> None:
-    """Add the answer, or the error, to `answers`."""
+    """Append the result of `question`, or its error, to `answers`."""
     try:
         answers.append(question())
     except Exception as error:
@@ -253,10 +253,10 @@ def _ask(question: Callable[[], Any], answers: list[Any]) -> None:
 
 
 def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) -> None:
-    """Raise InputError for a number of pods, their CPUs and GPUs or a time-out that is out of range."""
+    """Raise InputError if the number of pods, their CPUs or GPUs, or the timeout is out of range."""
     if pods != "auto" and not (isinstance(pods, int) and pods >= 1):
         raise InputError(
-            f"pods.count is {pods!r}; it must be 'auto' or a whole number from 1 on", argument="pods.count"
+            f"pods.count is {pods!r}; it must be 'auto' or a whole number of at least 1", argument="pods.count"
         )
     if not 0 < cpus < math.inf:
         raise InputError(f"pods.cpus is {cpus:g}; it must be greater than 0", argument="pods.cpus")
@@ -272,7 +272,8 @@ def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) 
 
 
 def require_ray(address: str, cpus: float, gpus: float) -> None:
-    """Raise InputError where there is no Ray, no cluster at `address`, or without one no room for a pod; starts nothing."""
+    """Raise InputError if Ray is not installed, no cluster answers at `address`, or, without an address, this machine is too
+    small for a pod. Starts nothing."""
     _ray()
     try:
         _knock(address)
@@ -285,14 +286,14 @@ def require_ray(address: str, cpus: float, gpus: float) -> None:
 
 def _unreachable(address: str | None, error: Exception) -> InputError:
     place = address or "this machine"
-    return InputError(f"cannot reach Ray at {place}: {with_kind(error)}; start it, or train without it", "pods.address")
+    return InputError(
+        f"cannot reach Ray at {place}: {with_kind(error)}; start it, or train without Ray", "pods.address"
+    )
 
 
-def _require_size(name: str, need: float, held: float) -> None:
-    if need > held:
-        text = (
-            f"a pod needs {need:g} {name} and this machine has {held:g}; ask for less, or name a cluster with address="
-        )
+def _require_size(name: str, need: float, available: float) -> None:
+    if need > available:
+        text = f"a pod needs {need:g} {name} and this machine has {available:g}; request less, or give a cluster's address="
         raise InputError(text, argument=f"pods.{name.lower()}s")
 
 
@@ -301,41 +302,41 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise InputError("Ray is not installed here; pip install ray, or train without it in this process") from error
+        raise InputError("Ray is not installed; pip install ray, or train without Ray in this process") from error
     return ray
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Ray's own warnings, of settings to come and of files it leaves open."""
+    """Ignore Ray's warnings of future settings and of files that it leaves open."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens at `host:port`; an address without a port, such as 'auto', is Ray's to find."""
+    """Raise OSError if nothing listens at `host:port`. Addresses without a port, such as 'auto', are not checked."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
 
 
 def _environment() -> dict[str, Any]:
-    """What a worker needs to find this package, where it is not installed but read from a folder."""
+    """Return environment variables with which a worker finds this package even if it is not installed."""
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1"}}
 
 
 def _run(
-    held: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, piece: Any
+    boxed: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, piece: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """In the worker: fetch the context unless it is here already, and work."""
+    """In the worker: fetch the context unless it is cached, and run a piece."""
     import ray
 
     if key not in _CONTEXTS:
         _CONTEXTS.clear()
-        shared = ray.get(held[0])
+        shared = ray.get(boxed[0])
         _CONTEXTS[key] = restore(shared) if restore else shared
     result, place = timed(work, _CONTEXTS[key], piece)
     return result, tuple(place._replace(node=ray.get_runtime_context().get_node_id()[:8]))

@@ -1,4 +1,4 @@
-"""`LocomotionEnv`: worlds of one locomotion task stepped together, on either physics engine."""
+"""`LocomotionEnv`: parallel worlds of one locomotion task, on either physics engine."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.seeds import require_seed, torch_seed
 
 HUGE = 1e18
-"""Actions of at least this size count as not finite: their square, a cost, would overflow float32."""
+"""Actions of at least this size count as not finite: their square, which is a cost, would overflow float32."""
 MAX_FAILURES = 100
-"""Default number of worlds that may fail before a run is stopped."""
+"""Default of `max_failures`, the number of failed worlds that a run tolerates."""
 
 
 class Physics(Protocol):
     """W simulations of one model."""
 
     state: dict[str, Tensor]
-    """Live tensors, by MuJoCo's names, see `Spec`."""
+    """Live tensors by MuJoCo's names, see `Spec`."""
     initial_qpos: Tensor
     """[nq] positions of the model at rest."""
     dt: float
@@ -31,7 +31,7 @@ class Physics(Protocol):
     device: torch.device
 
     def step(self) -> Tensor:
-        """Step all worlds with the controls `state["ctrl"]`; return the failed ones [W] bool."""
+        """Step all worlds with the controls `state["ctrl"]`; return [W] bool, True for worlds that failed."""
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
@@ -46,8 +46,8 @@ class Physics(Protocol):
 class LocomotionEnv:
     """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, is reset and counted.
 
-    More than `max_failures` such worlds end the run. Actions are multiplied by `action_scale`. One that is not finite or not
-    below `HUGE` counts as 0 and is recorded until `check` is called.
+    More than `max_failures` failed worlds end the run. Actions are multiplied by `action_scale`. An action that is not finite
+    or whose size is `HUGE` or more counts as 0 and is recorded until `check` is called.
     """
 
     groups = 1
@@ -114,8 +114,8 @@ class LocomotionEnv:
             )
         if failures > self.max_failures:
             raise FinpodError(
-                f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed, and {self.max_failures} "
-                "may; act less violently, or raise max_failures"
+                f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed, more than max_failures = "
+                f"{self.max_failures}; use smaller actions, or raise max_failures"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class LocomotionEnv:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Raises CheckpointError for one of another task, variant or number of worlds."""
+        """Continue from a state. Raises CheckpointError if it is of another task, variant or number of worlds."""
         if state["obs"].shape != self._obs.shape:
             raise CheckpointError(
                 f"the stored worlds have observations {tuple(state['obs'].shape)}, {self.spec.gym_id} has "
@@ -146,7 +146,7 @@ class LocomotionEnv:
         return self.spec.observe(self.physics.state).float()
 
     def _begin(self, mask: Tensor) -> None:
-        """Begin episodes in the worlds of `mask`, with noise on positions and velocities that is drawn for all worlds."""
+        """Begin episodes in the worlds of `mask`. The noise on positions and velocities is drawn for all worlds."""
         spec, state = self.spec, self.physics.state
 
         def uniform(like: Tensor, bound: float) -> Tensor:
@@ -188,7 +188,7 @@ def make_locomotion(
     }
     for what, (count, least) in counts.items():
         if not (isinstance(count, Integral) and count >= least):
-            raise InputError(f"{what} is {count!r}; it must be a whole number from {least} on", argument=what)
+            raise InputError(f"{what} is {count!r}; it must be a whole number of at least {least}", argument=what)
     if torch.device(device).type == "cpu":
         from finpod.envs.locomotion.mujoco import BatchPhysics
 

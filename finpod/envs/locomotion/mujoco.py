@@ -17,7 +17,7 @@ from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError, first_line
 
 STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
-"""Fields from which a simulation continues exactly."""
+"""Fields of the state that a simulation needs to continue exactly."""
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
@@ -30,9 +30,9 @@ def load_model(spec: Spec) -> Any:
         import mujoco
     except ImportError as error:
         raise InputError(
-            f"{spec.gym_id} needs MuJoCo, and it is not installed; pip install 'finpod[locomotion]'", argument="task"
+            f"{spec.gym_id} needs MuJoCo, which is not installed; pip install 'finpod[locomotion]'", argument="task"
         ) from error
-    except Exception as error:  # MUJOCO_GL names a graphics library that is missing and not needed here
+    except Exception as error:  # MUJOCO_GL names a missing graphics library, which is not needed here
         raise InputError(
             f"MuJoCo cannot be imported with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')} ({first_line(error)}); unset it",
             argument="task",
@@ -66,12 +66,12 @@ def describe(spec: Spec, model: Any = None) -> dict[str, str]:
 
 
 def threads_of(requested: int | None) -> int:
-    """Return the number of threads: as requested, or OMP_NUM_THREADS, which Ray sets, or all usable cores."""
+    """Return the number of threads: `requested`, else OMP_NUM_THREADS, which Ray sets, else all usable cores."""
     return requested or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
 
 
 class BatchPhysics:
-    """W worlds of one task. `state` are live tensors: values written to ctrl act in the next step."""
+    """W worlds of one task. `state` holds live tensors: values written to ctrl take effect in the next step."""
 
     def __init__(self, spec: Spec, num_envs: int, threads: int | None = None, *, model: Any = None) -> None:
         """Create the worlds, of `model` if it is not None."""
@@ -85,7 +85,7 @@ class BatchPhysics:
         self.initial_qpos = torch.from_numpy(self.model.qpos0.copy())
         names = [*STATE, *(name for name in spec.reads if name not in (*CONSTANTS, "cfrc_ext"))]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # derived fields are read-only, and nothing writes to them
+            warnings.simplefilter("ignore", UserWarning)  # torch warns of read-only arrays; nothing writes to them
             self.state = {name: torch.from_numpy(self.batch.bind(name)) for name in names}
         for name in CONSTANTS:
             if name in spec.reads:
@@ -94,7 +94,7 @@ class BatchPhysics:
             self.state["cfrc_ext"] = torch.zeros(num_envs, self.model.nbody, 6, dtype=torch.float64)
 
     def step(self) -> Tensor:
-        """Step all worlds; return those [W] bool whose simulation became NaN, was reset or overflowed."""
+        """Step all worlds; return [W] bool, True where the simulation became NaN, was reset or overflowed."""
         from mujoco.batch import SimulationError
 
         before, failed = self.state["time"].clone(), torch.zeros(self.batch.nsim, dtype=torch.bool)
@@ -125,7 +125,7 @@ class BatchPhysics:
             self.state["cfrc_ext"][ids] = 0.0
 
     def _contact_forces(self) -> None:
-        """Compute external forces after the last substep, world by world; a step does not."""
+        """Compute the external forces after the last substep, world by world. `step` does not compute them."""
         import mujoco
 
         for world in range(self.batch.nsim):

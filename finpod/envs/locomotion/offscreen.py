@@ -1,7 +1,7 @@
 """A program that draws a model at given positions without a screen: `python offscreen.py FOLDER WIDTH HEIGHT`.
 
-It is a process of its own because MuJoCo and PyOpenGL choose their way to OpenGL once a process, when they are imported. It
-imports nothing of finpod.
+It runs in a separate process because MuJoCo and PyOpenGL choose an OpenGL backend once per process, when they are imported.
+It imports nothing of finpod.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
-"""Files of the folder: MuJoCo's binary model, [T, nq] float64, and what is written, [T, H, W, 3] uint8."""
+"""Files of the folder: MuJoCo's binary model, positions [T, nq] float64, and the frames written, [T, H, W, 3] uint8."""
 CAMERA = "track"
 """Camera of Gymnasium's models, which follows the centre of mass."""
 
 
 def draw(folder: Path, width: int, height: int) -> None:
-    """Draw the model at each row of positions. Shadows and reflections take most of the time without a GPU: none are drawn."""
+    """Draw the model at each row of positions, without shadows and reflections, which are slow without a GPU."""
     import mujoco
     import numpy as np
 

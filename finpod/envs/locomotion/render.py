@@ -1,4 +1,4 @@
-"""Clip of one episode: `play` it, `draw` it without a screen, `encode` it as GIF, MP4 or PNG."""
+"""Clip of one episode: `play` runs it, `draw` renders it without a screen, `encode` returns a GIF, MP4 or PNG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from finpod.envs.step import Observation
 from finpod.errors import InputError
 
 WIDTH, HEIGHT = 320, 240
-"""Pixels of a clip, multiples of 16 as video codecs need them."""
+"""Width and height of a clip in pixels; video codecs need multiples of 16."""
 RATE = 25
 """Approximate frames per second of simulated time."""
 SECONDS = 10.0
@@ -46,9 +46,9 @@ class Episode(NamedTuple):
     total: float
     """Return: sum of the rewards."""
     fell: bool
-    """Whether it ended before the time limit."""
+    """True if it ended before the time limit."""
     step: float
-    """Simulated seconds of a step."""
+    """Simulated seconds per step."""
 
     @property
     def steps(self) -> int:
@@ -57,7 +57,7 @@ class Episode(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length in simulated seconds."""
+        """Length in simulated seconds."""
         return self.steps * self.step
 
 
@@ -72,7 +72,7 @@ class Film(NamedTuple):
 
 @torch.no_grad()
 def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
-    """Return an episode of one world that has just been reset, under the actions [1, A] of `act`.
+    """Run one episode with the actions [1, A] of `act` in an environment of one world that has just been reset.
 
     Raises InputError for an action that is not finite.
     """
@@ -88,9 +88,9 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 
 
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float | None = None) -> Film:
-    """Return frames of the first `seconds` of an episode, the camera beside the body, drawn without a screen.
+    """Return frames of the first `seconds` of an episode, drawn without a screen; the camera follows the body.
 
-    EGL and then OSMesa are tried, or only the one that the environment variable MUJOCO_GL names. Raises InputError if none
+    EGL and then OSMesa are tried, or only the one named in the environment variable MUJOCO_GL. Raises InputError if none
     works, or if drawing takes longer than `patience` seconds.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
@@ -115,9 +115,9 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float
 
 
 def encode(film: Film, kind: str) -> bytes:
-    """Return the content of a file of the kind ".gif" or ".mp4", or of the first frame as ".png".
+    """Return the content of a ".gif" or ".mp4" file, or the first frame as a ".png" file.
 
-    Raises InputError where imageio with ffmpeg is not installed for an MP4, or Pillow for the others.
+    Raises InputError if imageio with ffmpeg (for an MP4) or Pillow (for the others) is not installed.
     """
     library, buffer = _library(kind), io.BytesIO()
     if kind == ".mp4":
@@ -151,7 +151,7 @@ def _library(kind: str) -> Any:
     try:
         if kind == ".mp4":
             import imageio.v3
-            import imageio_ffmpeg  # noqa: F401, what imageio writes MP4 with
+            import imageio_ffmpeg  # noqa: F401, imageio needs it to write MP4
 
             return imageio.v3
         import PIL.Image
@@ -171,7 +171,7 @@ def _save_model(spec: Spec, path: Path) -> None:
 
     floors = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
     for size, material in zip(model.geom_size[floors], model.geom_matid[floors], strict=True):
-        if material >= 0:  # an endless floor with a pattern of the same size, as agents run far
+        if material >= 0:  # agents run far: an endless floor, its pattern of unchanged size
             model.mat_texrepeat[material] /= 2 * size[:2]
             model.mat_texuniform[material] = True
     model.geom_size[floors, :2] = 0
@@ -188,6 +188,6 @@ def _environments() -> list[dict[str, str]]:
 
 
 def _no_graphics(reason: str) -> str:
-    if asked := os.environ.get("MUJOCO_GL"):
-        return f"MuJoCo cannot draw with MUJOCO_GL={asked} ({reason}); unset MUJOCO_GL, or {INSTALL}"
-    return f"MuJoCo cannot draw here, for neither EGL nor OSMesa works ({reason}); {INSTALL}"
+    if backend := os.environ.get("MUJOCO_GL"):
+        return f"MuJoCo cannot draw with MUJOCO_GL={backend} ({reason}); unset MUJOCO_GL, or {INSTALL}"
+    return f"MuJoCo cannot draw here: neither EGL nor OSMesa works ({reason}); {INSTALL}"

@@ -1,7 +1,7 @@
-"""The six tasks as Gymnasium v5 defines them: pure functions of the state of the physics, and the numbers beside them.
+"""The six tasks as Gymnasium v5 defines them: pure functions of the physics state, and their constants.
 
-A state holds tensors [W, ...] of W worlds by MuJoCo's names: qpos, qvel, ctrl and what the task `reads`. As in Gymnasium,
-derived fields such as xpos are one substep older than qpos.
+A state holds tensors [W, ...] of W worlds by MuJoCo's names: qpos, qvel, ctrl and the fields in `Spec.reads`. As in
+Gymnasium, derived fields such as xpos are one substep older than qpos.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def mass_centre(state: State) -> Tensor:
 
 
 def joints(skip: int, limit: float | None = None) -> Callable[[State], Tensor]:
-    """Return the observation of all positions but the first `skip`, and of all velocities, clipped to `limit`."""
+    """Return a function state -> observation: positions after the first `skip`, and velocities clipped to `limit`."""
 
     def observe(state: State) -> Tensor:
         velocity = state["qvel"] if limit is None else state["qvel"].clamp(-limit, limit)
@@ -48,7 +48,7 @@ def joints(skip: int, limit: float | None = None) -> Callable[[State], Tensor]:
 
 
 def forces(state: State) -> Tensor:
-    """Return the external forces and torques [W, 6 * bodies] on all bodies but the world."""
+    """Return the external forces and torques [W, 6 * bodies] on all bodies except the world body."""
     return state["cfrc_ext"][:, 1:].flatten(1)
 
 
@@ -74,26 +74,26 @@ def always(state: State) -> Tensor:
 
 
 def ant_healthy(state: State) -> Tensor:
-    """Return whether the torso is between 0.2 m and 1 m high [W]."""
+    """Return [W] bool: the torso is between 0.2 m and 1 m high."""
     height = state["qpos"][:, 2]
     return (height >= 0.2) & (height <= 1.0)
 
 
 def humanoid_healthy(state: State) -> Tensor:
-    """Return whether the torso is between 1 m and 2 m high [W]."""
+    """Return [W] bool: the torso is between 1 m and 2 m high."""
     height = state["qpos"][:, 2]
     return (height > 1.0) & (height < 2.0)
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return whether the torso is above 0.7 m and within 0.2 rad of upright, and no coordinate is beyond 100 [W]."""
+    """Return [W] bool: the torso is above 0.7 m and within 0.2 rad of upright, and no coordinate is beyond 100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
 
 
 def walker_healthy(state: State) -> Tensor:
-    """Return whether the torso is between 0.8 m and 2 m high and within 1 rad of upright [W]."""
+    """Return [W] bool: the torso is between 0.8 m and 2 m high and within 1 rad of upright."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     return (height > 0.8) & (height < 2.0) & (angle.abs() < 1.0)
 
@@ -120,23 +120,23 @@ class Spec:
     gym_options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make` for this definition."""
     variant: str = "standard"
-    """'standard'; 'full', with external contact forces; or 'fast', with an integrator of a quarter of the time."""
+    """'standard'; 'full', with external contact forces; or 'fast', with an integrator four times faster."""
     model: str
     """File of the model among Gymnasium's assets."""
     frame_skip: int
-    """Physics steps of one step."""
+    """Physics steps per environment step."""
     num_inputs: int
-    """S, numbers of an observation."""
+    """S, size of an observation."""
     num_actions: int
     """A, motors."""
     action_limit: float = 1.0
-    """Bound of the action space. Controls beyond it move no more, but cost more."""
+    """Bound of the action space. Larger controls have no larger effect, but a larger cost."""
     reads: tuple[str, ...] = ()
-    """Derived fields, and constants of the model, that the functions read."""
+    """Derived fields and model constants that the functions read."""
     observe: Callable[[State], Tensor]
     """State -> observation [W, S]."""
     position: Callable[[State], Tensor] = forward
-    """State -> coordinate [W] in metres whose change by time is the speed."""
+    """State -> coordinate [W] in metres; its change per second is the speed."""
     healthy: Callable[[State], Tensor] = always
     """State -> bool [W]; an episode in an unhealthy state terminates."""
     contact_cost: Callable[[State], Tensor] | None = None
@@ -147,14 +147,14 @@ class Spec:
     qpos_noise: float
     """Bound of the uniform noise on the positions of a new episode."""
     qvel_noise: float
-    """Bound of the uniform noise on its velocities; their standard deviation with `qvel_normal`."""
+    """Bound of the uniform noise on its velocities; with `qvel_normal`, the standard deviation of normal noise."""
     qvel_normal: bool = False
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
     ppo: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of PPO that differ from those of all locomotion tasks."""
+    """Settings of PPO that differ from the common ones of the locomotion tasks."""
     contacts: tuple[int, int]
-    """Most contacts and constraints of a world under random actions."""
+    """Largest numbers of contacts and constraints of a world under random actions."""
 
     def reward(self, state: State, action: Tensor, speed: Tensor, healthy: Tensor) -> Tensor:
         """Return the rewards [W] of actions [W, A], before any clipping, and forward speeds [W] in m/s."""
@@ -212,7 +212,7 @@ FULL: dict[str, dict[str, Any]] = {
 }
 """Fields that the full variant changes."""
 EULER = ("halfcheetah",)
-"""Tasks whose model asks for a fast integrator already."""
+"""Tasks whose model has a fast integrator already."""
 
 
 def spec_of(name: str, variant: str = "standard") -> Spec:

@@ -3,13 +3,13 @@
 It differs from MuJoCo on the CPU:
 
 - The state is float32. From equal states, one step of the environment agrees to 3e-6 in all positions.
-- Models that ask for the PGS solver, which Warp lacks, are solved with Newton: Humanoid.
-- Ant in its standard form is a slightly different system. Where a capsule stands within 30 degrees of the normal of the
-  floor, Warp's contact has fixed tangent axes, and MuJoCo's follow the capsule; the pyramidal friction cone of Ant depends on
-  them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by 0.03 at most
-  (metres, radians); the median is 1e-7. With an elliptic cone on both sides the most is 4e-7.
+- Humanoid's model uses the PGS solver, which Warp lacks. It is solved with Newton.
+- The standard variant of Ant is a slightly different system. If a capsule stands within 30 degrees of the normal of the
+  floor, Warp's contact has fixed tangent axes, while MuJoCo's follow the capsule; the pyramidal friction cone of Ant depends
+  on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by at most 0.03
+  (metres, radians); the median is 1e-7. With an elliptic cone in both engines the maximum is 4e-7.
 
-These figures are of Warp's CPU device. The CUDA graphs have not run on a GPU yet; tests/test_gpu.py has what to check there.
+These numbers were measured on Warp's CPU device. The CUDA graphs have not run on a GPU yet; tests/test_gpu.py checks them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError
 
 MARGIN = 2
-"""Memory for contacts and constraints, as a multiple of the most that random actions have reached."""
+"""Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Least number of worlds with memory for contacts: worlds share one pool, and a single one may need its peak."""
+"""Least number of worlds for which memory is reserved: worlds share one pool, and a few may all be at their peak."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
-    """Return the modules warp and mujoco_warp. Raises InputError where they are not installed."""
+    """Return the modules warp and mujoco_warp. Raises InputError if they are not installed."""
     try:
         import mujoco_warp
         import warp
     except ImportError as error:
         raise InputError(
-            f"{spec.gym_id} on a GPU needs MuJoCo Warp, and it is not installed; pip install 'finpod[gpu]'",
+            f"{spec.gym_id} on a GPU needs MuJoCo Warp, which is not installed; pip install 'finpod[gpu]'",
             argument="device",
         ) from error
-    warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # else it prints each module that it compiles
+    warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # do not print each compiled module
     return warp, mujoco_warp
 
 
@@ -62,10 +62,10 @@ def describe(spec: Spec) -> dict[str, str]:
 
 
 class WarpPhysics:
-    """W worlds of one task on a GPU; on the CPU for tests. `state` are live tensors, float32.
+    """W worlds of one task on a GPU, or on the CPU in tests. `state` holds live tensors, float32.
 
-    A step is one CUDA graph, and so is each half of a reset: graphs keep addresses, so that all writes are in place.
-    Neither waits for the device. Results on a GPU may differ in their last digits from one run to the next.
+    A step is one CUDA graph, and so is each half of a reset. Graphs store addresses, so all writes are in place. Steps and
+    resets do not wait for the device. Results on a GPU may differ in their last digits from run to run.
     """
 
     def __init__(self, spec: Spec, num_envs: int, device: torch.device | str, *, model: Any = None) -> None:
@@ -73,7 +73,7 @@ class WarpPhysics:
         self.spec, self.model = spec, load_for_warp(spec) if model is None else model
         self._warp, self._engine = packages(spec)
         self._warp.init()
-        self.device = torch.empty(0, device=device).device  # with its number
+        self.device = torch.empty(0, device=device).device  # with its index, such as cuda:0
         self.dt = spec.frame_skip * self.model.opt.timestep
         contacts, constraints = (MARGIN * most for most in spec.contacts)
         with self._on_device():
@@ -81,7 +81,7 @@ class WarpPhysics:
             self._data = self._engine.make_data(
                 self.model, nworld=num_envs, naconmax=contacts * max(num_envs, FEWEST), njmax=constraints
             )
-        self._model.opt.warn_overflow = 0  # the kernels would print; `step` returns it
+        self._model.opt.warn_overflow = 0  # do not print overflows; `step` returns them
         self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
         self._share()
         if self.device.type == "cuda":
@@ -100,12 +100,14 @@ class WarpPhysics:
         self._overflow = to_torch(self._data.overflow)
         self._warp_mask = self._warp.from_torch(self._mask, dtype=self._warp.bool)
         kinds = self._engine.OverflowType
-        self._lost = int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))  # solvers may run out of iterations
+        self._lost = int(
+            kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS)
+        )  # running out of iterations is no failure
 
     def step(self) -> Tensor:
-        """Step all worlds; return those [W] bool whose simulation became NaN, huge or overflowed.
+        """Step all worlds; return [W] bool, True where the simulation became NaN or huge or overflowed.
 
-        All worlds share the memory for contacts. If it overflows, any world may have lost contacts, so all count as failed.
+        All worlds share the memory for contacts. If it overflows, any world may have lost contacts, and all count as failed.
         """
         from mujoco import mjMAXVAL
 
@@ -117,7 +119,7 @@ class WarpPhysics:
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]; others do not change."""
         state = self.state
-        before = {name: state[name].clone() for name in self._derived}  # a step leaves them a substep older
+        before = {name: state[name].clone() for name in self._derived}  # after a step they are one substep older
         self._mask.copy_(mask)
         self._clear()
         for name, begun in (("qpos", qpos), ("qvel", qvel)):
@@ -133,7 +135,7 @@ class WarpPhysics:
         return {name: self.state[name].clone() for name in STATE}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue; exactly on the CPU, where the engine is deterministic."""
+        """Continue from a state; exactly on the CPU, where the engine is deterministic."""
         self._overflow.zero_()
         for name in STATE:
             self.state[name].copy_(state[name])
@@ -159,7 +161,7 @@ class WarpPhysics:
     def _prepared(self, work: Callable[[], None]) -> Callable[[], None]:
         """Return `work` bound to the device; on a GPU as a CUDA graph that runs on torch's stream.
 
-        There it runs once before it is captured, so that its kernels are compiled.
+        On a GPU, `work` runs once before the capture, so that its kernels are compiled.
         """
         warp = self._warp
         if self.device.type != "cuda":
@@ -169,7 +171,7 @@ class WarpPhysics:
                     work()
 
             return run
-        torch.cuda.synchronize(self.device)  # Warp captures on a stream of its own
+        torch.cuda.synchronize(self.device)  # Warp captures on another stream
         with self._on_device():
             work()
             with warp.ScopedCapture() as capture:
@@ -179,5 +181,5 @@ class WarpPhysics:
 
 
 def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Rows of `one` [W, ...] in `mask` [W], of `other` elsewhere."""
+    """Return the rows of `one` [W, ...] where `mask` [W] is True, and of `other` elsewhere."""
     return torch.where(mask.view(-1, *[1] * (one.dim() - 1)), one, other)
