@@ -285,6 +285,15 @@ def test_a_child_that_hangs_or_ends_is_one_clear_line(monkeypatch, strategy, mat
     assert "\n" not in str(error.value)
 
 
+def test_a_guard_that_cannot_be_set_is_listed_as_unchecked(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import ctypes\ndel ctypes.pythonapi\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    verdict = audit(Acts(datetime.now), MARKET, days=2)
+    assert verdict.passed, str(verdict)
+    assert verdict.unchecked[-1] == "clock"
+    assert "datetime" in str(verdict)
+
+
 def test_a_child_that_ends_leaves_a_backtest_unaudited():
     result = finpod.backtest(decides(only_in_the_parent), MARKET)
     assert (result.audit.passed, result.audit.reason) == (None, "failed")

@@ -32,6 +32,8 @@ UNCHECKED = {
     "undated": "later data without dates, such as lists, bytes, single numbers, signs or statistics over all rows, as of a scaler",
     "native": "files that native code reads other than through pyarrow and polars, and whether a file exists",
     "system": "files of the system and of packages, such as those under /etc and /proc",
+    "clock": "the clock as `datetime` tells it, which this version of Python does not let finpod record",
+    "readers": "files that are read by functions of pyarrow or polars that the installed version does not have where finpod looks",
     "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",
 }
 """Code of `Audit.unchecked` -> clause."""

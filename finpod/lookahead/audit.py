@@ -160,7 +160,7 @@ def audit_features(
     held = [finding for packed in packs for finding in packed.findings]
     early, few = early_columns(market, first, last)
     findings = (*found.findings, *held, *back_filled(market, first, last), *early)
-    unchecked = (*OF_FEATURES, *((FEW,) if few else ()))
+    unchecked = (*OF_FEATURES, *((FEW,) if few else ()), *sorted(child.lacking))
     passed = False if findings else None if found.reason else True
     shown = tuple(f"{day!s:.10}" for day in market.dates[rows])
     return Audit(passed, findings, shown, "features", unchecked, found.reason, found.note)
@@ -234,7 +234,7 @@ class _Audited:
         reason, note = decisions[1:] if decisions.reason else others[1:]
         verdict = self.outcome(tuple(findings), reason or ("" if len(deciding) else "no_decision"), note)
         days = tuple(f"{market.dates[row]!s:.10}" for row in rows if row <= last or functions)
-        unchecked = (*UNCHECKED, *((FEW,) if few else ()))
+        unchecked = (*UNCHECKED, *((FEW,) if few else ()), *sorted(child.lacking))
         return replace(verdict, days=days, unchecked=unchecked, decisions=len(deciding), compared=len(compared))
 
     def outcome(self, findings: tuple[Finding, ...], reason: str, note: str = "") -> Audit:

@@ -79,7 +79,7 @@ class Child:
             except BaseException as error:  # whatever the user's code raises, SystemExit included
                 reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
                 answer = False, reason + first_line(error)
-            self._send("done", *answer, guards.take())
+            self._send("done", *answer, guards.take(), guards.lacking)
 
     def _send(self, *reply: Any) -> None:
         if os.getpid() != self._process:  # the copy that a fork of the user's left

@@ -63,21 +63,31 @@ class Sight(NamedTuple):
 _sights: dict[tuple[str, str], Sight] = {}
 _new: list[Sight] = []
 _homes: list[Path] = []
+lacking: set[str] = set()
+"""Guards that could not be set: "clock" for those of `datetime`, "readers" for those of native readers."""
 
 
 def install() -> None:
-    """Set all guards, and keep them."""
+    """Set all guards, and keep them; those that cannot be set are added to `lacking`."""
+    is_installed(__file__)  # it asks sysconfig once, which reads the environment in Python 3.13
     for name, arguments in CLOCKS.items():
         if hasattr(time, name):
             setattr(time, name, _clock(getattr(time, name), f"time.{name}", arguments))
     for kind, name in ((datetime, "now"), (datetime, "utcnow"), (date, "today")):
-        _record_method(kind, name)
+        _try("clock", _record_method, kind, name)
     for name in ("__getitem__", "__iter__"):
         setattr(type(os.environ), name, _environment(getattr(type(os.environ), name)))
     for module in filter(None, map(sys.modules.get, NATIVE)):
         _record_readers(module)
     sys.meta_path.insert(0, _Finder())
     sys.addaudithook(_heard)
+
+
+def _try(kind: str, guard: Callable[..., None], *arguments: Any) -> None:
+    try:
+        guard(*arguments)
+    except Exception:  # they reach into Python and packages, which differ between versions
+        lacking.add(kind)
 
 
 def add_home(file: str) -> None:
@@ -170,8 +180,13 @@ def _clock(function: Callable[..., Any], name: str, most: int) -> Callable[..., 
 
 
 def _record_method(kind: type, name: str) -> None:
-    """Record a class method of a built-in type in the type itself, so that every reference to it is covered."""
-    original = kind.__dict__[name]
+    """Record a class method of a built-in type in the type itself, so that every reference to it is covered.
+
+    Raises NotImplementedError for a Python that this was not tried with, and where the type does not change.
+    """
+    original, modified = kind.__dict__[name], ctypes.pythonapi.PyType_Modified
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14) or "t" in sys.abiflags:
+        raise NotImplementedError
 
     def recorded(cls: type, *args: Any, **options: Any) -> Any:
         _see_if_called("clock", f"reads the clock ({cls.__name__}.{name})", through=("pandas",))
@@ -179,7 +194,9 @@ def _record_method(kind: type, name: str) -> None:
 
     (methods, *_) = gc.get_referents(kind.__dict__)
     methods[name] = classmethod(recorded)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+    modified(ctypes.py_object(kind))
+    if kind.__dict__[name] is original:
+        raise NotImplementedError
 
 
 def _environment(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,13 +229,17 @@ class _Finder:
 def _record_readers(module: ModuleType) -> None:
     names = NATIVE[module.__name__] or [name for name in dir(module) if name.startswith(("read_", "scan_"))]
     for dotted in names:
-        owner, _, name = dotted.rpartition(".")
-        holder = getattr(module, owner) if owner else module
-        original = getattr(holder, name)
-        reader = _reader(original, f"{module.__name__.replace('.core', '').replace('._', '.')}.{name}")
-        for place in (holder, sys.modules.get(getattr(original, "__module__", ""))):
-            if getattr(place, name, None) is original:
-                setattr(place, name, reader)
+        _try("readers", _record_reader, module, dotted)
+
+
+def _record_reader(module: ModuleType, dotted: str) -> None:
+    owner, _, name = dotted.rpartition(".")
+    holder = getattr(module, owner) if owner else module
+    original = getattr(holder, name)
+    reader = _reader(original, f"{module.__name__.replace('.core', '').replace('._', '.')}.{name}")
+    for place in (holder, sys.modules.get(getattr(original, "__module__", ""))):
+        if getattr(place, name, None) is original:
+            setattr(place, name, reader)
 
 
 def _reader(original: Any, name: str) -> Any:

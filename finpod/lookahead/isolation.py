@@ -57,6 +57,8 @@ class Child:
         """The row that features are looked at for."""
         self.sights: dict[Sight, int] = {}
         """What was read from elsewhere, and the row on which it was first."""
+        self.lacking: set[str] = set()
+        """Guards that could not be set (`guards.lacking`)."""
         search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "finpod.lookahead.child"],
@@ -128,7 +130,8 @@ class Child:
             raise ChildError(self._why_ended(row)) from error
         finally:
             self._deadline = math.inf
-        _, succeeded, value, sights = reply
+        _, succeeded, value, sights, lacking = reply
+        self.lacking |= lacking
         for sight in sights:
             self.sights.setdefault(sight, row)
         if not succeeded:
