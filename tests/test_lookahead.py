@@ -10,7 +10,7 @@ import finpod
 from finpod.errors import InputError, StrategyError
 from finpod.files import to_json
 from finpod.lookahead.audit import UNCHECKED, audit, audit_features
-from finpod.lookahead.perturbation import back_filled, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.perturbation import back_fill_findings, fill_findings, sample_rows, with_noise_after
 from finpod.records import Audit, Finding, Severity
 from finpod.rules import EqualWeight, Momentum
 from finpod.strategy import Strategy, equal_parts, top_k
@@ -272,12 +272,12 @@ def filled(first, volume=None, **tables):
 @pytest.mark.parametrize("volume", [0.0, NAN, None])
 def test_prices_that_stand_still_until_the_first_real_bar_are_told(volume):
     market = filled(30, volume)
-    (finding,) = back_filled(market, 0, 199)
+    (finding,) = back_fill_findings(market, 0, 199)
     first, until = (f"{market.dates[row]!s:.10}" for row in (0, 30))
     data = {"until": until, "count": 1}
     assert finding == Finding("backfilled", Severity.LOOKS_AHEAD, "data", first, "A", data=data)
-    assert back_filled(market, 31, 199) == []  # the window does not see them
-    assert len(back_filled(market, 25, 199)) == 1
+    assert back_fill_findings(market, 31, 199) == []  # the window does not see them
+    assert len(back_fill_findings(market, 25, 199)) == 1
 
 
 def test_closes_filled_with_the_first_open_are_told():
@@ -285,18 +285,18 @@ def test_closes_filled_with_the_first_open_are_told():
     opens, close = market.close.copy(), market.close.copy()
     opens[30, 0] = market.close[0, 0]
     close[30, 0] *= 1.05
-    assert len(back_filled(make_market(close, volume=market.volume, open=opens), 0, 199)) == 1
-    assert back_filled(make_market(close, volume=market.volume), 0, 199) == []
+    assert len(back_fill_findings(make_market(close, volume=market.volume, open=opens), 0, 199)) == 1
+    assert back_fill_findings(make_market(close, volume=market.volume), 0, 199) == []
 
 
 def test_several_back_filled_tickers_are_counted_from_their_first_bars():
     close = filled(30).close.copy()
     close[:25, 1] = close[25, 1]
-    assert back_filled(make_market(close), 0, 199)[0].data["count"] == 2
+    assert back_fill_findings(make_market(close), 0, 199)[0].data["count"] == 2
     market = filled(60, 0.0)
     close, volume = market.close.copy(), market.volume.copy()
     close[:40, 0] = volume[:40, 0] = NAN
-    (finding,) = back_filled(make_market(close, volume=volume), 0, 199)
+    (finding,) = back_fill_findings(make_market(close, volume=volume), 0, 199)
     assert (finding.day, finding.data["until"]) == tuple(f"{market.dates[row]!s:.10}" for row in (40, 60))
 
 
@@ -311,4 +311,4 @@ def test_honest_prices_are_not_told():
         filled(19),
         filled(30, 500.0),  # it is traded
     ):
-        assert back_filled(market, 0, len(market.dates) - 1) == []
+        assert back_fill_findings(market, 0, len(market.dates) - 1) == []

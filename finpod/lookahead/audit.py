@@ -26,7 +26,7 @@ from finpod.lookahead.perturbation import (
     Change,
     NotRepeatable,
     auditable_rows,
-    back_filled,
+    back_fill_findings,
     change_findings,
     fill_findings,
     recompute,
@@ -159,7 +159,7 @@ def audit_features(
         found = _of_features(child, market, computed.table, single, rows, seed)
     held = [finding for packed in packs for finding in packed.findings]
     early, few = early_columns(market, first, last)
-    findings = (*found.findings, *held, *back_filled(market, first, last), *early)
+    findings = (*found.findings, *held, *back_fill_findings(market, first, last), *early)
     unchecked = (*OF_FEATURES, *((FEW,) if few else ()), *sorted(child.lacking))
     passed = False if findings else None if found.reason else True
     shown = tuple(f"{day!s:.10}" for day in market.dates[rows])
@@ -227,7 +227,7 @@ class _Audited:
             *decisions.findings,
             *others.findings,
             *self._packed.findings,
-            *back_filled(market, *window),
+            *back_fill_findings(market, *window),
             *early,
         ]
         findings.sort(key=lambda finding: finding.severity is not Severity.LOOKS_AHEAD)

@@ -12,6 +12,7 @@ import torch
 from finpod.errors import FinpodError, InputError
 from finpod.features.panel import name_of
 from finpod.lookahead.isolation import Child, ChildError, Function
+from finpod.market.anomalies import back_filled
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity
@@ -24,8 +25,6 @@ from finpod.trading.simulate import Terms, simulate
 CUT, NOISE = "cut", "noise"
 TOLERANCE = 1e-5
 """Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
-STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Sessions without a move at the start of an asset that look back-filled, where volumes confirm it and where there are none."""
 
 
 class Change(NamedTuple):
@@ -218,34 +217,12 @@ def _bought(market: MarketData, row: int, fill: str) -> Array:
     return (path.traded.clamp(min=0).sum(0) / spent).numpy()
 
 
-def back_filled(market: MarketData, first: int, last: int) -> list[Finding]:
-    """A finding if names look back-filled before their first real bar, and that bar lies in the rows [first, last].
-
-    They do if the close stands still from the first bar on, for `STILL` sessions without any volume up to the first bar
-    with one, which has that price too; or, in data without volumes, for `STILL_WITHOUT_VOLUME` sessions and then moves
-    in nine sessions of ten.
-    """
-    days, names = market.shape
-    columns, start = np.arange(names), market.has_bar.argmax(axis=0)
-    begun = np.arange(days)[:, None] >= start
-    price = market.close[start, columns]
-    still = np.logical_and.accumulate(~begun | (market.close == price), axis=0).sum(axis=0)
-    if market.volume is None:
-        changes = np.abs(np.diff(market.close, axis=0)) > 0
-        after = np.cumsum(np.vstack([changes[:1] & False, changes]), axis=0)
-        until = (still + STILL_WITHOUT_VOLUME).clip(max=days - 1)
-        moves = after[until, columns] - after[still.clip(max=days - 1), columns]
-        real, least = still - 1, STILL_WITHOUT_VOLUME
-        found = (until == still + STILL_WITHOUT_VOLUME) & (moves >= 0.9 * STILL_WITHOUT_VOLUME)
-    else:
-        quiet = np.logical_and.accumulate(~begun | ~(market.volume > 0), axis=0).sum(axis=0)
-        real, least = quiet.clip(max=days - 1), STILL
-        first_price = [table[real, columns] for table in (market.close, market.open) if table is not None]
-        found = (quiet < days) & (still >= quiet) & np.any([one == price for one in first_price], axis=0)
-    found &= (real - start >= least * market.bars_per_session) & (first <= real) & (start <= last)
-    if not found.any():
+def back_fill_findings(market: MarketData, first: int, last: int) -> list[Finding]:
+    """One finding if assets look back-filled before their first real bar, and that bar lies in the rows [first, last]."""
+    columns, starts, ends = back_filled(market)
+    seen = np.flatnonzero((first <= ends) & (starts <= last))
+    if not len(seen):
         return []
-    column = int(np.argmax(found))
-    day, until = (f"{market.dates[row[column]]!s:.10}" for row in (start, real))
-    data = {"until": until, "count": int(found.sum())}
-    return [Finding("backfilled", Severity.LOOKS_AHEAD, "data", day, market.tickers[column], data=data)]
+    day, until = (f"{market.dates[rows[seen[0]]]!s:.10}" for rows in (starts, ends))
+    data, ticker = {"until": until, "count": len(seen)}, market.tickers[columns[seen[0]]]
+    return [Finding("backfilled", Severity.LOOKS_AHEAD, "data", day, ticker, data=data)]

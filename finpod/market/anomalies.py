@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from finpod.market.calendar import sessions_of
+from finpod.market.data import MarketData
 from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
@@ -26,6 +27,9 @@ LONG_GAP, LEVEL = 5, np.log(2)
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
 """Log return from the last bar of an asset to the first of another up to which they may be one listing: a session later, and
 on the same session."""
+
+STILL, STILL_WITHOUT_VOLUME = 5, 20
+"""Sessions without a move at the start of an asset that look back-filled, where volumes confirm it and where there are none."""
 
 
 @dataclass(frozen=True)
@@ -168,3 +172,31 @@ ANOMALIES: dict[str, Callable[[Placed], Found]] = {
     "series that end early": _early_ends,
 }
 """The anomalies by kind, in the order in which they are listed."""
+
+
+def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
+    """Columns [n], first rows [n] and rows of the first real bar [n] of the assets that look back-filled.
+
+    They do if the close stands still from the first bar on, for `STILL` sessions without any volume up to the first bar
+    with one, which has that price too; or, in data without volumes, for `STILL_WITHOUT_VOLUME` sessions and then moves
+    in nine sessions of ten.
+    """
+    days, assets = market.shape
+    columns, start = np.arange(assets), market.has_bar.argmax(axis=0)
+    begun = np.arange(days)[:, None] >= start
+    price = market.close[start, columns]
+    still = np.logical_and.accumulate(~begun | (market.close == price), axis=0).sum(axis=0)
+    if market.volume is None:
+        changes = np.abs(np.diff(market.close, axis=0)) > 0
+        after = np.cumsum(np.vstack([changes[:1] & False, changes]), axis=0)
+        until = (still + STILL_WITHOUT_VOLUME).clip(max=days - 1)
+        moves = after[until, columns] - after[still.clip(max=days - 1), columns]
+        real, least = still - 1, STILL_WITHOUT_VOLUME
+        found = (until == still + STILL_WITHOUT_VOLUME) & (moves >= 0.9 * STILL_WITHOUT_VOLUME)
+    else:
+        quiet = np.logical_and.accumulate(~begun | ~(market.volume > 0), axis=0).sum(axis=0)
+        real, least = quiet.clip(max=days - 1), STILL
+        first_price = [table[real, columns] for table in (market.close, market.open) if table is not None]
+        found = (quiet < days) & (still >= quiet) & np.any([one == price for one in first_price], axis=0)
+    found = np.flatnonzero(found & (real - start >= least * market.bars_per_session))
+    return found, start[found], real[found]
