@@ -157,13 +157,11 @@ def audit_features(
                     raise InputError(f"feature {name_of(one)} cannot be audited: {error}", argument="features")
                 single[i] = computed.function(name_of(one), packs[-1].content)
         found = _of_features(child, market, computed.table, single, rows, seed)
-    held = [finding for packed in packs for finding in packed.findings]
-    early, few = early_columns(market, first, last)
-    findings = (*found.findings, *held, *back_fill_findings(market, first, last), *early)
-    unchecked = (*OF_FEATURES, *((FEW,) if few else ()), *sorted(child.lacking))
+    of_data, gaps = _of_data(child, market, first, last)
+    findings = (*found.findings, *(finding for packed in packs for finding in packed.findings), *of_data)
     passed = False if findings else None if found.reason else True
     shown = tuple(f"{day!s:.10}" for day in market.dates[rows])
-    return Audit(passed, findings, shown, "features", unchecked, found.reason, found.note)
+    return Audit(passed, findings, shown, "features", (*OF_FEATURES, *gaps), found.reason, found.note)
 
 
 class _Found(NamedTuple):
@@ -222,19 +220,13 @@ class _Audited:
             decisions = self._decisions(child, compared)
             functions = list(dict.fromkeys((*child.declared(), *self._features.functions.values())))
             others = _of_features(child, market, self._features.table, functions, rows, seed)
-        early, few = early_columns(market, *window)
-        findings = [
-            *decisions.findings,
-            *others.findings,
-            *self._packed.findings,
-            *back_fill_findings(market, *window),
-            *early,
-        ]
+        of_data, gaps = _of_data(child, market, *window)
+        findings = [*decisions.findings, *others.findings, *self._packed.findings, *of_data]
         findings.sort(key=lambda finding: finding.severity is not Severity.LOOKS_AHEAD)
         reason, note = decisions[1:] if decisions.reason else others[1:]
         verdict = self.outcome(tuple(findings), reason or ("" if len(deciding) else "no_decision"), note)
         days = tuple(f"{market.dates[row]!s:.10}" for row in rows if row <= last or functions)
-        unchecked = (*UNCHECKED, *((FEW,) if few else ()), *sorted(child.lacking))
+        unchecked = (*UNCHECKED, *gaps)
         return replace(verdict, days=days, unchecked=unchecked, decisions=len(deciding), compared=len(compared))
 
     def outcome(self, findings: tuple[Finding, ...], reason: str, note: str = "") -> Audit:
@@ -303,6 +295,12 @@ def _of_features(
     except NotRepeatable as day:
         return _Found(_sights(child, market, "features", before), "not_repeatable", str(day))
     return _Found(findings + _sights(child, market, "features", before))
+
+
+def _of_data(child: Child, market: MarketData, first: int, last: int) -> tuple[list[Finding], tuple[str, ...]]:
+    """Findings in first prices and extra columns, and codes of what is unchecked on this market and this Python."""
+    early, few = early_columns(market, first, last)
+    return [*back_fill_findings(market, first, last), *early], (*((FEW,) if few else ()), *sorted(child.lacking))
 
 
 def _sights(child: Child, market: MarketData, where: str, before: Collection[Sight] = ()) -> list[Finding]:

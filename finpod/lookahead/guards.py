@@ -9,6 +9,7 @@ import ctypes
 import gc
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
@@ -185,7 +186,8 @@ def _record_method(kind: type, name: str) -> None:
     Raises NotImplementedError for a Python that this was not tried with, and where the type does not change.
     """
     original, modified = kind.__dict__[name], ctypes.pythonapi.PyType_Modified
-    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14) or "t" in sys.abiflags:
+    threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
+    if threaded or sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
         raise NotImplementedError
 
     def recorded(cls: type, *args: Any, **options: Any) -> Any:
