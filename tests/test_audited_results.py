@@ -18,7 +18,7 @@ from finpod.records import Audit, Severity
 from finpod.rules import EqualWeight, Momentum
 from finpod.strategy import Strategy, equal_parts, top_k
 
-AHEAD = ", but it looks ahead: this says nothing of skill"
+AHEAD = ", but it looks ahead: this is no evidence of skill"
 UNAUDITED = ", and it was not audited"
 
 
@@ -114,7 +114,7 @@ def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
             f"CAN LOOK AHEAD: decisions: on {day} self.market holds a market [200, 8] up to {market.dates[-1]!s:.10}; "
             "pass what it needs, such as market.tickers instead"
         )
-        doubt = ", but it has later rows within reach: this says nothing of skill"
+        doubt = ", but it has later rows within reach: this is no evidence of skill"
         assert all(said.endswith(doubt) for said in verdict_lines(one))
         assert verdict_lines(one)
         assert evidence_lines(one)[-1].endswith(": CAN LOOK AHEAD")

@@ -151,7 +151,7 @@ def test_d24_the_spread_says_of_what_it_is(name, said):
 def test_single_agents_are_averaged_only_where_no_other_line_does():
     base = make_result(days=60)
     agents = {"a": base.equity, "b": base.equal_weight_equity, "c": base.equity}
-    best = f"the agent that was the best on validation, on its own: Sharpe {ratio(base.metrics.sharpe)}, total return"
+    best = f"the best agent on validation, on its own: Sharpe {ratio(base.metrics.sharpe)}, total return"
     seeds = agents_line(make_result(days=60, agents=agents, variants={"seed 0": base.equity, "seed 1": base.equity}))
     assert seeds.startswith(best)
     assert "; all 3, mean (standard deviation): Sharpe" in seeds

@@ -1,4 +1,4 @@
-"""`Backtests`: many strategies on ready weights, run together; equity, turnover and costs of each, and more on asking."""
+"""`Backtests`: many strategies on ready weights, run together. Each one's full result is computed on demand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simul
 from finpod.weights import PrecomputedWeights
 
 TOGETHER = 2**17
-"""Accounts times names that are settled at once, which a processor's cache holds."""
+"""Accounts times assets that are settled at once; sized for a processor's cache."""
 
 FIGURES = (
     ("Total return", "total_return", percent),
@@ -40,11 +40,10 @@ HEAD = ("mean", "sd", "lowest", "median", "highest")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backtests(Sequence[BacktestResult]):
-    """S strategies over one window; prints how they did as a group.
+    """S strategies over one window; prints statistics of the group.
 
-    `[s]` and iteration run a strategy again to give its `BacktestResult`; a slice gives the `Backtests` of a part. Only
-    sums over names are kept, so that the results of thousands take less memory than their weights. n is the number of
-    returns.
+    `[s]` and iteration run a strategy again and return its `BacktestResult`; a slice returns `Backtests`. Only sums over
+    assets are stored, so thousands of strategies take less memory than their weights. n is the number of returns.
     """
 
     equity: pd.DataFrame
@@ -52,21 +51,21 @@ class Backtests(Sequence[BacktestResult]):
     turnover: pd.DataFrame
     """[n, S] traded notional / equity at the fill, both sides counted, on the day of the fill."""
     costs_paid: pd.DataFrame
-    """[n, S] paid for the fills of that day, in currency."""
+    """[n, S] costs of the fills of that day, in currency."""
     unfilled: pd.Series
-    """[S] orders to buy a name of which there was still none after the fill; the events of a result say why."""
+    """[S] buy orders that were not filled at all; the events of a result give the reasons."""
     delisted: pd.Series
-    """[S] positions turned to cash because a name left the exchange."""
+    """[S] positions turned into cash because the asset left the exchange."""
     trials: int
-    """Strategies that were run together, whatever part of them this is."""
+    """Number of strategies run together, also for a slice of them."""
     costs: Costs
     """Costs that were charged."""
     fill: str
     """'open' or 'close': the price at which decisions are filled."""
     whole_shares: bool
-    """Whether only whole shares, as traded, were dealt in."""
+    """True if only whole shares, as traded, were bought and sold."""
     risk_free: float
-    """Yearly rate that the Sharpe ratio is measured against."""
+    """Risk-free rate a year, used in the Sharpe ratio."""
     periods_per_year: float
     """Returns in a year."""
     sessions_per_year: float
@@ -118,18 +117,18 @@ class Backtests(Sequence[BacktestResult]):
             yearly_note(self.periods_per_year, self.sessions_per_year),
         ]
         mean, sd, *_ = _spread(ratios)
-        if np.isfinite(sd):  # the best is set beside the best of as many strategies without skill
+        if np.isfinite(sd):  # compared with the expected best of as many strategies without skill
             best, luck = int(np.nanargmax(ratios)), ratio(mean + expected_best(self.trials, sd))
             lines += [
                 "",
-                f"{self.equity.columns[best]} has the highest Sharpe ratio, {ratio(ratios[best])}, of {self.trials:,} that were "
-                f"tried. The best of {self.trials:,} that spread as much by luck alone is expected at {luck}.",
+                f"{self.equity.columns[best]} has the highest Sharpe ratio, {ratio(ratios[best])}. "
+                f"If the {self.trials:,} that were tried differed by luck alone, their best would be expected at {luck}.",
             ]
         return "\n".join([*lines, "", f"warning: {reason('ready_weights')}"])
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """The path of strategy `s`: session by session, or `fast`, many sessions at once, which agrees to 1e-9 (`relax`)."""
+    """The path of strategy `s`, session by session; with `fast`, many sessions at once, equal to 1e-9 (`relax`)."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))
@@ -140,7 +139,7 @@ def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, 
 def run_together(
     ready: PrecomputedWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
 ) -> Backtests:
-    """Run all strategies side by side; `run` gives the result of one."""
+    """Run all strategies together; `run` returns the result of one."""
     count, size = len(ready.labels), max(TOGETHER // window.execution.mark.shape[1], 1)
     parts = []
     for first in range(0, count, size):
@@ -171,7 +170,7 @@ def run_together(
 
 
 def _spread(figures: Array) -> tuple[float, ...]:
-    """Mean, deviation, lowest, median and highest of the figures that are defined."""
+    """Mean, standard deviation, lowest, median and highest of the defined figures."""
     known = figures[np.isfinite(figures)]
     if not len(known):
         return (np.nan,) * 5

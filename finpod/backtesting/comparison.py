@@ -1,4 +1,4 @@
-"""`compare`: several runs on their common sessions, their figures, and intervals of the differences between every two."""
+"""`compare`: figures of several runs on their common sessions, and intervals of the difference of each pair."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ MORE = (
     "calmar",
     "information_ratio",
 )
-"""Figures that are ranked, more being better."""
+"""Ranked figures of which higher is better."""
 LESS = ("volatility", "turnover", "yearly_turnover", "costs")
-"""Figures that are ranked, less being better."""
+"""Ranked figures of which lower is better."""
 SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
     "data": lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
     "terms": lambda run: (run.costs, run.fill, run.whole_shares),
     "cash": lambda run: round(float(run.equity.iloc[0])),
     "risk_free": lambda run: run.risk_free,
 }
-"""Settings that the runs should share."""
+"""Settings that must be equal for a fair comparison."""
 DESCRIBED = (
     "strategy",
     "trained_until",
@@ -62,57 +62,57 @@ DESCRIBED = (
     "opened",
     "in_sample",
 )
-"""Fields of a run that the JSON of a comparison repeats."""
+"""Fields of a run that are copied into the JSON of a comparison."""
 
 
 class Unfair(NamedTuple):
-    """A setting that differs between the runs and should not."""
+    """A setting that differs between the runs but should be equal."""
 
     what: str
     """Key of `SETTINGS`."""
     groups: tuple[tuple[Any, tuple[str, ...]], ...]
-    """Each value of the setting and the runs that have it."""
+    """Each value of the setting, with the runs that have it."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something a reader must know about a comparison."""
+    """A remark on a comparison."""
 
     code: str
     """"shortened" (the window), "several_rivals" or "intraday"."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """JSON values that the sentence is made of."""
+    """JSON values for its sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """R runs side by side on their n + 1 common sessions; prints itself as a table."""
+    """R runs on their n + 1 common sessions; prints itself as a table."""
 
     runs: Mapping[str, BacktestResult]
-    """The results by the names they go by here, intraday ones session by session."""
+    """The results by name; intraday results are reduced to one value a session."""
     equity: pd.DataFrame
     """[n + 1, R] value of each account over its value at the first common close."""
     rivals: Mapping[str, Rival]
-    """Benchmarks and equal weights by name: one of each where the runs agree on it, else named after their runs too."""
+    """Benchmarks and equal weights by name. Where the runs differ in one, the name includes those of the runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: those of `Metrics`, excess over benchmark and equal weight, the information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
-    """The same of the rivals, as far as they have them."""
+    """The same figures of the rivals, as far as they are defined."""
     correlation: pd.DataFrame
     """[R, R] correlation of the returns less those of each run's equal weight; NaN for one that never strays from it."""
     pairs: tuple[Pair, ...]
-    """Every two runs, in order."""
+    """All pairs of runs, in order."""
     risk_free: float
-    """Yearly rate that all Sharpe ratios here are measured against."""
+    """Risk-free rate a year, used in all Sharpe ratios here."""
     unfair: tuple[Unfair, ...] = ()
-    """Why the runs cannot be compared fairly."""
+    """Settings that make the comparison unfair."""
     notes: tuple[Note, ...] = ()
     """Remarks on the window and the rivals."""
 
     @property
     def ranks(self) -> dict[str, dict[str, float]]:
-        """Run -> figure -> place, 1 being the best; equal figures share one, undefined ones have none (NaN)."""
+        """Run -> figure -> rank, 1 being the best. Equal figures share a rank; undefined ones have NaN."""
         table = pd.DataFrame(self.figures).astype(float).round(12)
         more = table.loc[list(MORE)].rank(axis=1, method="min", ascending=False)
         places = pd.concat([more, table.loc[list(LESS)].rank(axis=1, method="min")])
@@ -120,7 +120,7 @@ class Comparison:
 
     @property
     def flaws(self) -> dict[str, str]:
-        """Run -> what makes its figures mean nothing: a `Severity`, "in_sample", or empty for a sound run."""
+        """Run -> why its figures mean nothing: a `Severity` or "in_sample"; empty for a valid run."""
         audits = {name: run.audit for name, run in self.runs.items()}
         failed = {name: audit.severity for name, audit in audits.items() if audit and audit.passed is False}
         return {
@@ -130,7 +130,7 @@ class Comparison:
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
-        """The warnings with the names of the runs that have them, those first after which the figures mean nothing."""
+        """The warnings, each with the names of its runs; those that invalidate the figures come first."""
         runs: dict[ResultWarning, list[str]] = {}
         for name, run in self.runs.items():
             for warning in run.warnings:
@@ -140,31 +140,31 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Results of this window behind all the runs; those of one search count once. See `BacktestResult.candidates`."""
+        """Number of candidates behind all runs; those of one search count once. See `BacktestResult.candidates`."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 
     @property
     def periods_per_year(self) -> float:
-        """Returns in a year, of all runs; intraday ones are compared session by session."""
+        """Returns a year, the same for all runs; intraday runs are compared session by session."""
         return next(iter(self.runs.values())).periods_per_year
 
     @property
     def is_short(self) -> bool:
-        """Whether there are too few returns for yearly figures to mean anything."""
+        """True if there are too few returns for meaningful yearly figures."""
         return len(self.equity) - 1 < SHORT_HISTORY
 
     @property
     def chance(self) -> dict[int, float]:
-        """Number of skill-less candidates -> information ratio their best would show: the runs, and the candidates behind them.
+        """Number of candidates -> information ratio expected of the best if none has skill, for the runs and for `candidates`.
 
-        `expected_best` of independent ones with the sampling deviation of a ratio of zero, 1 / sqrt(years).
+        `expected_best` of independent candidates whose ratios have the sampling deviation 1 / sqrt(years).
         """
         sd = math.sqrt(self.periods_per_year / (len(self.equity) - 1))
         return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.candidates})}
 
     def to_json(self) -> str:
-        """All of it but the curves, as deterministic JSON; undefined figures are null."""
+        """Everything but the curves, as deterministic JSON; undefined figures are null."""
         days, ranks = self.equity.index, self.ranks
         content = {
             "start": f"{days[0]:%Y-%m-%d}",
@@ -205,14 +205,14 @@ class Comparison:
 
 
 def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = None) -> Comparison:
-    """Set runs side by side on the sessions that all of them have; every curve starts anew at the first of these.
+    """Compare runs on the sessions that all of them have; every curve is rescaled to 1 at the first of these.
 
     `finpod.compare` also takes the folders of saved runs, or their names under backtests/, as `load_result` does.
-    Runs go by the names of their strategies; where two have the same, by `names`, such as those of their folders, then
-    by number. Metrics, turnover and costs are those of the common window. Intraday runs are compared session by session.
+    Runs are named after their strategies. Where two names are equal, `names` (such as folder names) are used, then
+    numbers. Metrics, turnover and costs are those of the common window. Intraday runs are compared session by session.
 
-    Raises InputError for fewer than two runs, what is no result, names that are not as many, daily runs among intraday
-    ones, no two common sessions, and an account that was lost before the second of them.
+    Raises InputError for fewer than two runs, a run that is no result, too few or too many names, daily runs mixed with
+    intraday ones, fewer than two common sessions, and an account ruined before the second of them.
     """
     original = _named(results, names)
     _require_alike(original)
@@ -247,11 +247,11 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
 
 
 def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> dict[str, BacktestResult]:
-    """The results in their order, by names of which no two are equal."""
+    """The results in their order, by unique names."""
     for result in results:
         if not isinstance(result, BacktestResult):
             raise InputError(
-                f"{result!r:.60} is no result; give what backtest() or load_result() returned", argument="results"
+                f"{result!r:.60} is no result; give one that backtest() or load_result() returned", argument="results"
             )
     if len(results) < 2:
         raise InputError(
@@ -269,7 +269,7 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
 
 
 def _require_alike(runs: Mapping[str, BacktestResult]) -> None:
-    """Raise InputError unless all runs have as many sessions a year, and all or none of them are intraday."""
+    """Raise InputError if sessions a year differ, or if some runs are intraday and others are not."""
     first, *others = runs
     kinds = {
         name: (run.is_intraday, run.sessions_per_year if run.is_intraday else run.periods_per_year)
@@ -316,7 +316,7 @@ def _span(days: pd.Index) -> str:
 
 
 def _described(run: BacktestResult) -> dict[str, Any]:
-    """Settings of a run, for JSON."""
+    """Settings of a run, for the JSON."""
     return {name: getattr(run, name) for name in (*DESCRIBED, "data_hash")} | {
         "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],
         "cash": float(run.equity.iloc[0]),

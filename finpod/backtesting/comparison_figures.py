@@ -1,4 +1,4 @@
-"""Figures of several runs on their common sessions: each run alone, every two, and what they are set against."""
+"""Figures of several runs on their common sessions: of each run, each pair, and their benchmarks and equal weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 from finpod.significance import Interval, intervals
 
 LEVEL, RESAMPLES = 0.95, 5000
-"""Level and resamples of the intervals of the differences; the seed is fixed, so that they are the same in every run."""
+"""Level and resamples of the intervals of the differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of a rival and column in the curves of a run, beside 'own' and 'benchmark'."""
+"""Kind of a rival, and its column in the curves of a run (the others are 'own' and 'benchmark')."""
 
 
 class Rival(NamedTuple):
@@ -29,22 +29,22 @@ class Rival(NamedTuple):
     runs: tuple[str, ...]
     """Names of the runs that have it."""
     curve: pd.Series
-    """[n + 1] its value over that at its first common close; NaN where it has none."""
+    """[n + 1] its value divided by that at its first common close; NaN where it has none."""
 
 
 class Pair(NamedTuple):
-    """The lead of the first of two runs over the second, with intervals; the same days are drawn for both."""
+    """Lead of the first of two runs over the second, with intervals from a paired bootstrap."""
 
     first: str
     """Name of a run."""
     second: str
-    """Name of another."""
+    """Name of the other run."""
     cagr: Interval | None
-    """Difference of the CAGRs; None for the same account, a ruined one, and a short history."""
+    """Difference of the CAGRs; None for equal accounts, a ruined one, and a short history."""
     sharpe: Interval | None
-    """Difference of the Sharpe ratios; None likewise."""
+    """Difference of the Sharpe ratios; None in the same cases."""
     reason: str = ""
-    """Why there are no intervals: "short", "ruined" or "same"."""
+    """Reason for missing intervals: "short", "ruined" or "same"; empty if there are some."""
 
 
 def curves_of(run: BacktestResult) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def curves_of(run: BacktestResult) -> pd.DataFrame:
 
 
 def common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
-    """The closes that all runs have, and V_0 of intraday ones if all begin with it: it is dated where others may close."""
+    """The closes common to all runs. V_0 of intraday runs counts only if all begin with it, as others may close on its date."""
     common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
     opened = [
         whole[name].index[0]
@@ -67,31 +67,31 @@ def common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, 
 
 
 def metrics_of(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
-    """`Metrics` of a curve over its own values, NaN for fewer than two."""
+    """`Metrics` of a curve over its defined values; NaN for fewer than two."""
     bars = curve.dropna()
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 
 
 def figures_of(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of one run on the common window; `whole` are the sessions of the run itself."""
-    own, year = cut["own"].to_numpy(), {"periods_per_year": terms["periods_per_year"]}
-    against = relative(own, cut[EQUAL_WEIGHT].to_numpy(), **year)
+    """Figures of one run on the common window; `whole` has all its sessions."""
+    values, year = cut["own"].to_numpy(), {"periods_per_year": terms["periods_per_year"]}
+    against = relative(values, cut[EQUAL_WEIGHT].to_numpy(), **year)
     turnover = float(run.turnover[_within(run, run.turnover.index, cut.index, whole)].sum())
     costs = float(run.trades["cost"][_within(run, run.trades["date"], cut.index, whole)].sum())
     return metrics_of(cut["own"], terms) | {
-        "excess": relative(own, cut["benchmark"].to_numpy(), **year).excess,
+        "excess": relative(values, cut["benchmark"].to_numpy(), **year).excess,
         "excess_over_equal_weight": against.excess,
         "information_ratio": against.information_ratio,
         "turnover": turnover,
-        "yearly_turnover": turnover / (len(own) - 1) * terms["periods_per_year"],
-        "costs": costs / own[0],
+        "yearly_turnover": turnover / (len(values) - 1) * terms["periods_per_year"],
+        "costs": costs / values[0],
     }
 
 
 def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
-    """Which fills fall into the returns between the first and the last common close.
+    """Mask of the fills between the first and the last common close.
 
-    A fill at the close comes after that day's value is struck. Nothing is cut where the run itself begins or ends.
+    A fill at the close comes after that day's valuation. No fill is dropped at an end that is the run's own.
     """
     days = session_dates(pd.DatetimeIndex(dates))
     first, last = session_dates(common[[0, -1]])
@@ -101,9 +101,9 @@ def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) 
 
 
 def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
-    """Benchmarks, then equal weights, each once by its name; where there are several, the names of their runs are added.
+    """Benchmarks, then equal weights, each once. Where several differ, their names include those of their runs.
 
-    A benchmark without any value is none."""
+    A benchmark without any value is left out."""
     rivals: dict[str, Rival] = {}
     for kind in ("benchmark", EQUAL_WEIGHT):
         groups: list[tuple[str, pd.Series, list[str]]] = []
@@ -133,7 +133,7 @@ def correlation_of(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def pairs_of(curves: Mapping[str, pd.Series], terms: Mapping[str, Any]) -> Iterator[Pair]:
-    """Every two of the accounts, with the intervals of their differences or why there are none."""
+    """All pairs of accounts, with the intervals of their differences or the reason why there are none."""
     names, returns = list(curves), {name: simple_returns(curve).to_numpy() for name, curve in curves.items()}
     for place, first in enumerate(names):
         reasons = {name: _no_interval(curves[first], curves[name]) for name in names[place + 1 :]}
@@ -155,5 +155,5 @@ def _no_interval(one: pd.Series, two: pd.Series) -> str:
 
 
 def _same(one: pd.Series, other: pd.Series) -> bool:
-    """Whether two curves from 1 are one but for rounding, which differs with the size of the account."""
+    """True if two curves that start at 1 are equal up to rounding."""
     return bool(np.allclose(one, other, rtol=1e-9, atol=0, equal_nan=True))

@@ -1,4 +1,4 @@
-"""A comparison of runs as text, and the rows and sentences that its page shares."""
+"""A comparison of runs as text; its rows and sentences are also used by the HTML page."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ ROWS = (
     Row("yearly_turnover", "Turnover a year", "times", yearly=True),
     Row("costs", "Costs, of the first value", "percent"),
 )
-"""Figures in the order they are shown."""
+"""Figures in the order of display."""
 RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
 """Figures whose ranks are shown; JSON has those of all."""
 FLAWS: dict[str, str] = {severity.value: text for severity, text in SEVERITIES.items()} | {"in_sample": "in-sample"}
-"""Mark beside the name of a run whose figures mean nothing."""
+"""Mark at the name of a run whose figures mean nothing."""
 NO_INTERVAL = {
     "short": "the history is too short",
     "ruined": "one of them was ruined",
     "same": "they are the same account",
 }
-"""Why a pair has no interval."""
+"""Reason -> why a pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
     "data": ("data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
     "terms": ("terms differ", lambda value: describe_terms(*value)),
     "cash": ("starting cash differs", lambda value: f"{value:,}"),
     "risk_free": ("risk-free rates differ", percent),
 }
-"""Setting that differs -> its name, and how a value of it is written."""
+"""Setting -> its name, and the format of its values."""
 _HEADING = 18
-"""Letters in a line of a column's heading."""
+"""Characters in a line of a column's heading."""
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """The table with what must be known to read it, as plain text without a newline at the end."""
+    """The table with its notes and warnings, as plain text without a newline at the end."""
     start, end = (f"{comparison.equity.index[place]:%Y-%m-%d}" for place in (0, -1))
     returns, table = len(comparison.equity) - 1, comparison.correlation
     lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {returns:,} returns", ""]
@@ -70,7 +70,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Label and cells, the runs first and the rivals after them; an empty cell where a rival has no such figure."""
+    """Label and cells: first the runs, then the rivals. A cell is empty if a rival has no such figure."""
     columns, star = [*comparison.figures.values(), *comparison.rival_figures.values()], " *" * comparison.is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in columns])
@@ -79,18 +79,18 @@ def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
 
 
 def rank_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Label and places of the runs by the figures that matter most, 1 being the best."""
+    """Label and ranks of the runs by the main figures, 1 being the best."""
     ranks = comparison.ranks.values()
     return [(f"Rank by {label}", [count(places[key]) for places in ranks]) for key, label in RANKED.items()]
 
 
 def headings(comparison: Comparison) -> list[str]:
-    """Heading of the column of each run: its name, and what makes its figures mean nothing."""
+    """Heading of the column of each run: its name, marked if its figures mean nothing."""
     return [f"{name} ({FLAWS[flaw]})" if flaw else name for name, flaw in comparison.flaws.items()]
 
 
 def contrasts(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
-    """Every two runs in words: label, lead in CAGR (points) and its interval, in Sharpe ratio and its, and the verdict."""
+    """For each pair: label, difference of CAGR (points) and its interval, of Sharpe ratio and its interval, and verdict."""
     return [_contrast(pair) for pair in comparison.pairs]
 
 
@@ -105,7 +105,7 @@ def _contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
 
 
 def _signed(value: float, digits: int) -> str:
-    """A difference with its sign; what rounds to zero has none, and what is undefined is n/a."""
+    """A difference with its sign; without one if it rounds to zero, n/a if undefined."""
     rounded = round(value, digits)
     return f"{rounded:+.{digits}f}" if math.isfinite(value) and rounded else ratio(value, digits)
 
@@ -119,7 +119,7 @@ def _verdict(interval: Interval) -> str:
 
 
 def pairs_note(comparison: Comparison) -> str:
-    """Share of the intervals that exclude zero by luck; empty for a single pair."""
+    """Note on how many intervals exclude zero by luck; empty for a single pair."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
     return f"of {judged} pairs without any difference, one in twenty would seem to differ" if judged > 1 else ""
 
@@ -138,7 +138,7 @@ def selection(comparison: Comparison) -> str:
 
 
 def warning_lines(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """The warnings of the runs: names of the runs (empty for all), sentence, and whether the figures mean nothing."""
+    """For each warning: names of its runs (empty for all), its sentence, and True if the figures mean nothing."""
     return [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -146,7 +146,7 @@ def warning_lines(comparison: Comparison) -> list[tuple[str, str, bool]]:
 
 
 def unfair_sentence(unfair: Unfair) -> str:
-    """Why a setting makes the comparison unfair."""
+    """One sentence on a setting that makes the comparison unfair."""
     differs, write = UNFAIR[unfair.what]
     groups = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in unfair.groups)
     end = ", so Sharpe ratios here are against 0 %" if unfair.what == "risk_free" else ""
@@ -154,7 +154,7 @@ def unfair_sentence(unfair: Unfair) -> str:
 
 
 def note_sentence(note: Note) -> str:
-    """A note in one sentence."""
+    """A note as one sentence."""
     data = note.data
     if note.code == "several_rivals":
         return "the runs do not share one benchmark and one equal weight (data, costs, fills or start differ): each is shown"

@@ -1,4 +1,4 @@
-"""`backtest`: run strategies through the ledger, and set them beside the benchmark and the equal weight."""
+"""`backtest`: run strategies through the ledger and compare them with the benchmark and equal weight."""
 
 from __future__ import annotations
 
@@ -77,38 +77,39 @@ def backtest(
     `finpod.backtest` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
 
     V_0 is the cash at the close of the first session. With fill='open' a decision sees all rows up to a close and is
-    filled at the next open; with 'close', at the next close (the default where the data have no opens). Cash earns
-    nothing, accounts are long only, shares are fractional unless `whole_shares`. Positions in names that leave the
-    exchange become cash at their last price times (1 + delisting_return). `risk_free` is a yearly rate.
+    filled at the next open. With fill='close' it is filled at the next close; this is the default if the data have no
+    opens. Cash earns nothing. Accounts are long only. Shares are fractional unless `whole_shares`. Positions in assets
+    that leave the exchange become cash at their last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
-    No weight is above `max_weight` and no decision trades more than `max_turnover` of the account, both sides, at the
-    fill; `finpod.trading.caps.within_caps` says what becomes of the rest. None leaves a cap as the strategy has it, which
-    is as an agent was trained. Equal weight and the rules beside a strategy are not capped.
+    At the fill, no weight exceeds `max_weight` and no decision trades more than `max_turnover` of the account, both sides
+    counted; see `finpod.trading.caps.within_caps`. With None the strategy's own cap applies: the one an agent was trained
+    with. Equal weight and the baselines have no caps.
 
-    Ready weights have shape [T, N], row t being a decision that has seen the rows up to t (a row of NaN trades
-    nothing), or [S, T, N] for S strategies at once, which gives their `Backtests`. They are not copied. With `fast` many
-    sessions of one strategy are settled at once: in a tenth of the time, and the same to 1e-9 instead of the last bit, so
-    that trades of next to nothing may be counted otherwise.
+    Ready weights have shape [T, N]. Row t is a decision that has seen the rows up to t; a row of NaN trades nothing.
+    Weights [S, T, N] are S strategies and give their `Backtests`. Weights are not copied. `fast=True` settles many
+    sessions at once, about ten times faster. Equity agrees to 1e-9; the number of negligible trades may differ.
 
-    Every strategy is audited for look-ahead, up to a sampled decision. With `examine`, which is what trained agents get unless told
-    otherwise, it is also set beside simple baselines and random portfolios, and its decisions are replayed at other costs
-    and sizes (`finpod.evidence`). The verdict is over the strategy's `anchor`, equal weight unless it says otherwise,
-    restored as often as the strategy decides (`every`), and widened for `opened`, the number of results of this window
-    that were looked at. `progress` is called with what is being done and the share that is done.
+    Every strategy is audited for look-ahead up to a sampled decision. With `examine` (the default for trained agents),
+    it is also compared with baselines and random portfolios, and its decisions are replayed at other costs and account
+    sizes (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default),
+    rebalanced as often as the strategy decides (`every`). Its interval is widened for `opened`, the number of results of
+    this window that were looked at. `progress` is called with a description of the step and the share that is done.
 
     Raises InputError for a window without two sessions, for one that starts on or before `trained_until` (unless
-    `allow_in_sample`), and for `fast` with a Strategy, which decides one day after the other; StrategyError, naming
-    strategy and day, for weights that cannot be.
+    `allow_in_sample`), and for `fast` with a Strategy, whose decisions are taken day by day. Raises StrategyError,
+    naming strategy and day, for invalid weights.
     """
     if not isinstance(market, MarketData):
         raise InputError(
-            f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
+            f"market is a {type(market).__name__}; give the result of load_market(...) or sample_market()",
             argument="market",
         )
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; give a text", argument="name")
     if fast and isinstance(strategy, Strategy):
-        raise InputError("fast=True is for ready weights; a strategy decides one day after the other", argument="fast")
+        raise InputError(
+            "fast=True needs ready weights; leave it out for a Strategy, which decides day by day", argument="fast"
+        )
     check_rates(risk_free)
     require_opened(opened)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -160,7 +161,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """The result with its evidence if it is asked for, or if the strategy was trained; not for the benchmark itself."""
+    """The result with evidence if `examine`, by default for trained strategies; never for the benchmark itself."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result
@@ -172,15 +173,15 @@ def _terms(who: Strategy, costs: Costs | None, account: Mapping[str, Any], caps:
     """The terms of a backtest; a cap of None is the strategy's own."""
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
-    kept: dict[str, Any] = {name: getattr(who, name) if cap is None else cap for name, cap in caps.items()}
-    return Terms(costs=costs or Costs(), **account, **kept)
+    limits: dict[str, Any] = {name: getattr(who, name) if cap is None else cap for name, cap in caps.items()}
+    return Terms(costs=costs or Costs(), **account, **limits)
 
 
 def require_opened(opened: int) -> None:
-    """Raise InputError for a number of results looked at that is not a whole number from 1 on."""
+    """Raise InputError unless `opened`, the number of results looked at, is a whole number of at least 1."""
     if type(opened) is not int or opened < 1:
         raise InputError(
-            f"opened is {opened!r:.60}; give how often results of this window were looked at, 1 or more with this one",
+            f"opened is {opened!r:.60}; give the number of results looked at in this window: 1 or more, this one included",
             argument="opened",
         )
 

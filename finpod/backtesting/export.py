@@ -1,4 +1,4 @@
-"""A result for pyfolio, empyrical and quantstats: series in memory, or files that pandas reads in one line."""
+"""A result for pyfolio, empyrical and quantstats: as series, or as files that pandas reads in one line."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ READ = {
     "csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0])",
     "parquet": "pd.read_parquet(FILE)",
 }
-"""The line that reads a file; of one with a single column, `.squeeze("columns")` makes the series."""
+"""Python that reads a file; a file with one column needs `.squeeze("columns")` as well."""
 SYMBOLS = ", dtype={'symbol': str}, keep_default_na=False)"
 """End of the line for a CSV of transactions, for tickers such as 0700, NA and TRUE."""
-CLOCK = (
-    "sessions at midnight UTC, as pyfolio wants them; quantstats wants no clock: append .tz_localize(None) to the line"
-)
+CLOCK = "sessions at midnight UTC, as pyfolio expects; for quantstats, which expects no time zone, append .tz_localize(None)"
 """Meaning of the dates."""
 
 
 class PyfolioInputs(NamedTuple):
-    """Arguments of `pyfolio.create_full_tear_sheet`; dates are sessions at midnight UTC, as pyfolio needs them aware.
+    """Arguments of `pyfolio.create_full_tear_sheet`; dates are sessions at midnight UTC, since pyfolio needs a time zone.
 
-    m is the number of sessions with a return: intraday results are given session by session.
+    m is the number of sessions with a return; intraday results have one value a session.
     """
 
     returns: pd.Series
     """[m] simple returns of the account, named after the strategy."""
     positions: pd.DataFrame | None
-    """[m, K + 1] currency in each name that was ever held, then `cash`; None if nothing was ever held at a close."""
+    """[m, K + 1] currency in each of the K assets ever held, then `cash`; None if nothing was ever held at a close."""
     transactions: pd.DataFrame | None
     """One row a fill or delisting: `amount` (shares, sells negative), `price`, `symbol`; None if there were none.
 
-    Adjusted units, in which `positions` moves by nothing but returns and these."""
+    In adjusted units, `positions` changes only by returns and these transactions."""
     benchmark: pd.Series | None
     """Returns of the benchmark from each of its bars to the next; None if it has fewer than two."""
     equal_weight: pd.Series
@@ -52,34 +50,34 @@ class PyfolioInputs(NamedTuple):
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """The series of a result as pyfolio and empyrical take them; for quantstats, which wants no clock, `.tz_localize(None)`.
+    """The series of a result for pyfolio and empyrical; for quantstats, remove the time zone by `.tz_localize(None)`.
 
-    `benchmark` and `equal_weight` are what `benchmark_rets` and `factor_returns` ask for. Raises InputError for a
-    ticker called 'cash', the name under which pyfolio looks for the cash.
+    `benchmark` and `equal_weight` are for the arguments `benchmark_rets` and `factor_returns`. Raises InputError for a
+    ticker called 'cash', which pyfolio would take for the cash.
     """
     if "cash" in result.weights.columns:
         raise InputError("a ticker is called 'cash', which pyfolio takes for the cash; rename it in the market data")
     daily = result.by_session()
     values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
-    held = values.loc[:, (values != 0).any()]
+    positions = values.loc[:, (values != 0).any()]
     bars = daily.benchmark_equity.dropna()
     return PyfolioInputs(
         returns=_steps(daily.equity, result.strategy),
-        positions=_dated(held.assign(cash=daily.equity * daily.cash_weight)) if held.size else None,
+        positions=_dated(positions.assign(cash=daily.equity * daily.cash_weight)) if positions.size else None,
         transactions=_transactions(result.trades) if len(result.trades) else None,
         benchmark=_steps(bars, result.benchmark) if len(bars) > 1 else None,
         equal_weight=_steps(daily.equal_weight_equity.dropna(), "equal weight"),
-        notes=tuple(_notes(result, held.shape[1], len(bars), len(daily.equity))),
+        notes=tuple(_notes(result, positions.shape[1], len(bars), len(daily.equity))),
     )
 
 
 def export(
     result: BacktestResult, folder: str | Path, *, format: Format = "csv", overwrite: bool = False
 ) -> tuple[str, ...]:
-    """Write `to_pyfolio(result)` to `folder`, a file a series and export.json, all or nothing; return its notes.
+    """Write `to_pyfolio(result)` to `folder`, one file a series and export.json, all or nothing; return its notes.
 
     The same result gives the same bytes. Raises InputError for a format that is neither 'csv' nor 'parquet', for a
-    folder that exists (with `overwrite` for one that is no export) or cannot be written, and as `to_pyfolio` does.
+    folder that exists (with `overwrite`, only for one that is no export) or cannot be written, and in the cases of `to_pyfolio`.
     """
     if format not in READ:
         raise InputError(f"format is {format!r}; choose {' or '.join(READ)}", argument="format")
@@ -124,15 +122,15 @@ def _transactions(trades: pd.DataFrame) -> pd.DataFrame:
 
 
 def _dated(table: Any) -> Any:
-    """A series or frame on the dates of its sessions, midnight UTC."""
+    """The series or frame with its sessions dated at midnight UTC."""
     days = pd.DatetimeIndex(session_dates(table.index), name="date").as_unit("ns")
     return table.set_axis(days.tz_localize("UTC"))
 
 
-def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[str]:
+def _notes(result: BacktestResult, assets: int, bars: int, closes: int) -> list[str]:
     amounts = result.trades["shares"]
     notes = {
-        "no positions: nothing was held at any close": held == 0,
+        "no positions: nothing was held at any close": assets == 0,
         "no transactions: nothing was traded": len(result.trades) == 0,
         "no benchmark: the run has none": not result.has_benchmark,
         f"no benchmark: {result.benchmark} has fewer than two bars in the window": result.has_benchmark and bars < 2,
@@ -144,7 +142,7 @@ def _notes(result: BacktestResult, held: int, bars: int, closes: int) -> list[st
         ),
         "pyfolio, empyrical and quantstats count 252 returns a year unless told otherwise (annualization=, periods=), and these "
         f"data have {result.sessions_per_year:g}": result.sessions_per_year != 252,
-        "pyfolio's round trips count whole shares and these are fractions, so leave round_trips out": bool(
+        "pyfolio's round trips need whole shares, and these are fractional: leave round_trips out": bool(
             (amounts != amounts.round()).any()
         ),
     }

@@ -1,4 +1,4 @@
-"""A result as JSON and as a folder: written whole, read back and checked by its checksums."""
+"""A result as JSON and as a folder: written whole, and checked by its checksums when it is read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from finpod.trading.ledger import Costs
 
 FORMAT = 3
 SUMS = "SHA256SUMS"
-"""File of a saved run that tells whether the others are as they were written."""
+"""File of a saved run with the checksums of the others."""
 SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
-"""Files it is of; run.json differs from run to run."""
+"""Files that it covers; run.json is left out, as it differs from run to run."""
 PLAIN = (
     "strategy",
     "benchmark",
@@ -46,9 +46,9 @@ PLAIN = (
     "data_hash",
     "manifest",
 )
-"""Fields that result.json holds as they are."""
+"""Fields that are stored unchanged in result.json."""
 ADDED: dict[str, Any] = {"anchor": "equal-weight", "anchor_every": 1, "opened": 1}
-"""Fields of it that results written earlier lack, whose anchor is the equal weight restored every session."""
+"""Fields that older results lack; their anchor is equal weight, rebalanced every session."""
 CURVES = {
     "equity": "equity",
     "benchmark": "benchmark_equity",
@@ -59,7 +59,7 @@ CURVES = {
 }
 """Column of returns.csv -> field."""
 NAMED = {"variants": "variant: ", "agents": "agent: ", "baselines": "baseline: "}
-"""Field of curves by name -> what the names of their columns in returns.csv begin with."""
+"""Field of curves by name -> prefix of their columns in returns.csv."""
 
 
 def to_json(result: BacktestResult) -> str:
@@ -95,7 +95,7 @@ def to_json(result: BacktestResult) -> str:
 def save(
     result: BacktestResult, folder: Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write result.json, returns.csv, trades.csv and weights.parquet, and run.json for clock times; all or nothing.
+    """Write result.json, returns.csv, trades.csv, weights.parquet and, with the times of the run, run.json; all or nothing.
 
     SHA256SUMS holds the hashes of all but run.json, as `sha256sum --check` reads it. Raises InputError if the folder exists
     (unless `overwrite`) or cannot be written.
@@ -116,28 +116,28 @@ def save(
 
 
 def checksums(folder: Path) -> str:
-    """A line for each of the `SUMMED` files that are there: its SHA-256 and its name, as `sha256sum` writes them."""
+    """One line for each existing file of `SUMMED`: its SHA-256 and its name, in the format of `sha256sum`."""
     there = [name for name in SUMMED if (folder / name).exists()]
     return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
-    """The folder of a run: the path itself, or backtests/NAME for a bare name that is no path here or is a run there."""
-    path, kept = Path(run), BACKTESTS / run
-    return kept if path.name == str(run) and (kept.exists() or not path.exists()) else path
+    """The folder of a run: backtests/NAME for a bare name that exists there or is no path here, else the path itself."""
+    path, saved = Path(run), BACKTESTS / run
+    return saved if path.name == str(run) and (saved.exists() or not path.exists()) else path
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """Names of runs: their folders, with as much of the path as tells those of equal names apart."""
+    """Names of runs: their folder names, with as much of the path as makes them unique."""
     short = [folder.resolve().name for folder in folders]
     return [str(folder) if short.count(name) > 1 else name for folder, name in zip(folders, short, strict=True)]
 
 
 def load_result(run: str | PathLike[str]) -> BacktestResult:
-    """Read back what `BacktestResult.save` wrote, and check that nothing in it was changed or is missing.
+    """Load a result that `BacktestResult.save` wrote, and check that no file was changed or is missing.
 
-    `run` is its folder, or its name under backtests/. Every file must hash to what `SUMS` says. Raises InputError for a
-    folder that holds no result, one of another format, or a damaged one, and says what is wrong.
+    `run` is its folder, or its name under backtests/. Every file must have the checksum listed in `SUMS`. Raises InputError
+    for a folder without a result, and for a result of another format or a damaged one.
     """
     source = run_folder(run)
     try:
@@ -164,7 +164,7 @@ def _reason(error: Exception) -> str:
 
 
 def _damage(source: Path) -> str:
-    """The first difference between the files of a folder and those that were written; empty if there is none."""
+    """The first file that is missing or was changed; empty if there is none."""
     missing = next((name for name in (SUMS, "run.json") if not (source / name).exists()), "")
     if missing:
         return f"{missing} is missing"
@@ -213,5 +213,5 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
 
 
 def _by_number(sweep: Mapping[str, Any]) -> dict[float, Any]:
-    """A sweep with its settings as numbers, in increasing order."""
+    """A sweep with its settings as numbers, in ascending order."""
     return dict(sorted((float(setting), figures) for setting, figures in sweep.items()))

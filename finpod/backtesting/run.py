@@ -1,4 +1,4 @@
-"""From the path of an account to a `BacktestResult`: its curves, the trade log, and the events and caps to report."""
+"""Build a `BacktestResult` from the path of an account: curves, trade log, events and caps."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simul
 from finpod.weights import Decided, decisions_of
 
 DUST = 1e-9
-"""Tolerance of a capped weight."""
+"""Tolerance in comparing a weight with its cap."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Setting that the results of one backtest share."""
+    """Settings shared by the results of one backtest."""
 
     strategy: Strategy
     """The strategy; a plain `Strategy` for ready weights."""
     market: MarketData
-    """With the benchmark; the market of the window may be cut from it."""
+    """Market with its benchmark; the market of `window` may be a part of it."""
     window: Window
     """Market traded, and sessions."""
     terms: Terms
@@ -42,27 +42,27 @@ class Run:
     opened: int
     """Results of this window that were looked at."""
     risk_free: float
-    """Yearly rate."""
+    """Risk-free rate a year."""
     in_sample: bool
-    """Whether the window overlaps the days the strategy was trained or chosen on."""
+    """True if the window overlaps the days the strategy was trained or selected on."""
     fast: bool
-    """Whether many sessions are settled at once."""
+    """True if many sessions are settled at once."""
 
     def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
-        """The path of an account that a strategy decides for; `log` collects its decisions."""
+        """The path of an account under a strategy; `log` collects the decisions."""
         decide, window = decisions_of(strategy, label, self.window, table, log), self.window
         return simulate(window.execution, window.first, window.last, decide, self.terms)
 
     @cached_property
     def equal_weight(self) -> pd.Series:
-        """[n + 1] equity of the point-in-time equal weight of every session."""
+        """[n + 1] equity of point-in-time equal weight, rebalanced every session."""
         return self._anchor(EQUAL, 1)
 
     @cached_property
     def anchor(self) -> pd.Series:
-        """[n + 1] equity of the strategy's anchor, restored as often as it decides."""
-        own = self.strategy.anchor, self.strategy.every
-        return self.equal_weight if own == (EQUAL, 1) else self._anchor(*own)
+        """[n + 1] equity of the strategy's anchor, rebalanced as often as the strategy decides."""
+        anchor, every = self.strategy.anchor, self.strategy.every
+        return self.equal_weight if (anchor, every) == (EQUAL, 1) else self._anchor(anchor, every)
 
     def _anchor(self, anchor: str, every: int) -> pd.Series:
         (first, last), fill = self.window.dates[[0, -1]], self.window.execution.fill
@@ -71,7 +71,7 @@ class Run:
         )
 
     def result(self, path: Path, label: str, beside: Mapping[str, Mapping[str, Path]] | None = None) -> BacktestResult:
-        """The result of one account; `beside` it are the paths of its 'variants' and 'agents' by name."""
+        """The result of one account; `beside` has the paths of its 'variants' and 'agents' by name."""
         window, terms, who, market = self.window, self.terms, self.strategy, self.market
         dates = pd.DatetimeIndex(window.dates, name="date")
         parts: dict[str, Any] = {
@@ -108,13 +108,13 @@ class Run:
             **_origin(who, window.market.periods_per_year),
             **parts,
         )
-        # A missing price is nobody's fault: an event, and no reason to doubt the result.
+        # A missing price is an event, not a reason to doubt the result.
         doubtful = [ResultWarning("unfilled", asdict(event)) for event in missed if event.code != "no_price"]
         return replace(result, warnings=(*warnings_of(result), *capped(path, terms), *doubtful))
 
 
 def _origin(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """The fields of a result that say how its strategy was made."""
+    """Fields of a result on the origin of its strategy."""
     return {
         "trained_until": strategy.trained_until,
         "trials": strategy.trials,
@@ -126,7 +126,7 @@ def _origin(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
 
 
 def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) -> pd.Series:
-    """[n + 1] the benchmark bought at its first close in the window, without cost; NaN where it has no bar."""
+    """[n + 1] equity of the benchmark, bought without cost at its first close in the window; NaN where it has no bar."""
     closes = pd.Series(market.benchmark_close, index=pd.DatetimeIndex(market.dates), name="benchmark").reindex(dates)
     bars = closes.dropna()
     return closes if bars.empty else closes / bars.iloc[0] * cash
@@ -143,9 +143,9 @@ def anchor_equity(
     every: int = 1,
     fast: bool = False,
 ) -> pd.Series:
-    """Equity [n + 1] of an anchor from `start` to `end`, by default the point-in-time equal weight of every session.
+    """Equity [n + 1] of an anchor from `start` to `end`; by default point-in-time equal weight, rebalanced every session.
 
-    It is restored as `anchor_decisions` has it. `fill` is 'open', 'close', or None for open where the data have opens.
+    `anchor_decisions` gives its weights. `fill` is 'open', 'close', or None: open if the data have opens.
     """
     first, last = market.window(start, end)
     execution = build_execution(market, fill)
@@ -161,10 +161,10 @@ def anchor_equity(
 
 
 def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
-    """One row for every fill and every position that a delisting turned to cash; see `BacktestResult.trades`.
+    """One row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
 
-    Rows go by session, then in column order, a fill before a delisting. The running sum of the shares is what is held;
-    V_0 less the running sums of notional and cost is the cash.
+    Rows are sorted by session, then in column order, a fill before a delisting. The running sum of the shares is the
+    position; V_0 less the running sums of notional and cost is the cash.
     """
     execution, traded, gone = window.execution, path.traded.numpy(), path.delisted.numpy()
     steps, names = np.nonzero(traded)
@@ -190,7 +190,7 @@ def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
 
 
 def capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
-    """The caps that can bind, if there are some, and how many decisions had too few assets to invest the account."""
+    """A warning of the caps that can bind, with the number of decisions that had too few assets to invest the account."""
     weight, turnover = terms.max_weight or 1.0, terms.max_turnover or 2.0
     short = (path.targets.amax(-1) >= weight - DUST) & ((path.targets > 0).sum(-1) * weight < 1 - DUST)
     caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}
@@ -199,19 +199,19 @@ def capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
 
 
 def skipped(window: Window) -> Iterator[Event]:
-    """The first decision, if there is no row before the window for it to see."""
+    """An event if the first decision was skipped because no row precedes the window."""
     if window.decision_rows[0] < 0:
         yield Event(f"{window.dates[0]!s:.10}", "skipped")
 
 
 def departures(trades: pd.DataFrame) -> Iterator[Event]:
-    """One event for each position that a delisting turned to cash."""
+    """One event for each position that a delisting turned into cash."""
     for trade in trades[trades["kind"] == "delisted"].itertuples():
         yield Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
 
 
 def unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
-    """One event for each reason why an asset that was to be bought was not: the first case, and their number."""
+    """One event for each reason why buy orders were not filled: the first case, and the number of cases."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]

@@ -1,4 +1,4 @@
-"""Warnings, events, findings and verdicts in words."""
+"""Warnings, events, findings and verdicts as sentences."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SEVERITIES = {Severity.LOOKS_AHEAD: "LOOKS AHEAD", Severity.CAN_LOOK_AHEAD: "CAN
 """Severity -> heading."""
 
 REASONS = {
-    "ready_weights": "ready weights are not audited; nothing shows that a row did not use later rows",
+    "ready_weights": "ready weights are not audited; a row may have used later rows",
     "no_decision": "the strategy made no decision on the days sampled",
     "not_repeatable": "two decisions on the same data differ on {note}, so look-ahead cannot be told from chance; draw random "
     "numbers from a generator of the strategy's own",
     "failed": "{note}",
 }
-"""Why an audit could tell nothing."""
+"""Reason code -> why an audit has no outcome."""
 
 UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "accounts other than that of the run",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, single numbers, signs or statistics over all rows, as of a scaler",
-    "native": "files that native code reads other than through pyarrow and polars, and whether a file exists",
+    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or statistics over all rows (a scaler's)",
+    "native": "files that native code reads without pyarrow or polars, and checks whether a file exists",
     "system": "files of the system and of packages, such as those under /etc and /proc",
     "clock": "the clock as `datetime` tells it, which this version of Python does not let finpod record",
     "readers": "files that are read by functions of pyarrow or polars that the installed version does not have where finpod looks",
@@ -45,7 +45,7 @@ NO_RANDOM_PORTFOLIOS = {
     "never_traded": "the strategy never traded",
     "one_asset": "there are no two assets to choose from",
 }
-"""Why random portfolios were left out."""
+"""Reason -> why random portfolios were left out."""
 
 NOT_FILLED = {
     "not_member": "it was not a member on the day of the decision",
@@ -53,7 +53,7 @@ NOT_FILLED = {
     "no_cash": "there was no cash left",
     "no_whole_share": "the cash did not cover one whole share",
 }
-"""Why an order was not filled."""
+"""Reason -> why an order was not filled."""
 
 
 def _chosen(data: Data) -> str:
@@ -64,7 +64,7 @@ def _chosen(data: Data) -> str:
 def _missing(data: Data) -> str:
     more = " ..." if data["count"] > len(data["tickers"]) else ""
     return (
-        f"{plural(data['count'], 'member')} without prices on some of these dates, left out then: "
+        f"{plural(data['count'], 'member')} without prices on some of these dates, left out on them: "
         f"{', '.join(data['tickers'])}{more}"
     )
 
@@ -73,7 +73,7 @@ def _index_list(data: Data) -> str:
     index, listed = f"{data['size']} members of the {data['title']} on {data['day']}", data["members"]
     if listed < data["size"]:
         return (
-            f"the list of members is incomplete: it has {listed} of {index}; most of those it lacks have left since, which "
+            f"the list of members is incomplete: it has {listed} of {index}; most missing ones have left since, which "
             "flatters every strategy"
         )
     return f"the list of members has {listed} assets for the {index}; some of them were no longer members"
@@ -125,14 +125,14 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     ),
     "many_trials": _chosen,
     "no_benchmark": "there is no benchmark to compare it with",
-    "empty_benchmark": "the benchmark {benchmark} has no two bars in the window; nothing can be compared with it",
+    "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window; nothing can be compared with it",
     "benchmark_cover": _cover,
     "price_return_benchmark": "the benchmark {benchmark} is a price return: it leaves dividends out while the stocks' prices "
     "include them, which flatters every strategy by about two percent a year",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
     "survivorship": "survivorship: {membership}; companies that failed or left before are not in the data, which flatters every "
     "strategy",
-    "unknown_universe": "the data do not say how their assets were chosen; if with hindsight, every strategy is flattered",
+    "unknown_universe": "the data do not say how their assets were chosen; a choice with hindsight flatters every strategy",
     "missing_members": _missing,
     "index_list": _index_list,
     "note": "{text}",
@@ -156,7 +156,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     ),
     "no_random_portfolios": lambda d: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[d['reason']]}",
 }
-"""Code of a warning -> its sentence: a format of its data, or a function of them."""
+"""Code of a warning -> its sentence: a format string for its data, or a function of them."""
 
 _WHERE = {
     "decisions": "decisions",
@@ -170,13 +170,13 @@ _CHANGED = {"cut": "are left out", "noise": "are replaced by noise"}
 
 
 def warning_sentence(warning: ResultWarning) -> str:
-    """The warning in one sentence, without a capital or a full stop."""
+    """The warning as one sentence, without a capital or a full stop."""
     sentence = WARNINGS[warning.code]
     return sentence.format(**warning.data) if isinstance(sentence, str) else sentence(warning.data)
 
 
 def event_sentence(event: Event) -> str:
-    """The event in one sentence that begins with its day."""
+    """The event as one sentence that begins with its day."""
     if event.code == "skipped":
         return f"{event.day}: no row before the start to decide on; the first decision was skipped"
     if event.code == "delisted":
@@ -188,7 +188,7 @@ def event_sentence(event: Event) -> str:
 
 
 def finding_sentence(finding: Finding) -> str:
-    """The finding in one sentence that begins with what was examined."""
+    """The finding as one sentence that begins with the part examined."""
     where = _WHERE.get(finding.where, f"feature {finding.where}")
     if finding.kind in _CHANGED:
         data = finding.data
@@ -227,18 +227,18 @@ def finding_sentence(finding: Finding) -> str:
 
 
 def severity_of(findings: Sequence[Finding]) -> str:
-    """The heading of the gravest finding."""
+    """Heading of the most severe finding."""
     grave = any(finding.severity is Severity.LOOKS_AHEAD for finding in findings)
     return SEVERITIES[Severity.LOOKS_AHEAD if grave or not findings else Severity.CAN_LOOK_AHEAD]
 
 
 def reason(code: str, note: str = "") -> str:
-    """Why an audit could tell nothing."""
+    """Why an audit has no outcome."""
     return REASONS[code].format(note=note) if code in REASONS else "no day was checked"
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """Limits of the audit, a clause each; results of earlier versions may name other codes."""
+    """Limits of the audit, a clause each. Unknown codes of earlier versions are shown as they are."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
@@ -265,18 +265,18 @@ def hurdle(candidates: int) -> str:
 
 
 def anchor_name(result: BacktestResult) -> str:
-    """The anchor and how often it is restored, such as 'equal weight every 5 sessions'."""
+    """The anchor and how often it is rebalanced, such as 'equal weight every 5 sessions'."""
     unit = "bars" if result.is_intraday else "sessions"
     return result.anchor.replace("-", " ") + f" every {result.anchor_every} {unit}" * (result.anchor_every > 1)
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """A sentence each on the growth over the anchor, equal weight and the benchmark, as far as there are any."""
+    """One sentence for each verdict: over the anchor, equal weight and the benchmark."""
     return [verdict_sentence(verdict, result) for verdict in verdicts(result)]
 
 
 def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
-    """The interval of an excess growth and its meaning, with the doubt that the audit casts on it."""
+    """The interval of an excess growth and its meaning, with a reservation if the audit failed."""
     name = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}[verdict.over]
     hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
     return (
@@ -287,7 +287,7 @@ def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
 
 
 def luck_sentence(result: BacktestResult) -> str:
-    """The growth over the anchor and its deflated Sharpe ratio in one sentence; empty where there is no interval."""
+    """The growth over the anchor and its deflated Sharpe ratio as one sentence; empty without an interval."""
     verdict = next((one for one in verdicts(result) if one.over == ANCHOR), None)
     deflated = evidence(result)["deflated_active_sharpe"]
     if verdict is None or math.isnan(deflated):
@@ -299,20 +299,20 @@ def luck_sentence(result: BacktestResult) -> str:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Event of which the deflated active Sharpe ratio is the probability."""
+    """The event whose probability is the deflated active Sharpe ratio."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"
 
 
 def doubt(audit: Audit | None) -> str:
-    """Doubt that the look-ahead audit casts on a sentence about skill; empty if it passed or was not run."""
+    """Reservation about a verdict of skill; empty if the look-ahead audit passed or was not run."""
     if audit is None or audit.passed:
         return ""
     if audit.passed is None:
         return ", and it was not audited"
     does = "has later rows within reach" if audit.only_held else severity_of(audit.findings).lower()
-    return f", but it {does}: this says nothing of skill"
+    return f", but it {does}: this is no evidence of skill"
 
 
 _LUCK = {

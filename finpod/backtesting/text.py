@@ -1,4 +1,4 @@
-"""A result as plain text: the headline table, what it is worth, its warnings and events."""
+"""A result as plain text: headline table, evidence, warnings and events."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ ROWS = (
 
 
 def columns(result: BacktestResult) -> dict[str, str]:
-    """Columns of the headline table: key in `BacktestResult.table` -> name a reader sees."""
+    """Columns of the headline table: key in `BacktestResult.table` -> heading."""
     benchmark = result.benchmark if result.has_benchmark else "no benchmark"
     return {"strategy": result.strategy, "benchmark": benchmark, "equal_weight": "equal weight"}
 
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
-    """Label and cells of every row; an empty cell where a column has no such figure. Short histories are starred."""
+    """Label and cells of each row; empty if the column has no such figure. A star marks yearly figures of a short history."""
     figures, star = [result.table[column] for column in columns(result)], " *" * result.is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
@@ -59,12 +59,12 @@ def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
 
 
 def short_note(returns: int) -> str:
-    """Meaning of the star of a short history."""
+    """Explanation of the star of a short history."""
     return f"* scaled to a year from only {plural(returns, 'return')}: not reliable"
 
 
 def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
-    """One line on what trading cost and how orders were filled."""
+    """One line on trading costs and fills."""
     parts = [f"{costs.fee_bps:g} bps fee a side"]
     parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
@@ -73,7 +73,7 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
 
 
 def who_varies(result: BacktestResult) -> str:
-    """Kind of the variants: 'each of 3 seeds', of members of one seed, or of variants; empty without variants."""
+    """Description of the variants, such as 'each of 3 seeds'; empty without variants."""
     if not result.variants:
         return ""
     kind = {"seed": "seeds", "member": "members of one seed"}.get(result.variant_kind, "variants")
@@ -81,14 +81,14 @@ def who_varies(result: BacktestResult) -> str:
 
 
 def spread_note(result: BacktestResult) -> str:
-    """Why the members of one tournament say too little about luck; empty for other variants."""
+    """A note that the members of one tournament understate luck; empty for other variants."""
     if not result.variants or result.variant_kind != "member":
         return ""
-    return "members of one tournament are alike: their deviation understates luck, which only more seeds show"
+    return "members of one tournament are similar, so their deviation understates luck; train more seeds to see it"
 
 
 def spread_line(result: BacktestResult) -> str:
-    """Mean and standard deviation over the variants in one line; empty without variants."""
+    """Mean and standard deviation over the variants as one line; empty without variants."""
     if not result.spread:
         return ""
     figures = [
@@ -110,13 +110,13 @@ def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], label: str, key: str
 
 
 def agents_line(result: BacktestResult) -> str:
-    """The agent that was the best on validation, and the mean over all kept where `spread_line` tells of seeds instead."""
+    """The best agent on validation, and the mean over all agents if `spread_line` is about seeds."""
     spread = result.agent_spread
     if not spread:
         return ""
     best = next(iter(spread.values()))
     alone = f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
-    line = f"the agent that was the best on validation, on its own: {alone}"
+    line = f"the best agent on validation, on its own: {alone}"
     if len(result.variants) == len(result.agents):
         return line
     figures = _mean_and_sd(spread, "Sharpe", "sharpe"), _mean_and_sd(spread, "total return", "total_return")
@@ -124,27 +124,29 @@ def agents_line(result: BacktestResult) -> str:
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:
-    """Whether it is more than luck and more than anyone could have had, a line for each answer that is there."""
-    found = evidence(result)
+    """Significance, overfitting, baselines and random portfolios: one line for each that was computed."""
+    significance = evidence(result)
     lines = []
-    if not math.isnan(found["deflated_active_sharpe"]):
-        chance = percent(found["deflated_active_sharpe"], 0)
-        lines.append(f"Chance that {lead(found['candidates'], f'the excess over {anchor_name(result)}')}: {chance}")
-    if not math.isnan(share := found["overfitting"]):
+    if not math.isnan(significance["deflated_active_sharpe"]):
+        chance = percent(significance["deflated_active_sharpe"], 0)
         lines.append(
-            f"Chance that the choice among {found['trials']:,} trials on validation is overfitted: {percent(share, 0)}"
+            f"Chance that {lead(significance['candidates'], f'the excess over {anchor_name(result)}')}: {chance}"
+        )
+    if not math.isnan(share := significance["overfitting"]):
+        lines.append(
+            f"Chance that the choice among {significance['trials']:,} trials on validation is overfitted: {percent(share, 0)}"
         )
     if result.baselines:
         ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}
         lines.append("Sharpe of simple rules: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
-    if not math.isnan(found["fan_beaten"]):
-        beaten, size = percent(found["fan_beaten"], 0), found["fan_size"]
+    if not math.isnan(significance["fan_beaten"]):
+        beaten, size = percent(significance["fan_beaten"], 0), significance["fan_size"]
         lines.append(f"Sharpe above that of {beaten} of {size} random portfolios with the same turnover")
     return [*lines, *filter(None, [audit_line(result.audit)])]
 
 
 def audit_line(audit: Audit | None) -> str:
-    """Outcome of the look-ahead audit, or why there was none; empty if none was run."""
+    """Outcome of the look-ahead audit; empty if none was run."""
     if audit is None:
         return ""
     if audit.passed is None:

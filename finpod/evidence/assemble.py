@@ -1,4 +1,4 @@
-"""Evidence beside every result: warnings, baselines, random portfolios, other costs and sizes, and the audit."""
+"""Add to a result its evidence: warnings, baselines, random portfolios, other costs and sizes, and the audit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from finpod.trading.simulate import Path, Terms, Window, simulate
 from finpod.weights import Decided, decisions_of
 
 SHOWN = 8
-"""Missing members that are named."""
+"""Most missing members named in a warning."""
 
 
 def with_audit(
@@ -33,9 +33,9 @@ def with_audit(
     before: Packed | None = None,
     run: Sequence[Decided] = (),
 ) -> BacktestResult:
-    """The result with what the look-ahead audit of its decisions `run` found, and its warnings first.
+    """The result with the look-ahead audit of its decisions `run`; the audit's warnings come first.
 
-    `before` is the strategy as it was before the run, in which it may have noted later data.
+    `before` is a copy of the strategy from before the run, as a run may store later data in it.
     """
     if strategy is not None and before is not None:
         audit = quick_audit(strategy, window.market, before, run, (window.first, window.last))
@@ -63,11 +63,10 @@ def with_evidence(
 ) -> BacktestResult:
     """The result with its baselines, its random portfolios, its cost sweep and its capacity.
 
-    `path` is the account of the strategy in `window` on `terms`. Replays and random portfolios are functions of `seed`, so
-    that two runs are identical.
+    `path` is the account of the strategy in `window` on `terms`. Replays and random portfolios depend on `seed` alone.
     """
     progress("baselines", 0.0)
-    plain = terms.uncapped  # the decisions that are replayed keep the caps already
+    plain = terms.uncapped  # the replayed decisions already respect the caps
     rules, notes = baselines_for(window.market)
     table = FeatureTable(window.market)
     rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
@@ -97,7 +96,7 @@ def with_evidence(
 
 
 def _label(rule: str, result: BacktestResult) -> str:
-    """The name of a rule beside a result, which may have taken it for itself."""
+    """The name of a rule, marked if the strategy has the same name."""
     return rule if rule != result.strategy else f"{rule} (the rule)"
 
 
@@ -106,7 +105,7 @@ def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> P
 
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Warnings for the table and the report: how the strategy was chosen, then the data, the fills and the policy."""
+    """Warnings for the table and the report: selection of the strategy, data, fills and policy."""
     return (*_selection(result), *_benchmark(result), *_data(result), *flags(result))
 
 
@@ -133,7 +132,7 @@ def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
-    """The part of the window that the benchmark covers; None if it is all of it, or too little for a figure."""
+    """The part of the window that the benchmark covers; None if it covers all of it, or too little for a figure."""
     bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
     if not 1 < len(bars) < len(window):
         return None
@@ -149,7 +148,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Warnings from the manifest of the data, and of fills other than those of the training."""
+    """Warnings from the manifest of the data, and one if fills differ from those of the training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

@@ -1,4 +1,4 @@
-"""Where a result comes from: market, size of bets, assets, worst months; and flags of degenerate policies."""
+"""Attribution of a result to market, size of bets, assets and months, and flags of degenerate policies."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from finpod.result import BacktestResult
 from finpod.rules import EqualWeight
 
 WORST = 5
-"""Months that are shown."""
+"""Number of worst months."""
 ALMOST_ALL = 0.95
-"""Share of the account above which a policy counts as all cash, as one asset, or as all invested."""
+"""Share of the account above which a policy counts as all cash, as a single asset, or as fully invested."""
 UNTOUCHED = 0.02
-"""Share of the account that may differ from positions never touched again, in a buy and hold."""
+"""Largest share of the account that may differ from untouched positions in a buy and hold."""
 SAME_CASH = 0.02
-"""Standard deviation of the invested share below which it never changes."""
+"""Standard deviation of the invested share below which the share counts as constant."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
-"""Distance of beta from 1, and yearly tracking error, below which a policy is the benchmark."""
+"""Distance of beta from 1, and yearly tracking error, below which a policy counts as the benchmark."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
-"""Sharpe ratio, and yearly growth, above which over so many years a result is not believed."""
+"""Sharpe ratio and yearly growth above which a result is flagged, and the fewest years of history for that."""
 
 
 class Month(NamedTuple):
-    """Returns of one calendar month, which may be one of the ends of the window and then not whole."""
+    """Returns of one calendar month; the first and the last of a window may be partial."""
 
     month: str
     """YYYY-MM."""
@@ -57,27 +57,27 @@ class Attribution:
     equal_weight_explained: float
     """Share of the variance that equal weight explains."""
     invested: float
-    """Mean share of the account in names."""
+    """Mean share of the account that is invested."""
     names: float
-    """Mean number of names held, on days on which any is."""
+    """Mean number of assets held, over the days with a position."""
     effective_names: float
-    """Mean of 1 / sum of squares of the shares of what is invested, on the same days."""
+    """Effective number of assets: mean of 1 / sum of squared shares of the invested amount, over the same days."""
     least_effective_names: float
-    """The lowest of these."""
+    """Lowest effective number of assets on any of these days."""
     usual_largest: float
     """Mean weight of the largest position, as a share of the account, on the same days."""
     largest: float
     """The largest weight on any day."""
     largest_name: str
-    """Ticker of that weight; empty if nothing was ever held."""
+    """Ticker of the largest weight; empty if nothing was ever held."""
     unevenness: float
-    """Mean of half the sum of |share of what is invested - 1/m| over the m names held; 0 for equal parts, toward 1 for one bet."""
+    """Mean of half the sum of |invested share - 1/m| over the m assets held; 0 for equal parts, near 1 for one bet."""
     yearly_turnover: float
     """Traded notional / equity at the fill, both sides, a year."""
     holding_days: float
-    """Closes at which money put into names stays in them, on average: sum of the invested shares / sum of the shares bought.
+    """Mean holding period in closes: sum of the invested shares / sum of the shares bought.
 
-    What is held at the end counts until then, so that a buy and hold lasts as long as the window."""
+    Positions at the end count until then, so a buy and hold has the length of the window."""
     rising_days: float
     """Share of the days on which the account rose, of those on which it moved."""
     winning_days: float
@@ -87,21 +87,20 @@ class Attribution:
     winning_months: float
     """Share of the calendar months in which it did better than equal weight, of those in which the two differ."""
     gaining_names: float
-    """Share of the names with a gain, of those with a gain or a loss."""
+    """Share of the assets with a gain, of those with a gain or a loss."""
     contributions: pd.Series
-    """Gain of each name that was traded or held, in currency, net of its costs, the largest first.
+    """Gain of each asset that was traded or held, in currency, net of its costs, the largest first.
 
-    Worth at the end, less that at the start, less what was paid for it, plus what it was sold for, less costs. They sum
-    to V_n - V_0."""
+    Final value less initial value, less purchases, plus sales, less costs. The gains sum to V_n - V_0."""
     contribution_shares: pd.Series
-    """The same over V_0: they sum to the total return."""
+    """The same divided by V_0; they sum to the total return."""
     worst_months: tuple[Month, ...]
-    """Up to five months, those of the lowest returns of the benchmark (of equal weight, without one), the lowest first."""
+    """Up to `WORST` months with the lowest returns of the benchmark (without one, of equal weight), the lowest first."""
     alarms: tuple[ResultWarning, ...]
     """Warnings of degenerate policies."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name; names to amounts for the contributions, and each month by its fields."""
+        """Plain values by field; contributions by ticker, and each month by its fields."""
         return vars(self) | {
             "contributions": self.contributions.to_dict(),
             "contribution_shares": self.contribution_shares.to_dict(),
@@ -111,7 +110,7 @@ class Attribution:
 
 
 def attribute(result: BacktestResult) -> Attribution:
-    """Take a result apart. Works for any result, be it one day, without a trade, or ruined."""
+    """Return the attribution of a result. Works for any result, also of one day, without trades, or ruined."""
     daily, gains = result.by_session(), contributions(result)
     shares = gains / result.equity.iloc[0]
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
@@ -147,7 +146,7 @@ def attribute(result: BacktestResult) -> Attribution:
 
 
 def contributions(result: BacktestResult) -> pd.Series:
-    """Gain of each name that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
+    """Gain of each asset that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
     gain = worth.iloc[-1] - worth.iloc[0] - flows.fillna(0.0)
@@ -158,7 +157,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 def shares_added(result: BacktestResult, kind: str) -> Array:
     """Shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between each close and the one before it.
 
-    The running sum of both kinds is what is held at each close. A fill at the close comes after that close.
+    The running sum of both kinds is the position at each close. A fill at the close comes after that close.
     """
     trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
     row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
@@ -171,12 +170,14 @@ def shares_added(result: BacktestResult, kind: str) -> Array:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Warnings of degenerate policies and of results that are too good; none for the benchmark held on purpose.
+    """Warnings of degenerate policies and of results that are too good; none for a strategy that trades the benchmark.
 
-    Degenerate is: no trade, all cash, one asset, buy and hold, cash that never changes, closet benchmark or equal weight.
+    Degenerate: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
     """
     weights = result.weights.to_numpy()[1:][result.equity.to_numpy()[1:] > 0]
-    if list(result.weights.columns) == [result.benchmark] or not len(weights):  # ruin on the first day shows by itself
+    if list(result.weights.columns) == [result.benchmark] or not len(
+        weights
+    ):  # ruin on the first day has a warning of its own
         return ()
     return tuple(_flags(result, weights, int((result.turnover > 0).sum())))
 
@@ -210,15 +211,15 @@ def _flags(result: BacktestResult, weights: Array, days: int) -> Iterator[Result
 
 
 def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
-    """A buy and hold that trades: at no close does the account differ much from positions left alone."""
+    """Flag a near buy and hold: the account never differs much from positions left alone."""
     equity = result.equity.to_numpy()
     worth, fills = result.weights.to_numpy() * equity[:, None], shares_added(result, "fill")
     shares = np.cumsum(fills + shares_added(result, "delisted"), axis=0)
-    held = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is rounding
-    if not held.any():
+    invested_in = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is rounding
+    if not invested_in.any():
         return
-    first = int(held.any(axis=1).argmax())
-    mark = forward_fill(np.divide(worth, shares, out=np.full_like(worth, np.nan), where=held), before=0.0)
+    first = int(invested_in.any(axis=1).argmax())
+    mark = forward_fill(np.divide(worth, shares, out=np.full_like(worth, np.nan), where=invested_in), before=0.0)
     moved = np.cumsum(fills[first + 1 :], axis=0) * mark[first + 1 :]
     alive = equity[first + 1 :] > 0
     away = np.maximum(moved.clip(min=0).sum(axis=1), -moved.clip(max=0).sum(axis=1))[alive] / equity[first + 1 :][alive]
@@ -228,7 +229,7 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
-    """The benchmark, or equal weight, under another name."""
+    """Flag a closet benchmark and a closet equal weight."""
     market, equal = daily.relative, daily.relative_to_equal_weight
     if abs(market.beta - 1) < SAME_BETA and market.tracking_error < SAME_BENCHMARK:
         yield ResultWarning("closet_benchmark", {"beta": market.beta, "tracking_error": market.tracking_error})
@@ -238,17 +239,17 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """The fields from `invested` to `unevenness`, at the last close of each session but V_0 and those after ruin."""
+    """The fields from `invested` to `unevenness`, from the last close of each session; without V_0 and closes after ruin."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
     weights = closes.to_numpy()
-    held, invested = weights > DUST, weights.sum(axis=1)
-    some = held.any(axis=1)
+    is_held, invested = weights > DUST, weights.sum(axis=1)
+    some = is_held.any(axis=1)
     if not some.any():
         undefined = ("names", "effective_names", "least_effective_names", "usual_largest", "unevenness")
         return dict.fromkeys(undefined, math.nan) | {"invested": 0.0, "largest": 0.0, "largest_name": ""}
-    share, count = weights[some] / invested[some, None], held[some].sum(axis=1)
+    share, count = weights[some] / invested[some, None], is_held[some].sum(axis=1)
     effective = 1 / (share**2).sum(axis=1)
     return {
         "invested": float(invested.mean()),
@@ -258,7 +259,7 @@ def _bets(result: BacktestResult) -> dict[str, Any]:
         "usual_largest": float(weights[some].max(axis=1).mean()),
         "largest": float(weights.max()),
         "largest_name": str(closes.columns[weights.max(axis=0).argmax()]),
-        "unevenness": float(np.abs(share - held[some] / count[:, None]).sum(axis=1).mean() / 2),
+        "unevenness": float(np.abs(share - is_held[some] / count[:, None]).sum(axis=1).mean() / 2),
     }
 
 

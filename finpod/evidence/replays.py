@@ -1,7 +1,7 @@
-"""Other outcomes of the same days: the same decisions at other costs and sizes, and random portfolios.
+"""Replay decisions at other costs and account sizes, and run random portfolios on the same days.
 
-Decisions are replayed and not taken anew. A strategy that reads its account (a rule that looks at its cash, an agent that
-sees what it holds) would decide a little differently in another one; the figures say what its trades would have cost.
+Decisions are replayed, not taken again. A strategy that reads its account (cash or positions) would decide a little
+differently in another account; the figures show the costs of the trades that it made.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, Window, simulate
 
 FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
-"""Commissions a side of the cost sweep, in basis points."""
+"""Fees a side of the cost sweep, in basis points."""
 SIZES = (1e6, 1e7, 1e8, 1e9)
-"""Cash at the start of the accounts of `capacity`, in currency."""
+"""Initial cash of the accounts of `capacity`, in currency."""
 IMPACT = 1.0
-"""Market impact of `capacity` where the terms have none; see `Costs.impact`."""
+"""Market impact in `capacity` if the terms have none; see `Costs.impact`."""
 COUNT = 200
-"""Random portfolios that a report shows."""
+"""Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
-"""Shares held in memory in one table of a path: random portfolios are run a few at a time."""
+"""Most elements of one table of a path; random portfolios are run in groups of this size."""
 HALVINGS = 8
-"""Steps of the search for the turn of a random portfolio."""
+"""Bisection steps in the search for the angle of a random portfolio."""
 LEAN = 0.5, 1.5
-"""Bounds of the correction of the effective number that is aimed at."""
+"""Bounds of the correction of the target effective number."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
-"""Standard deviations of log weights, from equal parts to one asset."""
+"""Standard deviations of log weights, from equal weight to a single asset."""
 
 Figures = dict[str, dict[str, float]]
 """Strategy -> figure -> value; NaN is undefined."""
@@ -46,11 +46,10 @@ Figures = dict[str, dict[str, float]]
 def cost_sweep(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at that commission a side.
+    """Fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at that fee a side.
 
-    The fees are `FEES` and that of the terms; slippage, commission per share, impact and all other terms stay as given.
-    `targets` are the weights [n, N] that each strategy decided in the window (`Path.targets`). Raises InputError for shapes
-    that are not the window's.
+    The fees are `FEES` and that of the terms. All other terms stay. `targets` are the weights [n, N] that each strategy
+    decided in the window (`Path.targets`). Raises InputError for shapes that do not fit the window.
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -62,10 +61,10 @@ def cost_sweep(
 def capacity(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Cash at the start -> strategy -> the figures of `cost_sweep` and 'costs', for accounts of each of `SIZES`.
+    """Initial cash -> strategy -> the figures of `cost_sweep` and 'costs', for each of `SIZES`.
 
-    'costs' are those of a year as a fraction of the account. Square-root market impact is that of the terms, and `IMPACT`
-    where they have none. Empty where the data have no volumes. Raises InputError like `cost_sweep`.
+    'costs' are yearly costs as a fraction of the account. Square-root market impact is that of the terms, or `IMPACT` if
+    they have none. Empty if the data have no volumes. Raises InputError in the cases of `cost_sweep`.
     """
     if window.execution.impact is None:
         return {}
@@ -81,13 +80,13 @@ def capacity(
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
-    """Live through the window again with S accounts that decide `targets` [n, N], whatever becomes of them.
+    """Run S accounts through the window again, each with fixed target weights [n, N].
 
-    A row of NaN trades nothing. On the terms on which the targets were decided the path is the one they were taken from.
-    Raises InputError for no targets, and for shapes that are not the window's.
+    A row of NaN trades nothing. On the original terms the path is the original one. Raises InputError for no targets, and
+    for shapes that do not fit the window.
     """
     if not targets:
-        raise InputError("there are no decisions to replay; give the targets of one strategy or more")
+        raise InputError("there are no decisions to replay; give the targets of at least one strategy")
     steps = window.last - window.first, len(window.market.tickers)
     for name, weights in targets.items():
         if tuple(weights.shape) != steps:
@@ -106,9 +105,9 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
 
 
 def _figures(names: list[str], path: Path, window: Window, risk_free: float) -> Figures:
-    """Return, Sharpe and rank of the S accounts of a path, by name; equal ranks share the better place, NaN comes last."""
-    own = metrics(path.equity.cpu().numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
-    table = pd.DataFrame({"total_return": own.total_return, "cagr": own.cagr, "sharpe": own.sharpe}, names)
+    """Return, Sharpe and rank of the S accounts of a path, by name. Equal ratios share the better rank; NaN comes last."""
+    figures = metrics(path.equity.cpu().numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
+    table = pd.DataFrame({"total_return": figures.total_return, "cagr": figures.cagr, "sharpe": figures.sharpe}, names)
     places = table["sharpe"].rank(ascending=False, method="min", na_option="bottom").astype(int)
     return {name: {**table.loc[name].to_dict(), "rank": int(places[name])} for name in names}
 
@@ -119,22 +118,22 @@ class RandomPortfolios(NamedTuple):
     equity: pd.DataFrame
     """[n + 1, R] at each close; without rows if there are none."""
     turnover: Array
-    """[R] mean of traded notional / equity over the sessions; the strategy's own, but for what cannot be matched."""
+    """[R] mean of traded notional / equity over the sessions; the strategy's own, as far as it can be matched."""
     effective_names: Array
-    """[R] mean of 1 / sum of squared shares of what is invested, over the closes at which something is."""
+    """[R] effective number of assets: mean of 1 / sum of squared invested shares, over the closes with a position."""
     reason: str = ""
-    """Why there are none: "intraday", "never_traded" or "one_asset"; empty if there are some."""
+    """Reason if there are none: "intraday", "never_traded" or "one_asset"; empty if there are some."""
 
 
 class Habits(NamedTuple):
-    """Trading of an account, step by step."""
+    """Trading of an account at each step."""
 
     turnover: Array
     """[n] traded notional / equity at the fill."""
     invested: Array
-    """[n] share of the account in assets at the close after it."""
+    """[n] invested share of the account at the close after the fill."""
     effective: Array
-    """[n] effective number of assets then; NaN without any."""
+    """[n] effective number of assets at that close; NaN without any."""
 
 
 def random_portfolios(
@@ -144,9 +143,9 @@ def random_portfolios(
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
     to exp(s z), with z [N] standard normal and s such that the effective number of assets is the account's. Each portfolio
-    rotates its z by the angle at which its trade is as large as the account's, and invests the account's share. A trade
-    smaller than the return to its own weights goes a part of the way. Differences left by a fill are corrected by later
-    trades. Raises InputError for a count below one.
+    rotates its z by the angle at which its trade is as large as the account's, and invests the account's share. If the
+    trade back to its own weights alone exceeds the turnover, the portfolio makes a part of that trade. Differences left by
+    a fill are corrected by later trades. Raises InputError for a count below one.
     """
     require_seed(seed)
     if count < 1:
@@ -167,9 +166,9 @@ def random_portfolios(
     for first in range(0, count, size):
         accounts = min(size, count - first)
         decide = _Decisions(habits, spreads, window, accounts, np.random.default_rng([seed, first]))
-        own = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
-        effective = np.ma.masked_invalid(_concentration(own, window)[1]).mean(axis=0).filled(np.nan)
-        parts.append((own.equity.numpy(), own.turnover.numpy().mean(axis=0), effective))
+        path = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
+        effective = np.ma.masked_invalid(_concentration(path, window)[1]).mean(axis=0).filled(np.nan)
+        parts.append((path.equity.numpy(), path.turnover.numpy().mean(axis=0), effective))
     equity, turnover, effective = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
     dates = pd.DatetimeIndex(window.dates, name="date")
     table = pd.DataFrame(equity, dates, [f"random {r + 1}" for r in range(count)])
@@ -183,13 +182,13 @@ def habits_of(path: Path, window: Window) -> Habits:
 
 
 def turned(
-    latent: Array, noise: Array, held: Array, beside: Array, budget: Array, invested: float, spread: float
+    latent: Array, noise: Array, current: Array, beside: Array, budget: Array, invested: float, spread: float
 ) -> tuple[Array, Array, Array]:
-    """Weights [R, n] to trade toward, the part [R] of the way to go, and the z [R, n] they come from.
+    """Target weights [R, n], the fraction [R] of the trade to make, and the z [R, n] of the targets.
 
-    The weights lie `budget` [R] away from those `held` [R, n], as sums of absolute differences, the `beside` [R] held in
-    other assets being sold. `latent` is z, `noise` an independent one; z turns to cos(a) z + sin(a) noise, with the angle
-    a in [0, pi] found by halving. If z as it is lies farther away than `budget`, it stays, and a part of the way is gone.
+    The targets lie `budget` [R] away from the `current` weights [R, n], in sums of absolute differences plus `beside` [R],
+    the weight in other assets, which is sold. z becomes cos(a) `latent` + sin(a) `noise`, the angle a in [0, pi] found by
+    bisection. If the weights of `latent` itself lie farther away than `budget`, z stays and the fraction is below 1.
     """
 
     def weights(angle: Array) -> Array:
@@ -198,9 +197,9 @@ def turned(
         return raw
 
     def distance(target: Array) -> Array:
-        return np.abs(target - held).sum(axis=1) + beside
+        return np.abs(target - current).sum(axis=1) + beside
 
-    low, high = np.zeros(len(held)), np.full(len(held), np.pi)
+    low, high = np.zeros(len(current)), np.full(len(current), np.pi)
     target = weights(low)
     part = np.minimum(budget / np.maximum(distance(target), 1e-300), 1.0)
     still = part < 1
@@ -215,7 +214,7 @@ def turned(
 
 
 class _Decisions:
-    """The decisions of R random portfolios, as `simulate` asks for them."""
+    """The decisions of R random portfolios, called by `simulate`."""
 
     def __init__(
         self, habits: Habits, spreads: Array, window: Window, accounts: int, random: np.random.Generator
@@ -223,11 +222,11 @@ class _Decisions:
         self.habits, self.spreads, self.window, self.random = habits, spreads, window, random
         self.latent = random.standard_normal((accounts, window.market.shape[1]))
         self.budget = np.zeros(accounts)
-        """[R] what the account has traded until now and they have not."""
+        """[R] turnover of the account so far that the portfolios have not yet matched."""
         self.lean = 1.0
-        """Factor on the effective number that is aimed at, since turns of a given size end at wider weights."""
+        """Factor on the target effective number, since rotations end at wider weights."""
         self.last: tuple[int, Account] | None = None
-        """Row of the last decision, and the account before it."""
+        """Row of the last decision, and the accounts before it."""
 
     def __call__(self, _step: int, row: int, seen: Account) -> Tensor | None:
         execution, step = self.window.execution, row + self.window.execution.lag - self.window.first
@@ -237,29 +236,29 @@ class _Decisions:
         self.budget += self.habits.turnover[step] - self._spent(row, seen)
         self.last = row, seen
         equity = value(seen.cash, seen.shares, execution.mark[row]).numpy()[:, None]
-        held = (seen.shares * execution.mark[row]).numpy() / np.where(equity > 0, equity, 1.0)
+        current = (seen.shares * execution.mark[row]).numpy() / np.where(equity > 0, equity, 1.0)
         aim = float(np.nan_to_num(self.habits.effective[step], nan=1.0))
-        inside = held[:, names]
+        inside = current[:, names]
         target, part, latent = turned(
             self.latent[:, names],
             self.random.standard_normal(inside.shape),
             inside,
-            held.sum(axis=1) - inside.sum(axis=1),
+            current.sum(axis=1) - inside.sum(axis=1),
             self.budget.clip(min=0),
             min(self.habits.invested[step], 1.0),
             float(np.interp(self.lean * aim / len(names), self.spreads[::-1], _SPREADS[::-1])),
         )
         self.latent[:, names] = latent
-        weights = held * (1 - part)[:, None]
+        weights = current * (1 - part)[:, None]
         weights[:, names] += part[:, None] * target
-        if self.habits.invested[step] > 0:  # lean toward fewer assets if the weights came out too wide, and vice versa
+        if self.habits.invested[step] > 0:  # aim at fewer assets if the weights are too wide, and vice versa
             effective = weights.sum(axis=1) ** 2 / np.maximum((weights**2).sum(axis=1), 1e-300)
             self.lean = float(np.clip(self.lean * (aim / max(effective.mean(), 1.0)) ** 0.3, *LEAN))
         weights[self.budget <= 0] = np.nan
         return torch.from_numpy(weights)
 
     def _spent(self, row: int, seen: Account) -> Array:
-        """[R] turnover of the last decision's fill, which is how far the shares have moved, delistings apart."""
+        """[R] turnover of the last decision's fill, from the change of the shares; without delistings."""
         if self.last is None:
             return np.zeros(len(self.budget))
         execution, (decided, before) = self.window.execution, self.last
@@ -269,7 +268,7 @@ class _Decisions:
 
 
 def _spread_table(names: int, seed: int) -> Array:
-    """[S] effective number of `names` log-normal weights as a share of them, for each of the S `_SPREADS`; decreasing."""
+    """[S] effective number of `names` log-normal weights divided by `names`, for each of the S `_SPREADS`; decreasing."""
     drawn = np.random.default_rng([seed, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names

@@ -1,8 +1,8 @@
-"""Is the excess more than luck? Intervals, verdicts and deflated Sharpe ratios of a result.
+"""Statistical significance of a result: intervals, verdicts and deflated Sharpe ratios.
 
-The verdict is on the growth in excess of the anchor. Its interval is that of one look at the window, 95 % two-sided. Where the
-result was chosen from several of the same window, it is widened so that the best of so many without skill passes as seldom
-as one does: in 2.5 % of cases.
+The verdict is on the growth in excess of the anchor. Its interval is two-sided at 95 % for a single look at the window. If
+the result was chosen from several of the same window, the interval is widened: the best of that many without skill passes
+in 2.5 % of cases, as a single one does.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from finpod.strategy import Strategy
 LEVEL = 0.95
 """Probability that an interval covers the truth."""
 ONE_SIDED = (1 + LEVEL) / 2
-"""Probability that the lower end of such an interval lies below the truth, which deflated Sharpe ratios must pass."""
+"""Probability that the lower end of such an interval lies below the truth; the threshold of deflated Sharpe ratios."""
 RESAMPLES = 10_000
-"""Bootstrap samples of the intervals unless told otherwise; the seed is fixed, so that they are the same in every run."""
+"""Default number of bootstrap samples. The seed is fixed, so results repeat."""
 ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Where the deviation of the trials comes from: their validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
+"""Source of the deviation of the trials: measured from validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy' or the curve it is compared with -> figure -> interval."""
@@ -58,7 +58,7 @@ class Code(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """The yearly growth of a strategy in excess of another curve, and the meaning of its interval."""
+    """The yearly growth of a strategy in excess of another curve, and its interpretation."""
 
     over: str
     """`ANCHOR`, `EQUAL_WEIGHT` or `BENCHMARK`."""
@@ -78,11 +78,11 @@ def verdict_of(
 ) -> tuple[Code, Interval]:
     """Code and interval of the yearly growth of returns [n] in excess of those of their anchor [n].
 
-    The interval is of the active return a year, CAGR less CAGR, from a block bootstrap of whole days. With `opened` = 1 it is
-    the 95 % two-sided percentile interval: the code is `MORE` if it lies above zero, `WORSE` if below. Without skill `MORE`
-    is to be expected in 2.5 % of cases, with a true information ratio r over y years in Phi(r sqrt(y) - 1.96), both less
-    what the variance of the active returns takes from growth: tracking error x sqrt(y) / 2 standard errors. Measured on
-    3,000 series of independent normal returns without skill, 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3.
+    The interval is of the difference of the CAGRs, from a block bootstrap of whole days. With `opened` = 1 it is the 95 %
+    two-sided percentile interval. The code is `MORE` if it lies above zero, `WORSE` if below. `MORE` is expected in 2.5 %
+    of cases without skill, and in Phi(r sqrt(y) - 1.96) with a true information ratio r over y years. The variance of the
+    active returns lowers growth by tracking error x sqrt(y) / 2 standard errors, and both rates with it. Measured on 3,000
+    series of independent normal returns without skill, 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
     With `opened` > 1, the number of results of these days of which this is the best, the interval is `widened`.
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, a return of -1 or less, and `opened` below 1.
@@ -95,16 +95,17 @@ def verdict_of(
 
 
 def widened(interval: Interval, candidates: int) -> Interval:
-    """The interval of the best of so many independent estimates, which errs as seldom as one of them does (Sidak 1967).
+    """The interval of the best of N independent candidates, with the error rate of a single one (Sidak 1967).
 
-    Each end moves away from the estimate by the factor z(p^(1/N)) / z(p), z the normal quantile, N the candidates, and p the
+    Each end moves away from the estimate by the factor z(p^(1/N)) / z(p), z the normal quantile, and p the
     probability that the lower end lies below the truth: 0.975 at a level of 95 %, where the factor is 1.57 for 24. The
-    lower end of the best of N without skill then lies above zero with probability 1 - p. Candidates that are alike are
-    judged too strictly. Unchanged for one candidate; raises InputError for fewer.
+    lower end of the best of N without skill then lies above zero with probability 1 - p. For correlated
+    candidates the interval is too wide. Unchanged for one candidate; raises InputError for fewer.
     """
     if candidates < 1:
         raise InputError(
-            f"opened is {candidates}; a window that has a result was opened once at least", argument="opened"
+            f"opened is {candidates}; give 1 or more, as a window with a result was opened at least once",
+            argument="opened",
         )
     if candidates == 1:
         return interval
@@ -116,7 +117,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
-    """The verdicts over the anchor, equal weight and the benchmark; without those that have no interval."""
+    """The verdicts over the anchor, equal weight and the benchmark, as far as they have an interval."""
     growth = {name: figures["cagr"] for name, figures in intervals_of(result).items()}
     spans = {
         name: widened(growth[name], result.candidates) for name in (ANCHOR, EQUAL_WEIGHT, BENCHMARK) if name in growth
@@ -128,27 +129,27 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     """Statistical significance of a result, in plain values; undefined ones are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high', at 'level', from 'resamples'; those after the first are of the
-                              strategy less the other; left out are undefined ones, and 'equal_weight' where it is the anchor
-    'verdicts'                'anchor', 'equal_weight', 'benchmark' -> what the interval of the excess growth says once it is
-                              `widened` for the 'candidates', a `Code`
-    'candidates'              results of this window that this one may have been chosen from; see `BacktestResult.candidates`
+                              -> 'low', 'estimate', 'high', at 'level', from 'resamples'; all but the first are of the
+                              strategy less the other; without undefined ones, and without 'equal_weight' if it is the anchor
+    'verdicts'                'anchor', 'equal_weight', 'benchmark' -> the `Code` of the interval of the excess growth,
+                              `widened` for the 'candidates'
+    'candidates'              number of results that this one may have been chosen from; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
-    'deflated_sharpe'         that it is above 'expected_best': what the best of the candidates without skill would show
+    'deflated_sharpe'         probability that it is above 'expected_best', the ratio expected of the best candidate without skill
     'deflated_active_sharpe'  probability that the best of the candidates without skill would show a lower Sharpe ratio of the
                               returns less the anchor's: `probabilistic_sharpe` to the power of their number
     'trial_sd'                deviation of the candidates' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`
-    'minimum_years'           history after which the deflated Sharpe ratio would pass 0.975; infinite if none would do
-    'minimum_active_years'    the same of the deflated active one
+    'minimum_years'           history after which the deflated Sharpe ratio would pass 0.975; infinite if it never would
+    'minimum_active_years'    the same for 'deflated_active_sharpe'
     'trials'                  number of agents tried before this one was chosen, on this window or before it
-    'validation_luck'         how far the best of the trials would stand above their mean on validation by luck alone:
+    'validation_luck'         lead of the best trial over the mean of the trials on validation that luck alone explains:
                               `expected_best` at the measured deviation of their Sharpe ratios
-    'overfitting'             probability of backtest overfitting, as the search found it
+    'overfitting'             probability of backtest overfitting, from `search`
     'fan_beaten'              share of the 'fan_size' random portfolios whose Sharpe ratio is lower
 
-    Where prices rise, luck alone has a Sharpe ratio above zero: the active ratio is the one that tells of skill. But for the
-    bootstrap it passes 0.975 where the verdict over the anchor is `MORE`. Intraday results are judged session by session;
-    a short history has neither intervals nor probabilities.
+    When prices rise, a Sharpe ratio is above zero without skill; the active ratio measures skill. Up to the error of the
+    bootstrap, it passes 0.975 if the verdict over the anchor is `MORE`. Intraday results are judged session by session.
+    A short history has neither intervals nor probabilities.
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
@@ -172,13 +173,13 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 def intervals_of(result: BacktestResult) -> Intervals:
     """Intervals of a result and of its lead over anchor, equal weight and benchmark, computed once for each result.
 
-    Where the anchor is the equal weight restored every session it stands for both. Each lead is measured on common days;
-    a curve equal to the strategy's own has none. The intervals do not depend on other trials.
+    If the anchor is equal weight rebalanced every session, there is one entry for both. Each lead is measured on common
+    days. A curve equal to the strategy's own has no entry. The intervals do not depend on other trials.
     """
-    kept: dict[str, Any] = vars(result)  # where its cached properties lie too
-    if "_intervals" not in kept:
-        kept["_intervals"] = {} if result.is_short else _intervals(result)
-    cached: Intervals = kept["_intervals"]
+    attributes: dict[str, Any] = vars(result)  # where cached properties are stored too
+    if "_intervals" not in attributes:
+        attributes["_intervals"] = {} if result.is_short else _intervals(result)
+    cached: Intervals = attributes["_intervals"]
     return cached
 
 
@@ -189,17 +190,17 @@ def _intervals(result: BacktestResult) -> Intervals:
     whole = {name: curve for name, curve in others.items() if curve.reindex(sessions.equity.index).notna().all()}
     for group in (whole, *({name: curve} for name, curve in others.items() if name not in whole)):
         common = pd.DataFrame({"own": sessions.equity, **group}).dropna()
-        own = common["own"].to_numpy()
-        if len(own) < 3 or not (own[:-1] > 0).all():
+        equity = common["own"].to_numpy()
+        if len(equity) < 3 or not (equity[:-1] > 0).all():
             continue
         curves = {name: common[name].to_numpy() for name in group}
         steps = {
             name: simple_returns(curve)
             for name, curve in curves.items()
-            if (curve[:-1] > 0).all() and not np.allclose(own, curve, rtol=1e-12)
+            if (curve[:-1] > 0).all() and not np.allclose(equity, curve, rtol=1e-12)
         }
         figures = intervals(
-            simple_returns(own),
+            simple_returns(equity),
             steps,
             periods_per_year=sessions.periods_per_year,
             risk_free=result.risk_free,
@@ -215,59 +216,59 @@ def _code(interval: Interval) -> Code:
 
 
 def _ratios(result: BacktestResult) -> dict[str, Any]:
-    """Sharpe ratios of the returns and of those less the anchor's, deflated by the candidates."""
+    """Sharpe ratios of the returns and of the active returns, deflated by the candidates."""
     sessions, candidates = result.by_session(), result.candidates
     periods = sessions.periods_per_year
-    own = sessions.returns.to_numpy() - ((1 + result.risk_free) ** (1 / periods) - 1)
+    excess = sessions.returns.to_numpy() - ((1 + result.risk_free) ** (1 / periods) - 1)
     active = sessions.returns.to_numpy() - simple_returns(sessions.anchor_equity.to_numpy())
     measured = _number(result.search, "sharpe_sd") if candidates > result.opened else math.nan
-    deviation = math.sqrt(periods / len(own)) if math.isnan(measured) else measured
+    deviation = math.sqrt(periods / len(excess)) if math.isnan(measured) else measured
     best, sure = expected_best(candidates, deviation), ONE_SIDED ** (1 / candidates)
     if result.is_short:
-        own = active = np.empty(0)
+        excess = active = np.empty(0)
     return {
-        "probabilistic_sharpe": probabilistic_sharpe(own, periods_per_year=periods),
-        "deflated_sharpe": deflated_sharpe(own, candidates, deviation, periods_per_year=periods),
+        "probabilistic_sharpe": probabilistic_sharpe(excess, periods_per_year=periods),
+        "deflated_sharpe": deflated_sharpe(excess, candidates, deviation, periods_per_year=periods),
         "deflated_active_sharpe": probabilistic_sharpe(active, periods_per_year=periods) ** candidates,
         "expected_best": best,
         "trial_sd": deviation,
         "trial_sd_source": SAMPLING if math.isnan(measured) else MEASURED,
-        "minimum_years": minimum_length(own, best, level=ONE_SIDED, periods_per_year=periods) / periods,
+        "minimum_years": minimum_length(excess, best, level=ONE_SIDED, periods_per_year=periods) / periods,
         "minimum_active_years": minimum_length(active, level=sure, periods_per_year=periods) / periods,
     }
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Share of the random portfolios that have a Sharpe ratio, and a lower one; NaN without any."""
+    """Share of the random portfolios with a lower Sharpe ratio, of those that have one; NaN without any."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
     drawn: Any = metrics(
         sessions.fan.to_numpy(), risk_free=result.risk_free, periods_per_year=sessions.periods_per_year
     ).sharpe
-    own, known = sessions.metrics.sharpe, drawn[np.isfinite(drawn)]
-    if not len(known) or not math.isfinite(own):
+    sharpe, known = sessions.metrics.sharpe, drawn[np.isfinite(drawn)]
+    if not len(known) or not math.isfinite(sharpe):
         return math.nan
-    equal = np.isclose(known, own, rtol=1e-9)  # but for rounding; such ones count half
-    return float((np.where(equal, 0.5, known < own)).mean())
+    equal = np.isclose(known, sharpe, rtol=1e-9)  # equal up to rounding: counts half
+    return float((np.where(equal, 0.5, known < sharpe)).mean())
 
 
 def _number(values: Mapping[str, Any], key: str) -> float:
-    """A number, or NaN where there is none."""
+    """The number of a key, or NaN if there is none."""
     value = values.get(key)
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """The trials before the strategy was chosen: their number 'trials', and figures of those whose validation returns it keeps.
+    """The number of 'trials' before the strategy was chosen, and figures of those with recorded validation returns.
 
     'sharpe_sd' is the deviation of their yearly Sharpe ratios, 'ranked_sd' that of the ratios they were ranked by (of the
-    returns over the baseline, if there is one), and 'overfitting' the probability of overfitting by these; each the mean over
-    the choices that were made. They are left out where nothing was kept.
+    returns over the baseline, if there is one), and 'overfitting' the probability of overfitting by these; each is the mean
+    over the tournaments. They are left out if no returns were recorded.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
-    kept = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
-    if not kept:
+    searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
+    if not searches:
         return {"trials": strategy.trials}
 
     def spread(tables: Sequence[Array]) -> float:
@@ -275,10 +276,10 @@ def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
         known = [float(np.nanstd(ratio, ddof=1)) for ratio in ratios if np.isfinite(ratio).sum() > 1]
         return float(np.mean(known)) if known else math.nan
 
-    active = [table - base[:, None] for table, base in kept]
+    active = [table - base[:, None] for table, base in searches]
     return {
         "trials": strategy.trials,
-        "sharpe_sd": spread([table for table, _ in kept]),
+        "sharpe_sd": spread([table for table, _ in searches]),
         "ranked_sd": spread(active),
         "overfitting": float(np.mean([overfitting(table) for table in active])),
     }
