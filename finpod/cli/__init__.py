@@ -21,11 +21,11 @@ from finpod.errors import ReportWarning
 
 INTERRUPTED = 130
 UNREAD = 141
-"""As a shell has it of a process that SIGPIPE ended."""
+"""Exit code that a shell reports for a process ended by SIGPIPE."""
 
 app = typer.Typer(
     name="finpod",
-    help="Train stock-trading agents with deep reinforcement learning, and find out honestly whether they are any good.",
+    help="Train stock-trading agents with deep reinforcement learning, and test whether they are any good.",
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -62,33 +62,33 @@ def _options(
         bool, typer.Option("--debug", help="Show the traceback of an error (anywhere on the line).")
     ] = False,
 ) -> None:
-    """The options before the command; `main` has read `--debug` already."""
+    """The options before the command; `main` has already read `--debug`."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run one command line and end the process.
 
-    Exit codes: 0; 2 for a wrong option or a FinpodError, which one line names; 130 when interrupted; 141, in silence, when
-    nobody reads the output any more (`| head`); 1 for a fault of finpod's own. `--debug` adds the traceback.
+    Exit codes: 0 for success; 2 for a wrong option or a FinpodError, with one line; 130 when interrupted; 141, without a
+    message, when the reader of the output has gone (`| head`); 1 for a bug in finpod. `--debug` adds the traceback.
     """
-    given = list(sys.argv[1:] if args is None else args)
-    words = [word for word in given if word != "--debug"]
-    sys.exit(_run(words or ["--help"], shlex.join(["finpod", *given]), debug=len(words) < len(given)))
+    arguments = list(sys.argv[1:] if args is None else args)
+    words = [word for word in arguments if word != "--debug"]
+    sys.exit(_run(words or ["--help"], shlex.join(["finpod", *arguments]), debug=len(words) < len(arguments)))
 
 
 def _run(words: list[str], line: str, *, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
             if not debug:
-                warnings.simplefilter("ignore")  # they are for developers; what users must know is in the results
+                warnings.simplefilter("ignore")  # they are for developers; results carry the warnings for users
             warnings.filterwarnings("always", category=ReportWarning)
             warnings.showwarning = console.show_warning
             code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
             if sys.stdout is not None:
-                sys.stdout.flush()  # what cannot be written is known now, not as the interpreter ends
+                sys.stdout.flush()  # a failed write shows here, not when the interpreter ends
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (Exception, SystemExit) as caught:  # a SystemExit is that of a user's file: the command did not end
+    except (Exception, SystemExit) as caught:  # a SystemExit comes from a user's file: the command did not finish
         error = _cause(caught)
         if isinstance(error, BrokenPipeError) and _is_unread():
             _drop_output()
@@ -102,16 +102,16 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
 
 
 def _cause(caught: BaseException) -> BaseException:
-    """The error itself: of a pipe that broke typer makes a SystemExit."""
+    """The original error: typer turns a BrokenPipeError into a SystemExit."""
     within = caught.__context__
     return within if isinstance(caught, SystemExit) and isinstance(within, BrokenPipeError) else caught
 
 
 def _is_unread() -> bool:
-    """Whether whoever read stdout has gone; pipes to pods break, too."""
+    """True if the reader of stdout has gone; pipes to pods can break, too."""
     if sys.__stdout__ is None or not hasattr(select, "poll"):
         return False
-    with suppress(OSError, ValueError):  # stdout is no file of the system
+    with suppress(OSError, ValueError):  # stdout has no file descriptor
         output = select.poll()
         output.register(sys.__stdout__.fileno(), 0)
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
@@ -119,7 +119,7 @@ def _is_unread() -> bool:
 
 
 def _drop_output() -> None:
-    """Keep the interpreter from a last try, as it ends, at what nobody reads."""
+    """Discard pending output, which the interpreter would write again when it ends."""
     if sys.__stdout__ is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno())
@@ -127,7 +127,7 @@ def _drop_output() -> None:
 
 
 def _command(words: Sequence[str]) -> Any:
-    """The command that a command line is for, as far as it names one."""
+    """The command named by a command line; a group if it names no more."""
     command: Any = get_command(app)
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)

@@ -1,4 +1,4 @@
-"""`finpod backtest | audit | report | compare | export`: is a strategy any good?"""
+"""`finpod backtest | audit | report | compare | export`: evaluate strategies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from finpod.files import EXPORT, require_free, require_free_file
 from finpod.trading.ledger import Costs
 
 Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
-Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; the data's own if left out.")]
-End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; the data's own if left out.")]
+Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; by default that of the data.")]
+End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; by default that of the data.")]
 Features = Annotated[
     Path | None,
-    typer.Option("--features-from", metavar="FILE.py", help="The user's own feature functions that it was trained on."),
+    typer.Option(
+        "--features-from", metavar="FILE.py", help="File with the feature functions that a trained folder uses."
+    ),
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
 
@@ -32,21 +34,25 @@ def backtest(
     start: Start = None,
     end: End = None,
     features_from: Features = None,
-    risk_free: Annotated[float, typer.Option(help="Yearly rate for the Sharpe ratio, as a fraction.")] = 0.0,
+    risk_free: Annotated[float, typer.Option(help="Risk-free rate a year for the Sharpe ratio, as a fraction.")] = 0.0,
     opened: Annotated[
-        int, typer.Option(help="Times that results of this window were looked at, with this one; widens the verdict.")
+        int,
+        typer.Option(
+            help="Number of results of this window that were looked at, this one included; widens the interval of the verdict."
+        ),
     ] = 1,
     allow_in_sample: Annotated[
-        bool, typer.Option("--allow-in-sample", help="Allow days the strategy was trained on; the report says so.")
+        bool,
+        typer.Option("--allow-in-sample", help="Allow a window that overlaps the training days; the report says so."),
     ] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the run; the strategy's own if left out.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the strategy.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out baselines, random portfolios, the cost sweep and capacity.")
     ] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Run a strategy through the ledger; write backtests/NAME/ and reports/NAME.html and print the table."""
     import finpod
@@ -55,18 +61,18 @@ def backtest(
     from finpod.trading.simulate import Terms
 
     started = datetime.now(UTC)
-    costs, terms = Costs(**options.COSTS.values(given)), options.TERMS.values(given)
+    costs, terms = Costs(**options.COSTS.values(values)), options.TERMS.values(values)
     options.check_dates(start, end)
     check_rates(risk_free)
     Terms(**terms)
     require_opened(opened)
-    options.check_market(given)
+    options.check_market(values)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         wanted = outputs.name_of(strategy) if name is None else name
         places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
-        prices = options.load(given)
-        prices.window(start, end)  # an impossible window is reported before the first line of progress
+        prices = options.load(values)
+        prices.window(start, end)  # report an invalid window before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
             decides,
@@ -74,7 +80,7 @@ def backtest(
             start=start,
             end=end,
             costs=costs,
-            fill=given["fill"],
+            fill=values["fill"],
             **terms,
             risk_free=risk_free,
             opened=opened,
@@ -97,16 +103,16 @@ def audit(
     days: Annotated[int, typer.Option(help="Sessions to check.")] = 12,
     seed: Annotated[int, typer.Option(help="Seed of the sampled days and the noise.")] = 0,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Find out whether a strategy looks ahead; exit code 1 if it does, 2 if that could not be told."""
+    """Audit a strategy for look-ahead bias; exit code 1 if it has one, 2 if the audit has no outcome."""
     import finpod
 
     options.check_dates(start, end)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         verdict = finpod.audit(
-            decides, options.load(given), days=days, seed=seed, start=start, end=end, progress=report
+            decides, options.load(values), days=days, seed=seed, start=start, end=end, progress=report
         )
     console.show_json(verdict.to_record()) if as_json else print(verdict)
     if not verdict.passed:
@@ -115,11 +121,11 @@ def audit(
 
 def report(
     folder: Run,
-    out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The HTML file; by default reports/NAME.html.")] = None,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the HTML report of a saved run again, in the place of an earlier one."""
+    """Write the HTML report of a saved run again, replacing an earlier one."""
     import finpod
     from finpod.backtesting.result_io import run_folder
 
@@ -140,15 +146,15 @@ def report(
 
 def compare(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Two runs or more: folders, or names under backtests/.")
+        list[str], typer.Argument(metavar="RUN...", help="Two or more runs: folders, or names under backtests/.")
     ],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; reports/NAME.html if left out.")] = None,
-    name: Annotated[str, typer.Option(help="Heading of the page, and its file reports/NAME.html.")] = "compare",
+    out: Annotated[Path | None, typer.Option(help="The HTML file; by default reports/NAME.html.")] = None,
+    name: Annotated[str, typer.Option(help="Heading of the page, and name of its file reports/NAME.html.")] = "compare",
     overwrite: options.Overwrite = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Set saved runs side by side on their common days; write one page and print the table."""
+    """Compare saved runs on their common days; write one page and print the table."""
     import finpod
     from finpod.backtesting.comparison import compare as compared
     from finpod.backtesting.result_io import names_of, run_folder
@@ -175,12 +181,12 @@ def compare(
 
 def export(
     folder: Run,
-    out: Annotated[Path | None, typer.Option(help="The new folder; backtests/NAME-export if left out.")] = None,
-    form: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Kind of the files.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="The new folder; by default backtests/NAME-export.")] = None,
+    form: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Format of the files.")] = "csv",
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a saved run as pyfolio, empyrical and quantstats read it: returns, positions, transactions, benchmark."""
+    """Export a saved run for pyfolio, empyrical and quantstats: returns, positions, transactions, benchmark."""
     import finpod
     from finpod.backtesting.export import export as exported
     from finpod.backtesting.export import how_to_read

@@ -1,4 +1,4 @@
-"""`finpod bench | demo`: how fast this machine is, and the whole way from prices to a report."""
+"""`finpod bench | demo`: measure speed, and run everything once from prices to a report."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ NAME = "demo"
 COMMAND = "finpod demo"
 STRATEGY = Path("strategies") / NAME
 TRAIN, VALIDATION, TEST = ("1991-01-02", "2010-12-31"), ("2011-01-03", "2014-12-31"), ("2015-01-02", "2022-12-28")
-"""The three windows; the sample begins in 1990, whose sessions warm up the features."""
+"""The three windows. The sample begins in 1990, which warms up the features."""
 COSTS = Costs(fee_bps=10)
 EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000, "seed": 0}
-"""How much is trained: sized for a few minutes on two cores."""
+"""Size of the training: a few minutes on two cores."""
 
 
 def bench(
     what: Annotated[
         str | None,
-        typer.Argument(help="Only the lines with this word, such as env, backtest or report; or a locomotion task."),
+        typer.Argument(help="A word that selects lines, such as env, backtest or report; or a locomotion task."),
     ] = None,
     device: options.Device = "auto",
-    envs: Annotated[int | None, typer.Option(help="Parallel environments; 4096, and 512 of a locomotion task.")] = None,
-    names: Annotated[int | None, typer.Option(help="Stocks in the market; 100.")] = None,
-    variant: Annotated[
-        Literal["standard", "full", "fast"] | None, typer.Option(help="Variant of a locomotion task; standard.")
+    envs: Annotated[
+        int | None, typer.Option(help="Parallel environments; by default 4096, or 512 for a locomotion task.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="How long to measure each line; 3.")] = None,
+    names: Annotated[int | None, typer.Option(help="Stocks in the market; by default 100.")] = None,
+    variant: Annotated[
+        Literal["standard", "full", "fast"] | None,
+        typer.Option(help="Variant of a locomotion task; by default standard."),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to measure each line; by default 3.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure how fast this machine trains, backtests and reports, beside peers that are installed, with versions."""
+    """Measure the speed of training, backtests and reports on this machine, next to other packages if they are installed."""
     from finpod.bench import locomotion, machine
 
     of_task = what in NAMES
-    given = {"envs": envs, "names": names, "variant": variant, "seconds": seconds}
-    sizes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings = {"envs": envs, "names": names, "variant": variant, "seconds": seconds}
+    sizes: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     idle = "names" if of_task else "variant"
     if idle in sizes:
         raise InputError(f"{idle} has no effect on {what or 'stocks'}; leave it out", argument=idle)
@@ -58,7 +61,7 @@ def bench(
 
 
 def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) -> None:
-    """Train and judge an agent on the bundled sample of 20 stocks: the whole way to a report, without a network."""
+    """Train and test an agent on the bundled sample of 20 stocks, and write a report; needs no network."""
     import finpod
 
     started = datetime.now(UTC)
@@ -93,7 +96,7 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether a run was written by an earlier demo."""
+    """True if a run was written by an earlier demo."""
     try:
         return bool(json.loads((folder / "run.json").read_text())["command"] == COMMAND)
     except (OSError, ValueError, KeyError, TypeError):

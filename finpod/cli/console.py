@@ -1,4 +1,4 @@
-"""What the commands print: tables and JSON on stdout, progress and remarks on stderr."""
+"""Output of the commands: tables and JSON on stdout, progress and remarks on stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
-"""Options that had another name."""
+"""Old option -> its new name."""
 FIELDS = {
     "features_from": "features",
     "stop_minutes": "stop.seconds",
@@ -31,9 +31,9 @@ FIELDS = {
     "pod_gpus": "pods.gpus",
     "ray_version": "ray",
 }
-"""Options whose field or argument has another name."""
+"""Field or argument -> its option, if the names differ."""
 SECTIONS = ("plan", "pods", "stop", "task")
-"""Settings whose fields messages name with a dot."""
+"""Settings whose fields are written with a dot in messages."""
 
 
 def show_json(value: Any) -> None:
@@ -42,7 +42,7 @@ def show_json(value: Any) -> None:
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:
-    """Print name and value in two columns; a list one item a line."""
+    """Print names and values in two columns, lists with one item a line."""
     width = max(map(len, facts), default=0)
     for name, fact in facts.items():
         lines = list(fact) if isinstance(fact, (list, tuple)) else [fact]
@@ -51,7 +51,7 @@ def show_facts(facts: Mapping[str, Any]) -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows with the same keys under the keys as headings, numbers to the right."""
+    """Print rows that share their keys as a table with the keys as headings; numbers are aligned right."""
     if not rows:
         return
     lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
@@ -64,14 +64,14 @@ def remark(text: str) -> None:
 
 
 def show_error(error: BaseException, command: Any, words: Sequence[str] = ()) -> int:
-    """Print an error of a command as one line on stderr, and return the exit code; `words` are those of the command line."""
+    """Print an error of a command as one line on stderr and return the exit code; `words` are the command line's."""
     text, code = explain(error, command, words)
     remark(f"error: {' '.join(text.split())}")
     return code
 
 
 def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tuple[str, int]:
-    """The text of an error of a command, with the command's options in it, and the exit code."""
+    """The text of an error, in which arguments are written as options of the command, and the exit code."""
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
     if isinstance(error, SystemExit):
@@ -91,12 +91,12 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
     message = error.format_message().rstrip(".").replace("Value error, ", "")
     value = _typed(getattr(error, "param", None), words)
-    given = f", not {value!r}" if value is not None and repr(value) not in message else ""
-    return f"{message}{given} ({see})", 2
+    rejected = f", not {value!r}" if value is not None and repr(value) not in message else ""
+    return f"{message}{rejected} ({see})", 2
 
 
 def _typed(parameter: object, words: Sequence[str]) -> str | None:
-    """What was typed for an option; None if it is not among the words."""
+    """The value typed for an option; None if the option was not typed."""
     for option in getattr(parameter, "opts", ()):
         for word, following in zip(words, [*words[1:], None], strict=True):
             if word.partition("=")[0] == option:
@@ -105,13 +105,13 @@ def _typed(parameter: object, words: Sequence[str]) -> str | None:
 
 
 def _with_options(error: FinpodError, command: Any) -> str:
-    """The text of an error with the options of the command in the place of the library's arguments.
+    """The text of an error in which the library's arguments are written as options of the command.
 
-    `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. Where the text does not name
-    the argument that the error is about, its option comes first.
+    `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. If the text does not name
+    the argument of the error, it is prefixed with the option.
     """
-    own = {one.name: one for one in command.params if one.opts[0].startswith("--")}
-    options = {field: own[option] for option, field in FIELDS.items() if option in own} | own
+    by_name = {one.name: one for one in command.params if one.opts[0].startswith("--")}
+    options = {field: by_name[option] for option, field in FIELDS.items() if option in by_name} | by_name
     argument = error.argument or ""
     tried = (argument, argument.replace(".", "_"), argument.rpartition(".")[2])
     about = next((options[name] for name in tried if name in options), None)
@@ -127,7 +127,7 @@ def _with_options(error: FinpodError, command: Any) -> str:
 
 
 def _as_option(word: str, options: Mapping[str, Any]) -> str:
-    """A word of a message, as an option if it is an argument with a value, or one whose name is no word of English."""
+    """A word of a message, as an option if it is `argument=value` or an argument whose name has an underscore or a dot."""
     core = word.rstrip(",.;:)")
     name, equals, value = core.partition("=")
     section, _, rest = name.partition(".")
@@ -141,17 +141,17 @@ def _as_option(word: str, options: Mapping[str, Any]) -> str:
     return f"{spellings[0]}{shown}{word.removeprefix(core)}"
 
 
-def say_device(asked: str) -> None:
-    """Print one line that says what 'auto' means. Raises InputError for a GPU that is not there."""
+def say_device(name: str) -> None:
+    """Print the device that 'auto' stands for. Raises InputError for a missing GPU."""
     from finpod.devices import pick_device
 
-    device = pick_device(asked).type
-    if asked == "auto":
+    device = pick_device(name).type
+    if name == "auto":
         remark("no GPU found: computing on the CPU" if device == "cpu" else "computing on the GPU")
 
 
 def show_written(written: Written, as_json: bool, *more: Path) -> None:
-    """Print what was written, on stderr beside JSON. Raises the failure of a page that could not be."""
+    """Print the paths that were written, with JSON output on stderr. Raises the failure of a page, if there is one."""
     for path in (*more, *written.paths):
         remark(str(path)) if as_json else print(path)
     if written.failure is not None:
@@ -175,10 +175,10 @@ def show_warning(
 
 @contextmanager
 def progress(text: str, *, log: bool = False) -> Iterator[Progress]:
-    """A bar on stderr while the block runs, moved by the callable it yields.
+    """Show a progress bar on stderr while the block runs; yields the callable that moves it.
 
-    Where stderr is no terminal there is no bar; for a long block, `log` has a line a tenth instead. What the block
-    prints, a user's strategy for one, goes to stderr too: stdout holds what the command has to say and nothing else.
+    Without a terminal there is no bar; with `log`, a line is printed at each tenth instead. Prints within the block (by a
+    user's strategy, say) go to stderr too, so that stdout has the command's output only.
     """
     with redirect_stdout(sys.stderr), _bar(text, log) as report:
         yield report
@@ -188,11 +188,11 @@ def progress(text: str, *, log: bool = False) -> Iterator[Progress]:
 def watched(
     events: Path | None = None, run: Path | None = None, storage: str | None = None
 ) -> Iterator[tuple[Progress, Callable[[Any], None]]]:
-    """A live view of a tournament on stderr, and event files for TensorBoard in `events`, while the block runs.
+    """Show a live view of a tournament on stderr and write TensorBoard files to `events` while the block runs.
 
-    Yields the progress and the watch that `finpod.train` takes. Where stderr is no terminal there are lines instead. After
-    an interruption the terminal is as before, and a line names the command that resumes `run`, whose log lies in `storage`.
-    Raises an EngineError with that command if the engine has ended.
+    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed instead. After an interruption
+    the terminal is restored, and a line names the command that resumes `run`, whose log is in `storage`. Raises an
+    EngineError with that command if the engine has ended.
     """
     from rich.console import Console
 
@@ -227,7 +227,7 @@ def watched(
 
 
 def _again(run: Path, storage: str | None) -> str:
-    """How a run is named to go on with it."""
+    """The name of a run for --resume."""
     if not storage:
         return str(run)
     return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"

@@ -19,28 +19,30 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 Name = Annotated[
-    str | None, typer.Option("--name", help="Name of the snapshot under data/; the source's own name if left out.")
+    str | None, typer.Option("--name", help="Name of the snapshot under data/; by default that of the source.")
 ]
-AllowMissing = Annotated[bool, typer.Option("--allow-missing", help="Go on without names that have no prices.")]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Leave out members without prices instead of failing.")
+]
 Source = Annotated[
     str, typer.Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
 READING = options.MARKET.only(
     "members", "ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"
 )
-"""Options that say how files are read, but for those of `Reading`."""
+"""Options for reading files, without those of `Reading`."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read."""
+    """Options for reading files."""
 
     ticker: str | None = None
-    """Ticker of the bars of a file that has no tickers; the name of the file if left out."""
+    """Ticker for a file without tickers; by default the name of the file."""
     day_first: bool | None = None
-    """How to read 03/04/2024 where no date of a file tells."""
+    """How to read 03/04/2024 if the dates of the file do not decide it."""
     decimal: str | None = None
-    """The decimal mark, '.' or ',', where no number of a file tells."""
+    """The decimal mark, '.' or ',', if the numbers of the file do not decide it."""
 
 
 FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
@@ -50,7 +52,7 @@ FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
 @options.with_options(options.MARKET.only("benchmark", "calendar"))
 def fetch(
     tickers: Annotated[
-        str | None, typer.Argument(help="What --universe takes, without the option.", show_default=False)
+        str | None, typer.Argument(help="The same as --universe, without the option.", show_default=False)
     ] = None,
     universe: Annotated[
         str | None,
@@ -60,21 +62,21 @@ def fetch(
         ),
     ] = None,
     start: Annotated[str, typer.Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
-    end: Annotated[str | None, typer.Option(help="Last day; today if left out.")] = None,
+    end: Annotated[str | None, typer.Option(help="Last day; by default today.")] = None,
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; doubles while it goes on.")] = 5.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; doubled each time.")] = 5.0,
     deadline: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 1800.0,
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask this server, which speaks as Yahoo does, and no other.")
+        str | None, typer.Option(metavar="URL", help="Server to ask instead of Yahoo's, with the same interface.")
     ] = None,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Fetch daily bars from Yahoo Finance and keep them as a snapshot in data/.
+    """Fetch daily bars from Yahoo Finance and save them as a snapshot in data/.
 
-    An unfinished fetch leaves what has come in beside the snapshot; the same command goes on from there.
+    An interrupted fetch keeps its downloads; the same command continues from there.
     """
     import finpod
     from finpod.market.universe import DEFAULT, index_named, is_universe
@@ -82,18 +84,18 @@ def fetch(
 
     if tickers is not None and universe is not None:
         raise InputError(f"both {tickers!r} and --universe {universe!r} are given; leave one of them out")
-    asked = universe or tickers or DEFAULT
-    file = asked if asked.lower().endswith(".csv") else None
-    index = index_named(asked).name if file is None and is_universe(asked) else None
+    wanted = universe or tickers or DEFAULT
+    file = wanted if wanted.lower().endswith(".csv") else None
+    index = index_named(wanted).name if file is None and is_universe(wanted) else None
     target = _target(name or index or (Path(file).stem if file else "yahoo"), overwrite)
     partial = target.with_name(f".{target.name}.partial")
-    with console.progress(f"fetching {asked} from Yahoo Finance", log=True) as report:
+    with console.progress(f"fetching {wanted} from Yahoo Finance", log=True) as report:
         market = finpod.fetch_market(
-            file or index or options.words(asked),
+            file or index or options.words(wanted),
             start,
             end,
-            benchmark=options.none_or(given["benchmark"]),
-            calendar=given["calendar"],
+            benchmark=options.none_or(values["benchmark"]),
+            calendar=values["calendar"],
             allow_missing=allow_missing,
             partial=partial,
             base_url=base_url,
@@ -117,16 +119,16 @@ def import_file(
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Clean a file of bars, say what was repaired, and keep it as a snapshot in data/.
+    """Import a file of bars as a snapshot in data/, and print the repairs.
 
-    Takes long tables (a row a bar), wide ones (a column of closes for each ticker), tables with a header of fields and
-    tickers, and files of one name each, as most vendors and pandas write them.
+    Reads long tables (one row a bar), wide tables (one column of closes a ticker), tables with a header of fields and
+    tickers, and folders with one file a ticker.
     """
     target = _target(name or Path(source).stem, overwrite)
     with console.progress(f"reading {source}"):
-        market = options.load(given, source, allow_missing=allow_missing, **FILES.values(given))
+        market = options.load(values, source, allow_missing=allow_missing, **FILES.values(values))
     _keep(market, target, overwrite, as_json)
 
 
@@ -134,14 +136,16 @@ def import_file(
 @options.with_options(READING, FILES)
 def check(
     market: Source = "sample",
-    everything: Annotated[bool, typer.Option("--all", help="List every place that was recorded.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List all recorded places of repairs and anomalies.")
+    ] = False,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Load a market and print where it comes from, what was repaired and what looks wrong and was left alone."""
+    """Load a market and print its source, its repairs, and anomalies that were left unchanged."""
     from finpod.market.long_bars import PLACES, repair_lines, suspicion_lines
 
-    loaded = options.load(given, options.market_path(market), **FILES.values(given))
+    loaded = options.load(values, options.market_path(market), **FILES.values(values))
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -158,12 +162,12 @@ def check(
 @options.with_options(options.MARKET.only("members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(
     market: Source = "sample",
-    tickers: Annotated[str | None, typer.Option(help="Only these names, separated by commas.")] = None,
+    tickers: Annotated[str | None, typer.Option(help="Only these tickers, separated by commas.")] = None,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Print what a market holds: sessions, columns, and each name's bars and days as a member."""
-    loaded = options.load(given, options.market_path(market))
+    """Print the content of a market: sessions, columns, and for each asset its bars and days as a member."""
+    loaded = options.load(values, options.market_path(market))
     if tickers is not None:
         loaded = loaded.select(options.words(tickers))
     rows = _rows(loaded)
@@ -176,31 +180,31 @@ def show(
 
 
 def _target(name: str, overwrite: bool) -> Path:
-    """Where the snapshot goes, refused before any work if it may not."""
+    """The folder of the snapshot; checked before any work."""
     target = options.DATA / plain_word(name)
     require_free(target, overwrite, SNAPSHOT)
     return target
 
 
 def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **more: Any) -> None:
-    """Save a snapshot and say what it holds, what `more` there is to say, how much was repaired, and where it lies."""
+    """Save a snapshot and print its content, `more` facts, the number of repairs and its path."""
     from finpod.market.snapshots import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
-    said = market.manifest
+    manifest = market.manifest
     facts = {
         **_summary(market),
         **more,
-        "missing": list(said.get("missing", ())),
-        "repairs": {entry["kind"]: entry["count"] for entry in said.get("repairs") or ()},
-        "suspicions": said.get("suspicion_counts", {}),
+        "missing": list(manifest.get("missing", ())),
+        "repairs": {entry["kind"]: entry["count"] for entry in manifest.get("repairs") or ()},
+        "suspicions": manifest.get("suspicion_counts", {}),
         "path": str(target),
     }
     console.show_json(facts) if as_json else console.show_facts({k: _lines(v) for k, v in facts.items()})
 
 
 def _fetched(market: MarketData) -> dict[str, Any]:
-    """What became of the names that were asked for."""
+    """Counts of the tickers fetched, and those that are missing."""
     return {**market.manifest.get("fetch", {}), "failed": market.manifest.get("failed", {})}
 
 
@@ -231,7 +235,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
 
 
 def _rows(market: MarketData) -> list[dict[str, Any]]:
-    """One row a name: its first and last bar, and its counts of bars and of days as a member."""
+    """One row an asset: its first and last bar, its number of bars, and its number of days as a member."""
     has_bar = market.has_bar
     return [
         {
@@ -247,7 +251,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 
 
 def _lines(fact: Any) -> Any:
-    """A fact of a manifest as text: numbers by name and lists of names as one line, other tables one line an entry."""
+    """An entry of a manifest as text: numbers by name and lists of names in one line, other tables one line an entry."""
     if isinstance(fact, dict):
         entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries
@@ -257,7 +261,7 @@ def _lines(fact: Any) -> Any:
 
 
 def _spells(value: Any) -> Any:
-    """Pairs of days as text; anything else as it is."""
+    """Pairs of days as text; other values unchanged."""
     if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
         return ", ".join(" .. ".join(pair) for pair in value)
     return value

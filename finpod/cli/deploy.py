@@ -26,10 +26,13 @@ WORKERS = options.Settings("deploy.kuberay", "Workers", "cpus memory gpus", gpus
 
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND...", help="What to run, such as finpod train stocks ... --ray."),
+    typer.Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray."),
 ]
-Out = Annotated[Path | None, typer.Option(help="The file to write; printed if left out.")]
-Env = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the pods, no secret; repeat.")]
+Out = Annotated[Path | None, typer.Option(help="File to write; by default printed.")]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Environment variable of the pods, not for secrets; may be repeated."),
+]
 
 
 @app.command()
@@ -37,34 +40,43 @@ Env = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A var
 def kuberay(
     command: Command = None,
     name: Annotated[str, typer.Option(help="Name of the job or the cluster.")] = "finpod",
-    kind: Annotated[Literal["job", "cluster"], typer.Option(help="For one command, or until it is deleted.")] = "job",
+    kind: Annotated[
+        Literal["job", "cluster"], typer.Option(help="A job runs one command; a cluster stays until it is deleted.")
+    ] = "job",
     cpu_workers: Annotated[
-        str | None, typer.Option(metavar="LEAST:MOST", help="CPU workers; 0:4 if there are no GPU workers either.")
+        str | None,
+        typer.Option(metavar="LEAST:MOST", help="Number of CPU workers; by default 0:4 if there are no GPU workers."),
     ] = None,
-    gpu_workers: Annotated[str | None, typer.Option(metavar="LEAST:MOST", help="GPU workers.")] = None,
+    gpu_workers: Annotated[str | None, typer.Option(metavar="LEAST:MOST", help="Number of GPU workers.")] = None,
     claim: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:/MOUNT", help="A volume of the head, for data and results; repeat."),
+        typer.Option(
+            metavar="NAME:/MOUNT", help="Persistent volume of the head, for data and results; may be repeated."
+        ),
     ] = None,
     env: Env = None,
-    working_dir: Annotated[str | None, typer.Option(metavar="URL", help="A .zip that the job runs in.")] = None,
-    keep: Annotated[int, typer.Option(help="Seconds that the pods stay after the end of the job.")] = 600,
-    deadline: Annotated[int | None, typer.Option(help="Seconds after which the job is given up.")] = None,
-    retries: Annotated[int, typer.Option(help="How often the job starts again; give the command --resume.")] = 0,
+    working_dir: Annotated[
+        str | None, typer.Option(metavar="URL", help="URL of a .zip with the working folder of the job.")
+    ] = None,
+    keep: Annotated[int, typer.Option(help="Seconds for which the pods stay after the end of the job.")] = 600,
+    deadline: Annotated[int | None, typer.Option(help="Seconds after which the job is stopped.")] = None,
+    retries: Annotated[
+        int, typer.Option(help="Number of restarts of a failed job; needs --resume in the command.")
+    ] = 0,
     out: Out = None,
     overwrite: options.Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, which kubectl reads too, instead of YAML.")] = False,
-    **given: Any,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML; kubectl reads both.")] = False,
+    **values: Any,
 ) -> None:
-    """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster; kubectl apply -f takes it."""
+    """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster, for kubectl apply -f."""
     from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job, to_yaml
     from finpod.files import to_json
 
     _require_free(out, overwrite)
-    size: dict[str, Any] = WORKERS.values(given)
+    size: dict[str, Any] = WORKERS.values(values)
     groups = {"cpu": cpu_workers or (None if gpu_workers else "0:4"), "gpu": gpu_workers}
     chosen: dict[str, Any] = {}
-    for field, value in CLUSTER.values(given).items():
+    for field, value in CLUSTER.values(values).items():
         if value is not None:
             chosen[field] = tuple(value) if isinstance(value, list) else value
     cluster = Cluster(
@@ -90,17 +102,18 @@ def kuberay(
 
 @app.command()
 def dockerfile(
-    cuda: Annotated[bool, typer.Option("--cuda", help="For NVIDIA GPUs.")] = False,
+    cuda: Annotated[bool, typer.Option("--cuda", help="Build for NVIDIA GPUs.")] = False,
     copy: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Of the checkout, to lie in the image too; repeat.")
+        list[str] | None,
+        typer.Option(metavar="PATH", help="File or folder of the checkout to copy into the image; may be repeated."),
     ] = None,
-    python_version: Annotated[str | None, typer.Option(help="That of this machine if left out.")] = None,
-    torch_version: Annotated[str | None, typer.Option(help="That of this machine if left out.")] = None,
-    ray_version: Annotated[str | None, typer.Option(help="That of this machine if left out.")] = None,
+    python_version: Annotated[str | None, typer.Option(help="By default that of this machine.")] = None,
+    torch_version: Annotated[str | None, typer.Option(help="By default that of this machine.")] = None,
+    ray_version: Annotated[str | None, typer.Option(help="By default that of this machine.")] = None,
     out: Out = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Print a Dockerfile that builds an image for laptop and cluster from the checkout."""
+    """Print a Dockerfile that builds an image from the checkout."""
     from finpod.deploy.jobs import dockerfile as text
 
     _require_free(out, overwrite)
@@ -110,14 +123,14 @@ def dockerfile(
 @app.command()
 def submit(
     command: Command = None,
-    address: Annotated[str, typer.Option(help="Of the dashboard of a running Ray.")] = ADDRESS,
+    address: Annotated[str, typer.Option(help="Address of the dashboard of a running Ray.")] = ADDRESS,
     working_dir: Annotated[
-        str | None, typer.Option(help="A folder to send along and run in, but for what its .gitignore names.")
+        str | None, typer.Option(help="Working folder to upload, without the files ignored by its .gitignore.")
     ] = None,
     env: Env = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the output.")] = False,
 ) -> None:
-    """Run COMMAND as a job of a running Ray cluster and follow it; its exit code is the command's."""
+    """Run COMMAND as a job of a running Ray cluster and follow it; exit with the exit code of the command."""
     from finpod.deploy.jobs import submit as submitted
 
     job = submitted(
@@ -134,20 +147,20 @@ def submit(
 
 
 def _span(text: str, option: str) -> dict[str, Any]:
-    """LEAST:MOST as the fields of a group."""
-    given = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
-    if given is None:
+    """LEAST:MOST as the fields of a worker group."""
+    match = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
+    if match is None:
         raise InputError(f"{option} is {text!r}; give LEAST:MOST, such as 0:8")
-    return {"least": int(given[1]), "most": int(given[2])}
+    return {"least": int(match[1]), "most": int(match[2])}
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE, each name once."""
+    """NAME=VALUE as a dictionary; InputError if a name is repeated."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or name in found:
-            raise InputError(f"--env {text!r} cannot be; give NAME=VALUE, each name once")
+            raise InputError(f"--env {text!r} is not NAME=VALUE or repeats a name; give NAME=VALUE, each name once")
         found[name] = value
     return found
 
@@ -158,7 +171,7 @@ def _require_free(out: Path | None, overwrite: bool) -> None:
 
 
 def _give(text: str, out: Path | None) -> None:
-    """Print a text, or write it whole and say where."""
+    """Print a text, or write it to a file and print the path."""
     if out is None:
         print(text, end="")
     else:

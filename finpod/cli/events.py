@@ -1,4 +1,4 @@
-"""`EventFiles`: what a tournament finds, as event files that TensorBoard shows while it runs."""
+"""`EventFiles`: TensorBoard event files of a tournament, written while it runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from finpod.tournament.leaderboard import Trial
 from finpod.tournament.scheduler import Status
 
 MOST_AGENTS = 200
-"""Agents that have a run of their own beside that of the tournament; TensorBoard grows slow with more."""
+"""Most agents with a TensorBoard run of their own; TensorBoard is slow with more."""
 
 
 class Pace:
-    """Environment steps a second over the last `span` seconds, or over the last slice of training if that took longer."""
+    """Environment steps a second over the last `span` seconds, or over the last training slice if that took longer."""
 
     def __init__(self, span: float = 60.0) -> None:
         self._span = span
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, steps: int) -> None:
-        """Steps in all until now; they grow as slices end."""
+        """Record the total of steps so far, which grows when a slice ends."""
         if self._seen and self._seen[-1][1] == steps:
             return
         self._seen.append((now, steps))
@@ -46,10 +46,10 @@ class Pace:
 class EventFiles:
     """A watch that writes event files into a folder.
 
-    `seed-S` holds a tournament by the number of trials that have ended: score, best score, validation metrics, losses of the
-    last update and environment steps a second. `seed-S/AGENT` holds an agent's score by its own steps of experience. Raises
-    InputError where tensorboardX is not installed or the folder cannot be written; a disk that is full later on ends the
-    files, not the tournament, and `say` is told.
+    `seed-S` holds a tournament over the number of finished trials: score, best score, validation metrics, losses of the
+    last update and environment steps a second. `seed-S/AGENT` holds an agent's score over its own environment steps. Raises
+    InputError if tensorboardX is not installed or the folder cannot be written. If the disk fills up later, the files end
+    and the tournament goes on; `say` receives a message.
     """
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
@@ -62,15 +62,15 @@ class EventFiles:
             raise InputError(
                 "event files need tensorboardX; pip install tensorboardX, or leave them out", argument="tensorboard"
             ) from error
-        self._writer = EventsWriter  # not the SummaryWriter: its thread would wait for ever once a disk is full
+        self._writer = EventsWriter  # not SummaryWriter: its thread would wait for ever once the disk is full
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            said = error.strerror or error
-            raise InputError(f"cannot write {self._folder}: {said}; choose a folder you may write to") from error
+            why = error.strerror or error
+            raise InputError(f"cannot write {self._folder}: {why}; choose a folder you may write to") from error
 
     def __call__(self, status: Status, now: float | None = None) -> None:
-        """Write what has ended since the last look; `now` is Unix time."""
+        """Write the trials that ended since the last call; `now` is Unix time."""
         now = time.time() if now is None else now
         try:
             if status is not self._status:
@@ -88,10 +88,10 @@ class EventFiles:
             self._say(f"no more event files: cannot write {self._folder}: {error.strerror or error}")
 
     def _begin(self, status: Status) -> None:
-        """The file of one tournament, in the place of that of the one before."""
+        """Open the file of one tournament and close that of the previous one."""
         self.close()
         self._status, self._pace = status, Pace()
-        self._seen = {trial.number for trial in status.board.log}  # an earlier driver wrote those
+        self._seen = {trial.number for trial in status.board.log}  # written by an earlier driver
         scores = [trial.score for trial in status.board.log if not math.isnan(trial.score)]
         self._best, self._agents = max(scores, default=math.nan), set[str]()
         self._place = self._folder / f"seed-{status.plan.seed}"
@@ -109,17 +109,17 @@ class EventFiles:
         _scalars(self._file, values, len(self._seen), now)
         if trial.agent in self._agents or len(self._agents) < MOST_AGENTS:
             self._agents.add(trial.agent)
-            own = self._open(self._place / trial.agent)
-            _scalars(own, {"score/trial": trial.score}, trial.steps, now)
-            own.close()
+            agent = self._open(self._place / trial.agent)
+            _scalars(agent, {"score/trial": trial.score}, trial.steps, now)
+            agent.close()
 
     def _open(self, folder: Path) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
-        # by itself a file is named by the second, and would replace one of the same second
+        # the default name has whole seconds, and would replace a file of the same second
         return self._writer(str(folder / "events"), f".{time.time_ns()}")
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the files."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -135,7 +135,7 @@ class EventFiles:
 
 
 def _scalars(file: Any, values: dict[str, float], step: int, now: float) -> None:
-    """Those that are defined, as one event."""
+    """The defined values as one event."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from finpod.tournament.leaderboard import Trial
 
 STRATEGIES = Path("strategies")
-"""Where trained folders are looked for, relative to the current folder."""
+"""Folder of trained runs, relative to the current folder."""
 SHOWN = ("excess", "information_ratio", "sharpe")
-"""Figures of agents that trade that are printed beside their score."""
+"""Figures of trading agents that are printed beside the score."""
 TOP = 20
-"""Ranks that are printed, if not told otherwise."""
+"""Default number of ranks to print."""
 
 ENTRY = (
     "run",
@@ -40,9 +40,9 @@ ENTRY = (
     "metrics",
     "settings",
 )
-"""Fields of a trial that --json prints as they are."""
+"""Fields of a trial that --json prints unchanged."""
 WIDTH = 110
-"""Letters in a line of text."""
+"""Characters in a line of text."""
 
 Run = Annotated[
     str,
@@ -54,23 +54,23 @@ Run = Annotated[
 
 def leaderboard(
     run: Run,
-    top: Annotated[int, typer.Option(help="Ranks to print.")] = TOP,
+    top: Annotated[int, typer.Option(help="Number of ranks to print.")] = TOP,
     seed: Annotated[int | None, typer.Option(help="Only the tournament of this seed.")] = None,
-    lineage: Annotated[bool, typer.Option("--lineage", help="Print who was copied from whom.")] = False,
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="Print the lineage: which agent was copied from which.")
+    ] = False,
     report: Annotated[bool, typer.Option("--report", help="Write an HTML report of the training.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Its file, which implies --report; reports/NAME-training.html if left out.")
+        Path | None, typer.Option(help="File of the report, implies --report; by default reports/NAME-training.html.")
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify", help="Derive every draw anew from the lines before it; a log that does not follow is an error."
-        ),
+        typer.Option("--verify", help="Recompute every random draw from the log; a log that differs is an error."),
     ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the trials of a run of finpod train, finished or not, ranked on validation, and how much of that is luck."""
+    """Show the trials of a run of finpod train, finished or not, ranked on validation, with the selection bias."""
     from finpod.tournament.history import read_history
 
     if top < 1:
@@ -101,7 +101,7 @@ def leaderboard(
 
 
 def facts(history: History) -> dict[str, Any]:
-    """The board and what stands around it as plain values."""
+    """The leaderboard with the state of the run and its statistics, as plain values."""
     from finpod.tournament.leaderboard import ranked
     from finpod.tournament.ranking import luck
 
@@ -127,7 +127,7 @@ def facts(history: History) -> dict[str, Any]:
 
 
 def _show(history: History, top: int, lineage: bool) -> None:
-    """The tables a person reads."""
+    """Print the tables for people."""
     from finpod.periods import yearly_note
     from finpod.tournament.ranking import SCORES, luck, sentences, tree
 
@@ -147,7 +147,7 @@ def _show(history: History, top: int, lineage: bool) -> None:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials of a run, and those that failed or were begun again; `command` shows all with --top."""
+    """Print the `top` trials of a run, and those that failed or were restarted; `command` with --top shows all."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]
@@ -173,7 +173,7 @@ def _summary(history: History) -> str:
 
 
 def _state(history: History) -> str:
-    """Whether a run is finished; one whose tournaments have ended is not before its ensemble is there."""
+    """State of a run. It is finished once its ensemble is written, not when its tournaments end."""
     ends = ", ".join(sorted({log.end for log in history.logs}))
     if history.finished:
         return f"finished, {ends}"
@@ -189,7 +189,7 @@ def _state(history: History) -> str:
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
-    """The ranked table, with the settings in which the trials `among` which they stand differ."""
+    """The ranked table, with the settings that differ between the trials of `among`."""
     from finpod.figures import ratio
     from finpod.tournament.ranking import differing, inputs
 
@@ -217,7 +217,7 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
 
 
 def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
-    """A trial that did not go smoothly."""
+    """Row of a trial that failed or lost a pod."""
     return {
         "trial": trial.number,
         **({"seed": str(trial.run)} if several else {}),
@@ -230,8 +230,8 @@ def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
 
 
 def place_of(run: str) -> str:
-    """A run as it is looked for: a bare word means the one of that name in strategies/, if it is there."""
-    path, kept = Path(run), STRATEGIES / run
+    """The path of a run: a bare word means the run of that name in strategies/, if there is one."""
+    path, saved = Path(run), STRATEGIES / run
     bare = "://" not in run and path.name == run and run not in ("", ".", "..")
-    inside = any(place.exists() for place in (kept, kept.with_name(kept.name + UNFINISHED))) if bare else False
-    return str(kept) if inside else run
+    inside = any(place.exists() for place in (saved, saved.with_name(saved.name + UNFINISHED))) if bare else False
+    return str(saved) if inside else run

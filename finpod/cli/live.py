@@ -1,4 +1,4 @@
-"""The live view of a tournament on a terminal: board, pods at work, pace, time left."""
+"""The live view of a tournament on a terminal: leaderboard, busy pods, speed, time left."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from finpod.tournament.scheduler import Status
 
 TOP = 10
-"""Agents of the board that are shown, and pods."""
+"""Most agents and pods shown."""
 BESIDE = 96
-"""Columns from which the pods stand beside the board, not under it."""
+"""Width of the terminal, in columns, from which pods are shown beside the leaderboard instead of below it."""
 REFRESHES = 2
-"""Drawings a second."""
+"""Redraws a second."""
 LOOK = 0.25
 """Seconds between two readings of the tournament."""
 
 
 class Scene(NamedTuple):
-    """What is drawn: plain values, for the drawing runs beside the tournament."""
+    """The values to draw: copies, since drawing runs in a thread beside the tournament."""
 
     board: list[tuple[str, ...]]
-    """Cells of the best: rank, agent, parent, round, score, steps."""
+    """Cells of the best trials: rank, agent, parent, round, score, steps."""
     pods: list[tuple[str, str, str, float]]
-    """Trial, agent, round, and when it was started, Unix time; longest at work first."""
+    """Trial, agent, round and start in Unix time; the longest running first."""
     working: int
-    """Pods at work, shown or not."""
+    """Number of busy pods, shown or not."""
     done: int
-    """Trials that ended."""
+    """Number of finished trials."""
     failed: int
-    """Trials of these that failed."""
+    """Number of these that failed."""
     total: int
-    """Trials after which it ends if nothing stops it before."""
+    """Number of trials at which the tournament ends at the latest."""
     where: str
-    """What it runs on."""
+    """Executor of the run."""
     rate: float
     """Environment steps a second; NaN if not known yet."""
     until: float
-    """When a rule of the plan ends it, Unix time; infinite without one."""
+    """Unix time at which a stop rule ends the tournament; infinite without one."""
 
 
 class View:
-    """The view as rich draws it. `progress` and `watch` are what `finpod.train` takes; `now` is the clock."""
+    """The view for rich. `progress` and `watch` are arguments of `finpod.train`; `now` is the clock."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -63,16 +63,16 @@ class View:
         self._scene: Scene | None = None
         self._status: Status | None = None
         self._looked, self._working = -math.inf, set[int]()
-        self._shares: list[tuple[float, float]] = []  # (when, share done) at the first look and at the last change
+        self._shares: list[tuple[float, float]] = []  # (time, share done) at the first call and at the last change
 
     def progress(self, doing: str, share: float) -> None:
-        """What is being done, and the share that is done."""
+        """Record the current step and the share that is done."""
         self._doing, self._share = doing, share
         if self._shares and share > self._shares[-1][1]:
             self._shares = [*self._shares[:1], (self._now(), share)]
 
     def watch(self, status: Status) -> None:
-        """Take in how the tournament stands."""
+        """Record the state of the tournament."""
         from finpod.cli.events import Pace
 
         now = self._now()
@@ -87,7 +87,7 @@ class View:
             self._scene = _scene(status, self._pace.rate, None if ended else self._scene)
 
     def left(self) -> float:
-        """Seconds to the end, at the pace of trials so far or by the plan's own clock; NaN if not known yet."""
+        """Seconds to the end, from the speed of the trials so far or a stop rule; NaN if not known yet."""
         now = self._now()
         left = math.inf if self._scene is None else self._scene.until - now
         if len(self._shares) > 1:
@@ -123,7 +123,7 @@ class View:
 
 
 def _scene(status: Status, rate: float, before: Scene | None) -> Scene:
-    """The state of a tournament as plain values; `before` is the last one, if the board is still the same."""
+    """The state of a tournament as plain values; `before` is the previous scene, reused if the leaderboard is unchanged."""
     levels, stop = status.plan.rounds, status.plan.stop.seconds
     if before is None:
         board: list[tuple[str, ...]] = [
@@ -151,7 +151,7 @@ def _scene(status: Status, rate: float, before: Scene | None) -> Scene:
 
 
 def _heading(scene: Scene, doing: str, elapsed: str, left: str, options: ConsoleOptions) -> RenderableType:
-    """Three lines: what is being done, how far it is, and how fast."""
+    """Three lines: current step, progress and speed."""
     done = f"{scene.done} of {scene.total} trials" + (f", {scene.failed} failed" if scene.failed else "")
     bar = Table.grid(padding=(0, 2))
     bar.add_row(
@@ -173,7 +173,7 @@ def _table(*heads: str) -> Table:
 
 
 def _board(scene: Scene, rows: int) -> Table:
-    """The best so far."""
+    """Table of the best trials so far."""
     table = _table("", "agent", "parent", "round", "score", "steps")
     for place, cells in enumerate(scene.board[:rows]):
         table.add_row(*(Text(cell) for cell in cells), style="bold" if place == 0 else "")
@@ -181,7 +181,7 @@ def _board(scene: Scene, rows: int) -> Table:
 
 
 def _pods(scene: Scene, rows: int, now: float) -> Table:
-    """Who is in training."""
+    """Table of the trials in training."""
     table = _table("trial", "agent", "round", "seconds")
     shown = scene.pods[: rows if scene.working <= rows else rows - 1]
     for trial, agent, at, started in shown:
@@ -200,12 +200,12 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def shown(console: Console) -> Iterator[View]:
-    """The view on a terminal while the block runs; afterwards the terminal is as it was."""
+    """Show the view on a terminal while the block runs; restore the terminal afterwards."""
     view = View()
     with Live(view, console=console, refresh_per_second=REFRESHES, transient=True):
         yield view
 
 
 def unfinished(run: Path) -> bool:
-    """Whether a run that was cut short can be gone on with."""
+    """True if an interrupted run can be resumed."""
     return run.with_name(run.name + UNFINISHED).is_dir()

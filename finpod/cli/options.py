@@ -1,4 +1,4 @@
-"""Options of the command line: made from the fields of settings, shared by several commands, and turned into values."""
+"""Command line options: built from the fields of settings, shared by several commands, converted to values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., None])
 
 DATA = Path("data")
-"""Where snapshots are kept, relative to the current folder."""
+"""Folder of snapshots, relative to the current folder."""
 PACKAGE = Path(__file__).parents[1]
 LAST = ("no_report", "overwrite", "as_json")
-"""Parameters that stand at the end of a help page."""
+"""Parameters listed last on a help page."""
 SPELLINGS = {"day_first": "--day-first/--month-first"}
 METAVARS = {
     **dict.fromkeys(("ticker_column", "resume", "fork", "secret", "pull_secret", "redis_secret"), "NAME"),
@@ -34,7 +34,7 @@ METAVARS = {
 }
 
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
+    Literal["auto", "cpu", "cuda"], typer.Option(help="Device for computing; auto takes a GPU if there is one.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")]
@@ -42,10 +42,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 class Field(NamedTuple):
-    """A field of a dataclass, as its source has it."""
+    """A field of a dataclass, read from its source."""
 
     kind: Any
-    """Its type, or the source of it."""
+    """Its type, or the type's source text."""
     default: Any
     """Its default; `...` without one."""
     help: str
@@ -56,18 +56,18 @@ class Field(NamedTuple):
 def fields_of(module: str, name: str) -> dict[str, Field]:
     """The fields of a dataclass, read from its source: importing the module would load torch for a `--help`.
 
-    The help of a field is its metadata `help`, or else the docstring below it.
+    The help of a field is its metadata `help` or, without it, the docstring below the field.
     """
     body = next(node.body for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name)
-    found = {}
+    fields = {}
     for node, doc in pairwise(body):
         if not isinstance(node, ast.AnnAssign):
             continue
-        given = {one.arg: one.value for one in node.value.keywords} if isinstance(node.value, ast.Call) else {}
-        default = given.get("default") if given else node.value
-        text = " ".join((_entry(given.get("metadata"), "help") or _docstring(doc)).split())
-        found[ast.unparse(node.target)] = Field(ast.unparse(node.annotation), _constant(default, module), text)
-    return found
+        keywords = {one.arg: one.value for one in node.value.keywords} if isinstance(node.value, ast.Call) else {}
+        default = keywords.get("default") if keywords else node.value
+        text = " ".join((_entry(keywords.get("metadata"), "help") or _docstring(doc)).split())
+        fields[ast.unparse(node.target)] = Field(ast.unparse(node.annotation), _constant(default, module), text)
+    return fields
 
 
 @cache
@@ -76,7 +76,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _entry(node: ast.expr | None, name: str) -> str:
-    """The text of an entry of a dictionary; none without one."""
+    """The text of an entry of a dictionary; empty without one."""
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return next((_docstring(text) for key, text in pairs if isinstance(key, ast.Constant) and key.value == name), "")
 
@@ -87,7 +87,7 @@ def _docstring(node: ast.AST) -> str:
 
 
 def _constant(node: ast.expr | None, module: str) -> Any:
-    """A default: a literal, or a constant of the module or of one that it imports from; `...` for anything else."""
+    """A default: a literal, or a constant of the module or of one it imports from; `...` for anything else."""
     if isinstance(node, ast.Name):
         for statement in _tree(module).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == node.id:
@@ -101,9 +101,9 @@ def _constant(node: ast.expr | None, module: str) -> Any:
 
 
 class Settings:
-    """Fields of a dataclass as options, each written as its name, or OPTION=FIELD if the option has another one.
+    """Fields of a dataclass as options. Each is listed by its name, or as OPTION=FIELD if the names differ.
 
-    `changed` are entries of `Field` that differ on the command line, by option.
+    `changed` has, by option, the entries of `Field` that differ on the command line.
     """
 
     def __init__(self, module: str, name: str, options: str, **changed: Mapping[str, Any]) -> None:
@@ -118,30 +118,30 @@ class Settings:
         return Settings(self.module, self.name, pairs, **self.changed)
 
     def fields(self) -> dict[str, Field]:
-        """Each option as the command line has it."""
+        """Each option with its field, `changed` applied."""
         known = fields_of(self.module, self.name)
         return {option: known[name]._replace(**self.changed.get(option, {})) for option, name in self.names.items()}
 
-    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields, from the parameters of a command."""
-        return {name: given[option] for option, name in self.names.items() if option in given}
+    def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by field, from the parameters of a command."""
+        return {name: values[option] for option, name in self.names.items() if option in values}
 
     def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of a command, from fields."""
+        """Values by parameter of a command, from values by field."""
         return {option: values[name] for option, name in self.names.items() if name in values}
 
 
 def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callable[[Command], Command]:
-    """Put options in the place of a command's `**given`. Only `--help-advanced` lists the `advanced` ones."""
+    """Replace a command's `**values` by options. Only `--help-advanced` lists the `advanced` ones."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        made = [_parameter(name, field) for group in groups for name, field in group.fields().items()]
-        made += [_parameter(name, field, hidden=True) for group in advanced for name, field in group.fields().items()]
-        made += [_parameter("help_advanced", Field(bool, False, "Show all options and exit."))] if advanced else []
-        last = [one for one in own if one.name in LAST]
-        ordered = [one for one in own if one.name not in LAST] + made + last
+        declared = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        added = [_parameter(name, field) for group in groups for name, field in group.fields().items()]
+        added += [_parameter(name, field, hidden=True) for group in advanced for name, field in group.fields().items()]
+        added += [_parameter("help_advanced", Field(bool, False, "Show all options and exit."))] if advanced else []
+        last = [one for one in declared if one.name in LAST]
+        ordered = [one for one in declared if one.name not in LAST] + added + last
         every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in ordered]
         command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in every} | {"return": None}
@@ -151,7 +151,7 @@ def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callab
 
 
 def _parameter(name: str, field: Field, *, hidden: bool = False) -> inspect.Parameter:
-    """An option as typer reads it from a function."""
+    """An option as a function parameter for typer."""
     kind = eval(field.kind, {"Literal": Literal, "Path": Path}) if isinstance(field.kind, str) else field.kind
     kind = list[str] | None if kind == tuple[str, ...] else kind
     spelling, more = SPELLINGS.get(name, f"--{name.replace('_', '-')}"), dict[str, Any]()
@@ -173,24 +173,24 @@ def _help_advanced(context: typer.Context, wanted: bool) -> None:
 
 @dataclass(frozen=True)
 class Market:
-    """What the market is."""
+    """Options of the market."""
 
     market: str = "sample"
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
     members: str | None = None
-    """Members: a CSV, or an index (nasdaq100, sp500, dow30, csi300, csi500); every name for all time if left out."""
+    """Members: a CSV, or an index (nasdaq100, sp500, dow30, csi300, csi500); by default every ticker is a member for all time."""
     ticker_column: str | None = None
-    """Column that holds the tickers, where its own name does not tell."""
+    """Column of the tickers, if it is not recognised by its name."""
     renames: str | None = None
-    """Changed symbols: a CSV with the columns old, new and perhaps date."""
+    """Renamed tickers: a CSV with the columns old, new and, optionally, date."""
     extra: list[str] | None = None
-    """A table of your own columns, parquet or CSV; may be given several times."""
+    """Table of your own columns, parquet or CSV; may be repeated."""
     benchmark: str = "auto"
-    """Ticker of the benchmark; 'auto': the fund of the index (QQQ without an index), or a snapshot's own; 'none': without."""
+    """Ticker of the benchmark; 'auto': the fund of the index (QQQ without an index), or that of the snapshot; 'none': none."""
     calendar: str = "auto"
-    """Exchange whose sessions count, as exchange_calendars names it; 'auto': that of the index, else XNYS; 'none': every date."""
+    """Exchange calendar, by its name in exchange_calendars; 'auto': that of the index, else XNYS; 'none': every date."""
     periods_per_year: float | None = None
-    """Bars a year, for yearly figures; measured from the dates if left out."""
+    """Bars a year, for yearly figures; by default measured from the dates."""
 
 
 MARKET = Settings("cli.options", "Market", " ".join(Market.__annotations__))
@@ -200,33 +200,35 @@ TERMS = Settings(
     "Terms",
     "cash whole_shares max_weight max_turnover",
     cash={"help": "Cash before the first order."},
-    max_weight={"help": "Largest weight of a name; no cap, or an agent's own, if left out."},
-    max_turnover={"help": "Most that one decision trades, both sides, of the account; likewise."},
+    max_weight={"help": "Largest weight of an asset; by default no cap, or that of the trained agent."},
+    max_turnover={
+        "help": "Largest turnover of one decision, both sides, as a share of the account; default as for --max-weight."
+    },
 )
 FILL = Settings("cli.options", "Fill", "fill")
 
 
 @dataclass(frozen=True)
 class Fill:
-    """Where orders are filled."""
+    """Options of fills."""
 
     fill: Literal["open", "close"] | None = None
-    """Price of the fills; open where the data have opens."""
+    """Price of the fills; by default open if the data have opens."""
 
 
-def load(given: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:
-    """The market at a path, else at `--market`, as the options of `MARKET` have it; `further` arguments are `load_market`'s."""
+def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:
+    """Load the market at `path` or `--market` with the options of `MARKET` and `further` arguments of `load_market`."""
     import finpod
 
-    asked = MARKET.values(given) | further
-    market = market_path(asked.pop("market", ""))
+    arguments = MARKET.values(values) | further
+    market = market_path(arguments.pop("market", ""))
     for name in ("benchmark", "calendar"):
-        asked[name] = none_or(asked[name])
-    return finpod.load_market(path or market, **asked)
+        arguments[name] = none_or(arguments[name])
+    return finpod.load_market(path or market, **arguments)
 
 
 def none_or(word: str) -> str | None:
-    """The word; None for 'none', in capitals or not."""
+    """The word; None for 'none' in any case."""
     return None if word.lower() == "none" else word
 
 
@@ -247,12 +249,12 @@ def window(text: str, name: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """A list written with commas."""
+    """The words of a list separated by commas."""
     return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
 def check_dates(start: str | None, end: str | None) -> None:
-    """Raise InputError for what is no date, or an end before the start: known before any data are read."""
+    """Raise InputError for an invalid date, or an end before the start."""
     from finpod.market.data import as_date
 
     first, last = (None if text is None else as_date(text, name) for text, name in ((start, "start"), (end, "end")))
@@ -260,10 +262,10 @@ def check_dates(start: str | None, end: str | None) -> None:
         raise InputError(f"the window ends on {end}, before it starts on {start}; swap them", argument="end")
 
 
-def check_market(given: Mapping[str, Any]) -> None:
-    """Raise InputError for a file of the options of `MARKET` that does not exist, before any of them is read."""
-    path, members = Path(market_path(given["market"])), given["members"]
-    if given["market"] != "sample" and not path.exists():
+def check_market(values: Mapping[str, Any]) -> None:
+    """Raise InputError if a file named by an option of `MARKET` does not exist."""
+    path, members = Path(market_path(values["market"])), values["members"]
+    if values["market"] != "sample" and not path.exists():
         raise InputError(
             f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'", argument="market"
         )
@@ -275,8 +277,8 @@ def check_market(given: Mapping[str, Any]) -> None:
                 f"there is no list of members {members}; give a CSV, or an index such as nasdaq100", argument="members"
             )
         index_named(members)
-    tables = [("renames", name) for name in (given["renames"],) if name] + [
-        ("extra", name) for name in given["extra"] or ()
+    tables = [("renames", name) for name in (values["renames"],) if name] + [
+        ("extra", name) for name in values["extra"] or ()
     ]
     for what, name in tables:
         if not Path(name).is_file():
@@ -284,7 +286,7 @@ def check_market(given: Mapping[str, Any]) -> None:
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:
-    """The feature functions of `--features-from`, which goes with a trained folder only."""
+    """The feature functions of `--features-from`, which is for trained folders only."""
     from finpod.loading import load_features
 
     if file is None:

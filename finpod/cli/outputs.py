@@ -1,4 +1,4 @@
-"""The outputs of a run, `backtests/NAME/` and `reports/NAME.html`: planned before the work; the run is saved before its page."""
+"""The outputs of a run, `backtests/NAME/` and `reports/NAME.html`: checked before the work; the run is saved before its page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
 REPORTS = Path("reports")
-"""Where reports go, relative to the current folder."""
+"""Folder of reports, relative to the current folder."""
 LONGEST = 200
-"""Bytes of a name; file systems take 255, and a temporary name is longer than the name."""
+"""Most bytes of a name. File systems allow 255, and temporary names are longer."""
 
 
 class Outputs(NamedTuple):
-    """Where one run goes."""
+    """Output paths of one run."""
 
     folder: Path
     """`backtests/NAME`."""
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
 
 def name_of(strategy: str | Path) -> str:
-    """The name a run takes from its strategy: a built-in name, the stem of a .py file or the name of a folder."""
+    """The default name of a run: the name of a built-in strategy, the stem of a .py file or the name of a folder."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"
@@ -39,9 +39,9 @@ def name_of(strategy: str | Path) -> str:
 
 
 def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> Outputs:
-    """Where the run `name` goes, to be asked for before anything long is computed.
+    """Return the output paths of the run `name`. Called before any long computation.
 
-    Raises InputError for a name that is no file name, and for outputs that exist (unless `overwrite`) or could not be
+    Raises InputError for a name that is no file name, and for outputs that exist (unless `overwrite`) or cannot be
     written.
     """
     word = plain_word(name)
@@ -58,13 +58,13 @@ def plain_word(name: str) -> str:
         raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash", argument="name")
     if len(name.encode()) > LONGEST:
         raise InputError(
-            f"{name[:20]!r}... cannot be a name, for it has {len(name)} letters; give a shorter one", argument="name"
+            f"{name[:20]!r}... cannot be a name: it has {len(name)} letters; give a shorter one", argument="name"
         )
     return name
 
 
 def is_report_of(result: BacktestResult, path: Path) -> bool:
-    """Whether a file is the report of that strategy over that window, by its title: one that may be drawn again."""
+    """True if a file is a report of the same strategy and window, by its title; it may be replaced."""
     from markupsafe import escape
 
     days = result.equity.index
@@ -78,12 +78,12 @@ def is_report_of(result: BacktestResult, path: Path) -> bool:
 
 
 class Written(NamedTuple):
-    """What became of a page that was to be written after the work was done and saved."""
+    """Outcome of writing a page after the work was saved."""
 
     paths: tuple[Path, ...]
-    """What there is now: the saved work, and the page if it was made."""
+    """Paths that exist: the saved work, and the page if it was written."""
     failure: InputError | None = None
-    """Why the page could not be written; None if it was, or if it could not be made, of which a ReportWarning has told."""
+    """Error of writing the page. None if it was written, or if making it failed with a ReportWarning."""
 
 
 def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> Written:
@@ -98,9 +98,9 @@ def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any],
 
 
 def write_page(page: Path, write: Callable[[Path], object], *, saved: Path | None = None, overwrite: bool) -> Written:
-    """Write a page with `write`, after the work that it shows was `saved`; errors do not hide the work.
+    """Write a page with `write` after its work was `saved`; an error does not lose the work.
 
-    A file that cannot be written is the `failure` of what is returned. Any other error in making the page is a ReportWarning.
+    An error of the file system becomes the `failure` of the returned value. Any other error becomes a ReportWarning.
     """
     kept = "" if saved is None else f"; the run is saved in {saved}"
     done = () if saved is None else (saved,)
@@ -119,7 +119,7 @@ def write_page(page: Path, write: Callable[[Path], object], *, saved: Path | Non
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:
-    """Content of run.json: what differs from run to run, and is therefore kept out of result.json."""
+    """Content of run.json: values that differ from run to run and are therefore not in result.json."""
     finished = datetime.now(UTC)
     return {
         "command": command,

@@ -23,15 +23,15 @@ def render(
         str, typer.Argument(metavar="NAME", help="A run of a locomotion task: its folder, or its name in strategies/.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="A .gif or .mp4; reports/NAME.gif if left out, NAME-N.gif of agent N.")
+        Path | None, typer.Option(help="A .gif or .mp4 file; by default reports/NAME.gif, or NAME-N.gif for agent N.")
     ] = None,
-    agent: Annotated[int, typer.Option(help="Agent that was kept, 0 for the best.")] = 0,
+    agent: Annotated[int, typer.Option(help="Number of the saved agent, 0 for the best.")] = 0,
     seconds: Annotated[float, typer.Option(help="Simulated seconds to show at most, from the start.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Seed of the first state.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a clip of an agent that finpod train has trained on a locomotion task, in one episode, as GIF or MP4."""
+    """Write a clip of one episode of a trained locomotion agent, as GIF or MP4."""
     from finpod.envs.locomotion.render import encode, require_kind
     from finpod.report.clip import record
 
@@ -53,7 +53,7 @@ def render(
 
 
 def _run_of(name: str) -> TrainedRun:
-    """The finished run of a name. Raises InputError for what is not there, not finished, or of stocks."""
+    """The finished run of a name. Raises InputError if it is missing, unfinished, or of stocks."""
     from finpod.tournament.trained_run import TrainedRun
 
     place = Path(place_of(name))
@@ -68,7 +68,7 @@ def _run_of(name: str) -> TrainedRun:
         raise InputError(f"{place} holds no trained run; give a folder that finpod train wrote")
     folders: list[Path] = []
     for parent in dict.fromkeys((place.parent, STRATEGIES)):
-        with suppress(OSError):  # a folder that is missing or cannot be read has nothing to suggest
+        with suppress(OSError):  # no suggestions from a folder that is missing or cannot be read
             folders += [path.parent for path in sorted(parent.glob(f"*/{TRAINED}"))]
     spellings = {str(path): str(path) for path in folders} | {path.name: str(path) for path in folders}
     hint = did_you_mean(name, spellings, "give a folder that finpod train wrote")

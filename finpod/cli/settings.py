@@ -1,4 +1,4 @@
-"""Settings of a training as options of the command line, and the options that the log of a run stands for."""
+"""Settings of a training as command line options, and the options recorded in the log of a run."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """Options of a training that are fields of no settings."""
+    """Options of a training that are not fields of other settings."""
 
     train: str | None = None
     """Training days, FIRST:LAST."""
     validation: str | None = None
-    """Days on which agents are chosen, FIRST:LAST."""
+    """Validation days, on which agents are selected, FIRST:LAST."""
     out: Path | None = None
-    """Folder of the best agents, such as strategies/first."""
+    """Output folder for the best agents, such as strategies/first."""
     learner: str = "ppo"
     """Learning algorithm."""
     features: str = "default"
     """'default', 'published', or names separated by commas."""
     seeds: int = 1
-    """Runs of the whole tournament, from seed, seed + 1, ...; all are kept."""
+    """Number of tournaments, with seed, seed + 1, ...; the best agents of all are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU if there is one."""
+    """Device for computing; auto takes a GPU if there is one."""
     envs: int | None = None
-    """Environments of each agent; if left out those of the task, 512 of stocks."""
+    """Environments of each agent; by default those of the task, 512 for stocks."""
     variant: Literal["standard", "full", "fast"] = "standard"
-    """Of a locomotion task: with contact forces (full), or a cheaper integrator (fast)."""
+    """Variant of a locomotion task: full has contact forces, fast a cheaper integrator."""
     stop_minutes: float | None = None
-    """Stop after so many minutes, of each seed; counted anew by --resume."""
+    """Stop each tournament after this many minutes; --resume starts a new count."""
     storage: str | None = None
-    """URL for log and checkpoints, such as s3://bucket/run; beside --out if left out."""
+    """URL for log and checkpoints, such as s3://bucket/run; by default a folder beside --out."""
     resume: str | None = None
-    """Continue an unfinished run, by its name, under the settings of its log; begin it if all is given."""
+    """Continue an unfinished run, by its name, with the settings in its log; if there is none, start it."""
     fork: str | None = None
-    """Begin with a copy of an unfinished run, by its name; settings may change."""
+    """Start from a copy of an unfinished run, by its name; settings may change."""
     tensorboard: Path | None = None
     """Folder for TensorBoard event files."""
 
@@ -63,7 +63,7 @@ PLAN = options.Settings(
     steps={
         "kind": int | None,
         "default": None,
-        "help": "Environment steps an agent over all rounds; if left out those of the task, 600,000 of stocks.",
+        "help": "Environment steps an agent over all rounds; by default those of the task, 600,000 for stocks.",
     },
 )
 EVOLUTION = options.Settings("tournament.evolution", "EvolutionConfig", "restart_rate=fresh")
@@ -75,7 +75,7 @@ TRADING = options.Settings(
     rebalance_every={"help": "Sessions between decisions."},
     action={
         "kind": ACTIONS,
-        "help": "'tilt' around the anchor, 'softmax' over names and cash, 'shares' to buy and sell.",
+        "help": "'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell.",
     },
     anchor={"help": "Portfolio to tilt around and to beat: equal-weight, dollar-volume or extra:COLUMN."},
 )
@@ -95,7 +95,7 @@ COMMON = (
     PODS.only("ray"),
     RUN.only("device"),
 )
-"""Options that `finpod train --help` and `finpod walkforward --help` list."""
+"""Options listed by `finpod train --help` and `finpod walkforward --help`."""
 RARE = (
     options.MARKET.only("ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"),
     RUN.only("features"),
@@ -105,7 +105,7 @@ RARE = (
     CAPS,
     RUN.only("seeds"),
 )
-"""Options that both have under --help-advanced."""
+"""Options of both commands listed by --help-advanced only."""
 FIRST = (RUN.only("train", "validation", "out"), *COMMON, RUN.only("resume"))
 ADVANCED = (
     *RARE,
@@ -126,38 +126,38 @@ OF_STOCKS = [
     *CAPS.names,
     *("train", "validation", "features"),
 ]
-"""Options that mean something to stocks alone."""
+"""Options for stocks only."""
 
 
 NEEDED = ("train", "validation", "out")
-"""Options that a new run on stocks must be given; one on another task needs the last alone."""
+"""Options required by a new run on stocks; other tasks require only the last."""
 OF_PLACE = ("out", "storage", "tensorboard")
-"""Options that a fork does not take over, because it lies elsewhere."""
+"""Options that a fork does not copy, as it has its own places."""
 
 
 def spelled(*names: str) -> str:
-    """Options as a list in words."""
+    """Options as text, such as '--a, --b and --c'."""
     *others, last = (f"--{name.replace('_', '-')}" for name in names)
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def needed(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options without which a new run cannot begin."""
-    return NEEDED if given["task"] == STOCKS else NEEDED[-1:]
+def needed(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options that a new run requires."""
+    return NEEDED if values["task"] == STOCKS else NEEDED[-1:]
 
 
 def refuse_others(task: str, typed: Collection[str]) -> None:
-    """Raise InputError for an option of stocks with another task, and for a variant of what has none."""
+    """Raise InputError for an option of stocks with another task, and for --variant with a task that has none."""
     if "variant" in typed and task not in NAMES:
         raise InputError(f"--variant is for locomotion, and the task {task} has none; leave it out")
     if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
         raise InputError(f"{spelled(idle[0])} is for stocks, and the task {task} has no market; leave it out")
 
 
-def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple[Plan, Costs, Pods]:
-    """The tournament, the costs and where pods run; what has no option is as `recorded`, or the default.
+def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tuple[Plan, Costs, Pods]:
+    """Plan, costs and pods from the options. Settings without an option are those `recorded`, or the defaults.
 
-    Raises InputError for options with which no run could begin, whatever lies on the disks.
+    Raises InputError for options that are invalid regardless of any file.
     """
     from finpod.tasks import trading_of
     from finpod.tournament.setup import Plan, Stop, require_count
@@ -165,20 +165,20 @@ def checked(given: Mapping[str, Any], recorded: Recorded | None = None) -> tuple
     from finpod.workers.ray_executor import check_pods
 
     for name in ("train", "validation"):
-        if given[name] is not None:
-            options.check_dates(*options.window(given[name], name))
-    require_count("seeds", given["seeds"])
-    minutes = given["stop_minutes"]
+        if values[name] is not None:
+            options.check_dates(*options.window(values[name], name))
+    require_count("seeds", values["seeds"])
+    minutes = values["stop_minutes"]
     if minutes is not None and not 0 < minutes < math.inf:
         raise InputError(f"stop_minutes is {minutes}; give a positive number, or leave it out", argument="stop_minutes")
-    stop = Stop(**STOP.values(given), seconds=None if minutes is None else 60 * minutes)
+    stop = Stop(**STOP.values(values), seconds=None if minutes is None else 60 * minutes)
     base = recorded.plan if recorded else Plan()
-    sizes = PLAN.values(given) | ({"steps": Plan.steps} if given["steps"] is None else {})
-    plan = replace(base, search=replace(base.search, **EVOLUTION.values(given)), stop=stop, **sizes)
+    sizes = PLAN.values(values) | ({"steps": Plan.steps} if values["steps"] is None else {})
+    plan = replace(base, search=replace(base.search, **EVOLUTION.values(values)), stop=stop, **sizes)
     known = recorded.task.get("trading", {}).get("costs", {}) if recorded else {}
-    costs = replace(Costs(**known), **options.COSTS.values(given))
-    trading_of(costs=costs, **TRADING.values(given), **CAPS.values(given))
-    where = PODS.values(given)
+    costs = replace(Costs(**known), **options.COSTS.values(values))
+    trading_of(costs=costs, **TRADING.values(values), **CAPS.values(values))
+    where = PODS.values(values)
     if where["count"] != "auto":
         where["count"] = _whole(where["count"])
     check_pods(*(where[name] for name in ("count", "cpus", "gpus", "timeout")))
@@ -193,10 +193,10 @@ def _whole(text: str) -> int:
 
 
 def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) -> dict[str, Any]:
-    """Values of all options that the run has recorded and that are not among those `typed`.
+    """Values of the options that are recorded in the log of the run and were not `typed`.
 
-    Raises InputError for what a log cannot hold and nobody has typed: a market from memory, feature functions, files that
-    no longer exist.
+    Raises InputError if a value is not in the log and was not typed (a market from memory, feature functions), and for
+    files that no longer exist.
     """
     if recorded.functions and "features" not in typed:
         raise InputError(
@@ -217,12 +217,14 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
         "storage": recorded.storage,
         "tensorboard": Path(text) if (text := recorded.asked.get("tensorboard")) else None,
     }
-    kept = {name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)}
-    return kept | (_market(recorded, typed) if "trading" in recorded.task else {})
+    recorded_values = {
+        name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)
+    }
+    return recorded_values | (_market(recorded, typed) if "trading" in recorded.task else {})
 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
-    """Options of the task. Raises InputError for a task that was an object in memory."""
+    """Recorded options of the task. Raises InputError for a task that was an object in memory."""
     task, features = recorded.task, recorded.features
     if "variant" in task:
         return {name: task[name] for name in ("task", "variant")}
@@ -246,9 +248,9 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """The options of the market, and `load` with further arguments of `load_market`.
+    """Recorded options of the market, and `load` with further arguments of `load_market`.
 
-    Raises InputError for a market from memory, and for a file that has gone.
+    Raises InputError for a market from memory, and for a file that no longer exists.
     """
     market = dict(recorded.market)
     if not market and "market" not in typed:
@@ -260,9 +262,9 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
         known[name] = "none" if known[name] is None else known[name]
     if isinstance(known["extra"], str):
         known["extra"] = [known["extra"]]
-    kept = {name: value for name, value in known.items() if name not in typed and value not in (None, ...)}
+    recorded_values = {name: value for name, value in known.items() if name not in typed and value not in (None, ...)}
     try:
-        options.check_market({"market": "sample", "members": None, "renames": None, "extra": None} | kept)
+        options.check_market({"market": "sample", "members": None, "renames": None, "extra": None} | recorded_values)
     except InputError as error:
         raise InputError(f"{error}; {recorded.where} was begun with it", argument=error.argument) from error
-    return kept | {"load": market}
+    return recorded_values | {"load": market}

@@ -1,4 +1,4 @@
-"""`finpod train`: a tournament, begun or continued, here or on Ray."""
+"""`finpod train`: start or resume a tournament, in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -30,109 +30,116 @@ if TYPE_CHECKING:
 @options.with_options(*settings.FIRST, advanced=settings.ADVANCED)
 def train(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help=f"What to learn: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
-    check: Annotated[bool, typer.Option("--check", help="Say what would fail, and train nothing.")] = False,
+    task: Annotated[str, typer.Argument(help=f"Task: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check the options, data and devices, print what would fail, and train nothing."),
+    ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Train agents and keep the best: of stocks, chosen on validation days, as an ensemble that `finpod backtest` takes."""
-    given |= {"task": task, "overwrite": overwrite, "as_json": as_json}
-    typed = {name for name in given if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+    """Train agents and save the best. Stock agents are selected on validation days and form an ensemble for `finpod backtest`."""
+    values |= {"task": task, "overwrite": overwrite, "as_json": as_json}
+    typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
     idle = [name for name in PODS.names if name in typed and name not in ("ray", "address")]
-    if idle and not (given["ray"] or given["address"] is not None):
+    if idle and not (values["ray"] or values["address"] is not None):
         raise InputError(f"{spelled(idle[0])} needs --ray; add it, or train in this process without pods")
-    given, recorded, resume = _settled(given, typed)
+    values, recorded, resume = _settled(values, typed)
     if check:
-        _check(given, recorded, resume, context)
+        _check(values, recorded, resume, context)
     else:
-        _train(given, recorded, resume)
+        _train(values, recorded, resume)
 
 
-def _settled(given: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """The options, with those of the log of a run that is continued or forked; its record; and whether it is continued."""
+def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
+    """Options completed from the log of a resumed or forked run; that log's record; and True if the run is resumed."""
     from finpod.tournament.recorded import driven, is_unfinished, recorded_of, refuse_finished
 
-    resume, fork, out, storage = (given[name] for name in ("resume", "fork", "out", "storage"))
+    resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
     if resume and fork:
         raise InputError("--resume continues a run and --fork a copy of one; give one of them")
-    if ".py" not in given["task"]:
-        require_task_name(given["task"], ", or give FILE.py:CLASS")
-    if "task" in typed or not (resume or fork):  # else the log says which task it is
-        refuse_others(given["task"], typed)
-    whole = all(given[name] is not None for name in needed(given))
+    if ".py" not in values["task"]:
+        require_task_name(values["task"], ", or give FILE.py:CLASS")
+    if "task" in typed or not (resume or fork):  # otherwise the log names the task
+        refuse_others(values["task"], typed)
+    whole = all(values[name] is not None for name in needed(values))
     again = bool(resume) and (not whole or is_unfinished(str(resume), storage))
     if again or fork:
         where, recorded = recorded_of(str(resume or fork), storage if again else None)
         if recorded is not None:
-            given |= settings.recorded_options(recorded, typed, fork=bool(fork))
+            values |= settings.recorded_options(recorded, typed, fork=bool(fork))
         elif not whole:
-            raise InputError(f"{where} ended before anything was logged; give {spelled(*needed(given))} too")
+            raise InputError(f"{where} ended before anything was logged; give {spelled(*needed(values))} too")
         if resume and not storage:
-            given |= driven(resume, recorded.storage if recorded else None, out)
-    refuse_others(given["task"], typed)
-    if lacking := [name for name in needed(given) if given[name] is None]:
-        raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(given))}")
-    if resume and not given["overwrite"]:
-        refuse_finished(Path(given["out"]), given["storage"])
+            values |= driven(resume, recorded.storage if recorded else None, out)
+    refuse_others(values["task"], typed)
+    if lacking := [name for name in needed(values) if values[name] is None]:
+        raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(values))}")
+    if resume and not values["overwrite"]:
+        refuse_finished(Path(values["out"]), values["storage"])
     if resume and not again:
         console.remark(f"there is no unfinished run {resume}: beginning it")
-    return given, recorded, again
+    return values, recorded, again
 
 
-def _train(given: dict[str, Any], recorded: Recorded | None, resume: bool) -> None:
-    """Check what can be checked before anything is loaded, train, and show the board."""
+def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> None:
+    """Check the options, train, and print the leaderboard."""
     import finpod
 
-    out = Path(given["out"])
-    _require_out(given)
-    plan, costs, pods = settings.checked(given, recorded)
+    out = Path(values["out"])
+    _require_out(values)
+    plan, costs, pods = settings.checked(values, recorded)
     if not pods.gpus:
-        console.say_device(given["device"])
-    arguments = _arguments(given, recorded, costs)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cluster ends a driver so, and the run can be resumed
-    with console.watched(given["tensorboard"], out, given["storage"]) as (progress, watch):
-        made: Ensemble | TrainedRun = finpod.train(
-            given["task"],
+        console.say_device(values["device"])
+    arguments = _arguments(values, recorded, costs)
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # clusters stop a driver by SIGTERM; the run can be resumed
+    with console.watched(values["tensorboard"], out, values["storage"]) as (progress, watch):
+        trained: Ensemble | TrainedRun = finpod.train(
+            values["task"],
             out=out,
             **arguments,
-            **{name: given[name] for name in ("seeds", "device", "overwrite", "storage", "fork")},
+            **{name: values[name] for name in ("seeds", "device", "overwrite", "storage", "fork")},
             resume=resume,
             progress=progress,
             watch=watch,
             plan=plan,
             pods=pods,
-            asked={"tensorboard": str(given["tensorboard"].absolute())} if given["tensorboard"] else {},
+            asked={"tensorboard": str(values["tensorboard"].absolute())} if values["tensorboard"] else {},
         )
-    _show(made, given, out)
+    _show(trained, values, out)
 
 
-def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> None:
+def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
     from finpod.report.training import write_training_report
     from finpod.tournament.history import read_history
     from finpod.tournament.ranking import near_baseline, of_agents
     from finpod.tournament.trained_run import TrainedRun
 
-    page, history = outputs.REPORTS / f"{made.name}-training.html", read_history(out)
+    page, history = outputs.REPORTS / f"{trained.name}-training.html", read_history(out)
     written = outputs.write_page(page, partial(write_training_report, history), saved=out, overwrite=True)
-    if given["as_json"]:
-        console.show_json({**made.provenance, "path": str(out)})
+    if values["as_json"]:
+        console.show_json({**trained.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
         return
-    if isinstance(made, TrainedRun):
-        best = made.provenance["members"][0]
-        print(f"{made.name}: the best {len(made.provenance['members'])} of {made.trials} trials")
-        print(made.provenance.get("title", made.provenance["task"]))
-        metrics = made.leaderboard[0].metrics
-        others = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if name != made.provenance["score"])
-        print(f"{made.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
+    if isinstance(trained, TrainedRun):
+        best = trained.provenance["members"][0]
+        print(f"{trained.name}: the best {len(trained.provenance['members'])} of {trained.trials} trials")
+        print(trained.provenance.get("title", trained.provenance["task"]))
+        metrics = trained.leaderboard[0].metrics
+        others = ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items() if name != trained.provenance["score"]
+        )
+        print(f"{trained.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
     else:
-        told, lines = made.provenance, made.provenance["figures"]
-        anchor = told.get("trading", {}).get("anchor", "equal-weight")
-        print(f"{made.name}: chosen among {made.trials} trials on {given['validation']}")
-        print(f"score: {told.get('score')}\nbaseline: {anchor}, restored when the agents decide\n")
+        provenance, lines = trained.provenance, trained.provenance["figures"]
+        anchor = provenance.get("trading", {}).get("anchor", "equal-weight")
+        print(f"{trained.name}: chosen among {trained.trials} trials on {values['validation']}")
+        print(f"score: {provenance.get('score')}\nbaseline: {anchor}, restored when the agents decide\n")
         console.show_table(of_agents(lines))
         print("\n".join(["", *near_baseline(lines), ""]))
     show_trials(history, TOP, f"finpod leaderboard {out} ")
@@ -140,46 +147,46 @@ def _show(made: Ensemble | TrainedRun, given: Mapping[str, Any], out: Path) -> N
     console.show_written(written, as_json=False)
 
 
-def _require_out(given: Mapping[str, Any]) -> None:
-    """Raise InputError for an output that cannot be made."""
-    out = Path(given["out"])
-    require_free(out, given["overwrite"], ENSEMBLE if given["task"] == STOCKS else TRAINED)
+def _require_out(values: Mapping[str, Any]) -> None:
+    """Raise InputError for an output that exists or has an invalid name."""
+    out = Path(values["out"])
+    require_free(out, values["overwrite"], ENSEMBLE if values["task"] == STOCKS else TRAINED)
     outputs.plain_word(out.resolve().name)
 
 
-def _arguments(given: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:
-    """The arguments of `finpod.train` that say what is learnt, and how; the market is loaded.
+def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:
+    """Arguments of `finpod.train` for task and learner, with the loaded market.
 
-    What has no option is as the run has recorded it.
+    Settings without an option are those recorded in the log.
     """
-    arguments = {name: given[name] for name in ("learner", "agents", "rounds", "keep", "steps", "seed")}
+    arguments = {name: values[name] for name in ("learner", "agents", "rounds", "keep", "steps", "seed")}
     if recorded is not None:
         known = {*TRADING.names.values(), *CAPS.names.values(), "costs"}
         trading = recorded.task.get("trading", {})
         arguments |= {name: value for name, value in trading.items() if name not in known}
         arguments |= {"config": recorded.config, "threads": recorded.threads}
-    if given["envs"] is not None:
-        arguments["num_envs"] = given["envs"]
-    if given["task"] in NAMES:
-        return arguments | {"variant": given["variant"]}
-    return arguments | (_of_stocks(given, costs) if given["task"] == STOCKS else {})
+    if values["envs"] is not None:
+        arguments["num_envs"] = values["envs"]
+    if values["task"] in NAMES:
+        return arguments | {"variant": values["variant"]}
+    return arguments | (_of_stocks(values, costs) if values["task"] == STOCKS else {})
 
 
-def _of_stocks(given: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
+def _of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
     return {
-        "train": options.window(given["train"], "train"),
-        "validation": options.window(given["validation"], "validation"),
-        "market": options.load(given, **given.get("load", {})),
-        "features": None if given["features"] == "default" else options.words(given["features"]),
+        "train": options.window(values["train"], "train"),
+        "validation": options.window(values["validation"], "validation"),
+        "market": options.load(values, **values.get("load", {})),
+        "features": None if values["features"] == "default" else options.words(values["features"]),
         "costs": costs,
-        "fill": given["fill"],
-        **TRADING.values(given),
-        **CAPS.values(given),
+        "fill": values["fill"],
+        **TRADING.values(values),
+        **CAPS.values(values),
     }
 
 
-def _check(given: Mapping[str, Any], recorded: Recorded | None, resume: bool, context: typer.Context) -> None:
-    """Try all that comes before the training; print a line for each thing that would fail, and end with 0 or 2."""
+def _check(values: Mapping[str, Any], recorded: Recorded | None, resume: bool, context: typer.Context) -> None:
+    """Run every check that precedes the training; print one line for each failure. Exit code 0 or 2."""
     failures: list[FinpodError] = []
 
     def attempt(step: Callable[[], Any]) -> Any:
@@ -189,54 +196,56 @@ def _check(given: Mapping[str, Any], recorded: Recorded | None, resume: bool, co
             failures.append(error)
             return None
 
-    attempt(lambda: _require_out(given))
-    attempt(lambda: _require_folder(given, resume))
-    settled = attempt(lambda: settings.checked(given, recorded))
+    attempt(lambda: _require_out(values))
+    attempt(lambda: _require_folder(values, resume))
+    settled = attempt(lambda: settings.checked(values, recorded))
     gpus, pods = (settled[2].gpus, settled[2]) if settled else (0, None)
-    attempt(lambda: None if gpus else pick_device(given["device"]))
+    attempt(lambda: None if gpus else pick_device(values["device"]))
     attempt(lambda: _require_ray(pods) if pods and pods.ray else None)
     if settled:
         with console.progress("loading", log=True):
-            task = attempt(lambda: _task_of(given, _arguments(given, recorded, settled[1])))
-    elif given["task"] == STOCKS:
-        attempt(lambda: options.check_market(given))
+            task = attempt(lambda: _task_of(values, _arguments(values, recorded, settled[1])))
+    elif values["task"] == STOCKS:
+        attempt(lambda: options.check_market(values))
     for failure in failures:
         console.show_error(failure, context.command)
     if failures:
         raise typer.Exit(2)
     plan = settled[0]
-    facts = {"task": getattr(task, "title", given["task"]), "trials": plan.most_trials * given["seeds"]}
-    facts |= {"output": str(given["out"]), "check": "nothing would fail"}
-    console.show_json(facts) if given["as_json"] else console.show_facts(facts)
+    facts = {"task": getattr(task, "title", values["task"]), "trials": plan.most_trials * values["seeds"]}
+    facts |= {"output": str(values["out"]), "check": "nothing would fail"}
+    console.show_json(facts) if values["as_json"] else console.show_facts(facts)
 
 
-def _require_folder(given: Mapping[str, Any], resume: bool) -> None:
-    """Raise InputError for an unfinished run in the place of this one."""
+def _require_folder(values: Mapping[str, Any], resume: bool) -> None:
+    """Raise InputError if an unfinished run occupies the place of this one."""
     from finpod.tournament.recorded import find
     from finpod.tournament.run_folder import RunFolder
 
-    fork = None if given["fork"] is None else find(given["fork"])
-    RunFolder.of(Path(given["out"]), given["storage"]).require(resume=resume, overwrite=given["overwrite"], fork=fork)
+    fork = None if values["fork"] is None else find(values["fork"])
+    RunFolder.of(Path(values["out"]), values["storage"]).require(
+        resume=resume, overwrite=values["overwrite"], fork=fork
+    )
 
 
 def _require_ray(pods: Pods) -> None:
-    """Raise InputError for a Ray that cannot be reached, or has no room for a pod."""
+    """Raise InputError if Ray cannot be reached or has no room for a pod."""
     from finpod.workers.ray_executor import require_ray
 
     require_ray(pods.address or "", pods.cpus, pods.gpus)
 
 
-def _task_of(given: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
-    """The task, its features computed; InputError for what `finpod.train` would refuse."""
+def _task_of(values: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
+    """The task with its features computed. Raises InputError in the cases of `finpod.train`."""
     from finpod.loading import load_task
     from finpod.locomotion import LocomotionTask
     from finpod.training import learning_task, require_learner
 
-    name, learner = given["task"], arguments["learner"]
+    name, learner = values["task"], arguments["learner"]
     require_learner(learner, arguments.get("config"))
     task = name
     if name != STOCKS:
-        task = LocomotionTask(name=name, variant=given["variant"]) if name in NAMES else load_task(name)
+        task = LocomotionTask(name=name, variant=values["variant"]) if name in NAMES else load_task(name)
     names = ("market", "train", "validation", "features", "costs", "hold", "action", "fill")
     others: dict[str, Any] = {
         name: arguments[name] for name in ("num_envs", "anchor", "max_weight", "max_turnover") if name in arguments

@@ -1,4 +1,4 @@
-"""`finpod walkforward`: would retraining year after year have paid?"""
+"""`finpod walkforward`: train on rolling windows and trade the days after each."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Windows:
     """The windows of a walk-forward."""
 
     end: str | None = None
-    """Last session, YYYY-MM-DD; the data's own if left out."""
+    """Last session, YYYY-MM-DD; by default the last of the data."""
     train: str = "4y"
     """Length of each training: 4y, 6m or a number of sessions."""
     validation: str = "1y"
-    """Length of each validation, on which agents are chosen."""
+    """Length of each validation, on which agents are selected."""
     test: str = "1y"
-    """Length of each test, after which the next agents take over."""
+    """Length of each test, after which the next agents trade."""
     expanding: bool = False
-    """Begin every training on the first day of the first."""
+    """Expanding windows: every training begins on the first day of the first one."""
     purge: int | None = None
-    """Sessions left out between training and validation; --rebalance-every if left out."""
+    """Sessions left out between training and validation; by default --rebalance-every."""
     embargo: int | None = None
-    """Sessions left out between validation and test; --rebalance-every if left out."""
+    """Sessions left out between validation and test; by default --rebalance-every."""
 
 
 WINDOWS = options.Settings("cli.walkforward", "Windows", " ".join(Windows.__annotations__))
@@ -46,29 +46,29 @@ SIZE = PLAN.only("agents", "rounds", "keep", "steps", "seed")
 )
 def walkforward(
     context: typer.Context,
-    task: Annotated[Literal["stocks"], typer.Argument(help="What to learn.")],
+    task: Annotated[Literal["stocks"], typer.Argument(help="Task.")],
     start: Annotated[str, typer.Option(help="First session of the first test, YYYY-MM-DD.")],
-    out: Annotated[Path, typer.Option(help="Folder of the agents, such as strategies/wf.")],
-    name: Annotated[str | None, typer.Option(help="Name of the run; that of the folder if left out.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue with the segments that are not finished.")] = False,
+    out: Annotated[Path, typer.Option(help="Output folder for the agents, such as strategies/wf.")],
+    name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue with the unfinished segments.")] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
-    """Train on rolling windows, each agent trading the days after its own; write OUT, backtests/NAME/ and reports/NAME.html."""
+    """Train on rolling windows; the agents of each trade the days after it. Writes OUT, backtests/NAME/ and reports/NAME.html."""
     started = datetime.now(UTC)
     places = outputs.plan_outputs(
         outputs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite
     )
     outputs.plain_word(out.resolve().name)
-    options.check_dates(start, given["end"])
-    costs = Costs(**options.COSTS.values(given))
-    _check(out, given, overwrite=overwrite, resume=resume)
+    options.check_dates(start, values["end"])
+    costs = Costs(**options.COSTS.values(values))
+    _check(out, values, overwrite=overwrite, resume=resume)
     from finpod.tournament.training import Pods
     from finpod.walkforward.retraining import walk_forward
 
-    market = options.load(given)
+    market = options.load(values)
     with console.progress("training", log=True) as progress:
         result = walk_forward(
             task,
@@ -78,14 +78,14 @@ def walkforward(
             overwrite=overwrite,
             resume=resume,
             progress=progress,
-            pods=Pods(ray=given["ray"]),
+            pods=Pods(ray=values["ray"]),
             costs=costs,
-            features=None if given["features"] == "default" else options.words(given["features"]),
-            **{option: given[option] for option in ("learner", "seeds", "device", "fill")},
-            **WINDOWS.values(given),
-            **SIZE.values(given),
-            **TRADING.values(given),
-            **CAPS.values(given),
+            features=None if values["features"] == "default" else options.words(values["features"]),
+            **{option: values[option] for option in ("learner", "seeds", "device", "fill")},
+            **WINDOWS.values(values),
+            **SIZE.values(values),
+            **TRADING.values(values),
+            **CAPS.values(values),
         )
         written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
     if as_json:
@@ -96,19 +96,19 @@ def walkforward(
     console.show_written(written, as_json, out)
 
 
-def _check(out: Path, given: Mapping[str, Any], *, overwrite: bool, resume: bool) -> None:
-    """Raise InputError for what can be known to be wrong before any data are read."""
+def _check(out: Path, values: Mapping[str, Any], *, overwrite: bool, resume: bool) -> None:
+    """Raise InputError for options that are invalid regardless of the data."""
     from finpod.walkforward.retraining import require_free_for
     from finpod.walkforward.schedule import as_span
 
     for window in ("train", "validation", "test"):
-        as_span(given[window], window)
+        as_span(values[window], window)
     require_free_for(out, overwrite=overwrite, resume=resume)
-    console.say_device(given["device"])
+    console.say_device(values["device"])
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, str]:
-    """One segment as the table of the terminal has it."""
+    """Row of one segment in the printed table."""
     from finpod.figures import percent, ratio
 
     return {

@@ -1,1 +1,1 @@
-"""From a laptop to a cluster: images, KubeRay manifests, and jobs on a running Ray."""
+"""Deployment: images, KubeRay manifests, and jobs on a running Ray cluster."""

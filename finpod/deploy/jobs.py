@@ -1,4 +1,4 @@
-"""The image of a cluster, and `submit`: a command as a job of a running Ray cluster, followed to its end."""
+"""`dockerfile`: the image of a cluster; `submit`: run a command as a job of a running Ray cluster and follow it."""
 
 from __future__ import annotations
 
@@ -18,50 +18,52 @@ from finpod.errors import FinpodError, InputError, first_line
 USER = 1000
 """User id of the image; volume claims are made writable for this group."""
 SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential)s?(_|$)", re.IGNORECASE)
-"""Names of variables whose values do not belong in a file."""
+"""Pattern of variable names that suggest a secret, which must not be written to a file."""
 LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
-"""A URL with a user and a password in it."""
+"""Pattern of a URL with a user and a password."""
 INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
-"""Where torch comes from, by `cuda`: CPU builds have their own index, those on PyPI are for CUDA and bring its libraries."""
+"""Index of torch by `cuda`: CPU builds have an index of their own; builds on PyPI are for CUDA and include its libraries."""
 ADDRESS = "http://127.0.0.1:8265"
 """Address of Ray's dashboard, on this machine or forwarded to it."""
 INSTEAD = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Variables that Ray obeys before any address it is given."""
+"""Variables that Ray prefers to the address passed to it."""
 LOUD = ("ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
-"""Loggers of Ray's client that tell what a user need not know."""
+"""Loggers of Ray's client that are silenced."""
 POLL = 0.5
-"""Seconds between two looks at a job whose output has ended."""
+"""Seconds between two queries of a job whose output has ended."""
 
 
 def require_variable(name: str, value: str) -> None:
-    """Raise InputError for an invalid name of a variable, and for a variable that sounds like a secret."""
+    """Raise InputError for an invalid variable name, and for a name that suggests a secret."""
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise InputError(f"{name!r} cannot be the name of a variable; give NAME=VALUE", argument="env")
     if SECRET.search(name):
-        raise InputError(f"{name} would stand in plain text; put it into a Secret and name that", argument="env")
+        raise InputError(
+            f"{name} would be in plain text; put it into a Secret and give the Secret's name", argument="env"
+        )
     if "$(" in value:
         raise InputError(f"Kubernetes would expand $(...) in {name}={value}; write the value out", argument="env")
 
 
 def installed(package: str) -> str:
-    """Return the version of a package on this machine, without its build; InputError if it is not installed."""
+    """Return the version of a package on this machine, without its build tag; InputError if it is not installed."""
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError as error:
-        raise InputError(f"{package} is not installed here; say which version the image has") from error
+        raise InputError(f"{package} is not installed here; give the version for the image") from error
 
 
 def command_line(command: Sequence[str]) -> str:
     """Return the words of a command as one line for a shell.
 
-    Raises InputError for no words, and for a URL with a password, which would stand in plain text.
+    Raises InputError for an empty command, and for a URL with a password, which would be in plain text.
     """
     if not command:
         raise InputError("there is no command; give it after --, such as -- finpod train stocks ... --ray")
     for word in command:
         if LOGIN.search(word):
             shown = LOGIN.sub("://...@", word)
-            raise InputError(f"{shown} holds a password, which would stand in plain text; put it into a Secret")
+            raise InputError(f"{shown} holds a password, which would be in plain text; put it into a Secret")
     return shlex.join(command)
 
 
@@ -73,11 +75,11 @@ def dockerfile(
     ray: str | None = None,
     copies: Sequence[str] = (),
 ) -> str:
-    """Return the text of a Dockerfile; its context is the checkout.
+    """Return the text of a Dockerfile whose build context is the checkout.
 
-    Versions that are None are those of this machine. `copies` are files and folders of the checkout, such as data/nasdaq100,
-    that lie in the image under the same names. Raises InputError for an invalid version, a package that is not installed
-    here, and a path outside the current folder or to nothing.
+    A version of None is that of this machine. `copies` are files and folders of the checkout, such as data/nasdaq100, that
+    are copied into the image under the same names. Raises InputError for an invalid version, a package that is not
+    installed here, and a path that does not exist or is outside the current folder.
     """
     from jinja2 import Template
 
@@ -89,7 +91,7 @@ def dockerfile(
     for name, text in versions.items():
         if not re.fullmatch(r"\d+(\.\d+){1,2}(\w+)?", text):
             raise InputError(
-                f"{name} {text!r} is not a version; give it as in 3.12 or 2.13.0", argument=f"{name}_version"
+                f"{name} {text!r} is not a version; give one such as 3.12 or 2.13.0", argument=f"{name}_version"
             )
     for path in copies:
         plain = PurePosixPath(path)
@@ -104,14 +106,14 @@ def dockerfile(
 
 
 class Job(NamedTuple):
-    """A job, as far as it is known."""
+    """State of a job."""
 
     id: str
-    """Its name at the cluster."""
+    """Its id in the cluster."""
     status: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     exit_code: int
-    """Exit code of the command: 0 while it has not failed, 128 plus its number for a signal, 1 for a failure without one."""
+    """Exit code of the command: 0 unless it failed; 128 plus the number of a signal; 1 for a failure without a code."""
 
 
 def submit(
@@ -124,18 +126,18 @@ def submit(
     show: Callable[[str], object] = lambda text: None,
     say: Callable[[str], object] = lambda text: None,
 ) -> Job:
-    """Run a command on the head of the cluster at `address`; `show` receives its output, `say` remarks.
+    """Run a command on the head of the cluster at `address`; `show` receives its output, `say` receives remarks.
 
-    The command runs in `working_dir`: a folder that is sent along, without what its .gitignore names, or the URL of a .zip.
-    Without `wait` it returns when the cluster has the job. Ray reads the token of the cluster from RAY_AUTH_MODE=token and
-    RAY_AUTH_TOKEN. Raises InputError for a command or a folder that cannot be used and a cluster that cannot be reached;
-    FinpodError if the connection is lost, since the job goes on.
+    The command runs in `working_dir`: a folder, which is uploaded without the files ignored by its .gitignore, or the URL of
+    a .zip. Without `wait`, returns once the cluster has accepted the job. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN for a
+    cluster with a token. Raises InputError for an invalid command or folder and an unreachable cluster, and FinpodError if
+    the connection is lost, in which case the job goes on.
     """
     line = command_line(command)
     for name, value in (env or {}).items():
         require_variable(name, value)
     if working_dir is not None and "://" not in working_dir and not Path(working_dir).is_dir():
-        raise InputError(f"{working_dir} is not a folder; give the one that the command is to run in")
+        raise InputError(f"{working_dir} is not a folder; give the working folder of the command")
     environment = {"env_vars": dict(env or {}), "working_dir": working_dir}
     client = _client(address)
     try:
@@ -158,7 +160,7 @@ def submit(
 
 
 def _client(address: str) -> Any:
-    """Ray's client. Raises InputError if Ray has none, and for a cluster that does not answer."""
+    """Ray's job client. Raises InputError if Ray has none, and if the cluster does not answer."""
     if not re.match(r"https?://\S+$", address):
         raise InputError(f"address {address!r} is not a dashboard's; give it as {ADDRESS}", argument="address")
     for name in INSTEAD:
@@ -170,7 +172,7 @@ def _client(address: str) -> Any:
         client = JobSubmissionClient(address)
     except ImportError as error:
         raise InputError("Ray is not installed here; pip install 'ray[default]'") from error
-    except OSError as error:  # ConnectionError is one
+    except OSError as error:  # includes ConnectionError
         raise InputError(
             f"{address} does not answer; forward it with kubectl port-forward service/NAME-head-svc 8265, or give --address"
         ) from error
@@ -184,7 +186,7 @@ def _client(address: str) -> Any:
 
 
 def _follow(client: Any, job: str, show: Callable[[str], object]) -> Job:
-    """Show the output until it ends, then wait for the status."""
+    """Show the output until it ends, then wait for the final status."""
     import asyncio
 
     async def tail() -> None:

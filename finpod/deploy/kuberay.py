@@ -1,8 +1,8 @@
 """KubeRay manifests: `ray.io/v1` RayCluster and RayJob as plain dictionaries, and as YAML that `kubectl apply -f` reads.
 
 The head runs no training (num-cpus 0), so losing a worker costs only the slices it was training. Only the head mounts the
-volume claims and secrets, because only the driver reads data and keeps state. Ray asks its clients for a token, which the
-operator makes and hands to the pods.
+volume claims and secrets, because only the driver reads data and keeps state. Ray clients need a token, which the
+operator creates and passes to the pods.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from finpod.errors import InputError
 
 API = "ray.io/v1"
 LONGEST_JOB, LONGEST_CLUSTER = 47, 53
-"""Letters of a name: the operator adds its own, up to the 63 of Kubernetes."""
+"""Most characters of a name: the operator adds a suffix, and Kubernetes allows 63."""
 LABELS = {"app.kubernetes.io/part-of": "finpod"}
 ENV = {"RAY_USAGE_STATS_ENABLED": "0"}
 PORTS = {"gcs-server": 6379, "dashboard": 8265}
 MOST = 2**31 - 1
-"""Kubernetes counts in int32."""
+"""Largest number in Kubernetes (int32)."""
 AUTH_SINCE = (2, 52)
-"""First version of Ray with tokens, which the manifests ask for."""
+"""First version of Ray with token authentication, which the manifests use."""
 
 LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 small letters, digits and dashes"}
-"""A DNS label (RFC 1123), which Kubernetes asks of most names."""
+"""Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
 MEMORY = {"form": r"(?!0+(\.0*)?[MGT])\d+(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
 IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
 PORT = r"0*(?!0)(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
@@ -41,7 +41,7 @@ MOUNT = {
 
 
 def _checked(record: Any) -> None:
-    """Raise InputError for a field that contradicts its metadata: `form` and `hint` of texts, `least` of numbers."""
+    """Raise InputError for a field that violates its metadata: `form` (explained by `hint`) for text, `least` for numbers."""
     for entry in fields(record):
         value, rule = getattr(record, entry.name), entry.metadata
         if "least" in rule:
@@ -66,9 +66,9 @@ class Workers:
     name: str = field(metadata=LABEL)
     """'cpu' or 'gpu'; any DNS label."""
     least: int = field(default=0, metadata={"least": 0})
-    """Fewest pods."""
+    """Minimum number of pods."""
     most: int = field(default=4, metadata={"least": 1})
-    """Most pods."""
+    """Maximum number of pods."""
     cpus: int = field(default=4, metadata={"least": 1})
     """Cores of a pod."""
     memory: str = field(default="8Gi", metadata=MEMORY)
@@ -87,7 +87,7 @@ class Claim:
     """A persistent volume claim, mounted in the head pod."""
 
     claim: str = field(metadata=LABEL)
-    """Name of a claim that exists."""
+    """Name of an existing claim."""
     mount: str = field(metadata=MOUNT)
     """Absolute path in the pod."""
 
@@ -97,10 +97,10 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """One head, which runs the driver and no training, and groups of workers."""
+    """One head, which runs the driver but no training, and groups of workers."""
 
     image: str = field(metadata=IMAGE)
-    """Holds finpod and ray[default]; the same for head and workers."""
+    """Image with finpod and ray[default], for head and workers."""
     workers: tuple[Workers, ...]
     """At least one group, each with its own name."""
     ray: str = ""
@@ -108,32 +108,34 @@ class Cluster:
     head_cpus: int = field(default=2, metadata={"least": 1})
     """Cores of the head."""
     head_memory: str = field(default="8Gi", metadata=MEMORY)
-    """Memory of the head: the market, its features and the leaderboard."""
+    """Memory of the head, which holds the market, its features and the leaderboard."""
     idle: int = field(default=300, metadata={"least": 1})
     """Seconds without work after which the autoscaler removes a worker."""
     namespace: str | None = field(default=None, metadata=LABEL)
-    """Namespace of Kubernetes; by default that of kubectl's context."""
+    """Kubernetes namespace; by default that of kubectl's context."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Variables of every pod; no secrets."""
+    """Environment variables of every pod; not for secrets."""
     secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """A Secret whose keys become variables of the head, which reads and writes storage; there may be several."""
+    """Secrets whose keys become environment variables of the head, which reads and writes storage."""
     pull_secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """A Secret with which the image is pulled; there may be several."""
+    """Secrets for pulling the image."""
     claims: tuple[Claim, ...] = ()
     """Volumes of the head."""
     redis: str | None = field(default=None, metadata=ADDRESS)
-    """HOST:PORT of a Redis that keeps the state of the head; without one a new head starts empty."""
+    """HOST:PORT of a Redis that stores the state of the head; without it, a restarted head is empty."""
     redis_secret: str | None = field(default=None, metadata=LABEL)
-    """Secret with the key `password`, for that Redis."""
+    """Secret with the key `password` for Redis."""
 
     def __post_init__(self) -> None:
         _checked(self)
         if not self.workers:
-            raise InputError("there are no workers, and the head runs no training; ask for CPU or GPU workers")
+            raise InputError("there are no workers, and the head runs no training; give CPU or GPU workers")
         object.__setattr__(self, "ray", self.ray or installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
-            raise InputError(f"Ray {self.ray} knows no tokens; give a version from 2.52.0 on", argument="ray_version")
+            raise InputError(
+                f"Ray {self.ray} has no token authentication; give 2.52.0 or later", argument="ray_version"
+            )
         for name, value in self.env.items():
             require_variable(name, value)
         lists = {"workers": [group.name for group in self.workers], "claim": [one.claim for one in self.claims]}
@@ -145,7 +147,7 @@ class Cluster:
 
 
 def ray_cluster(name: str, cluster: Cluster) -> dict[str, Any]:
-    """Return a RayCluster, which stays until it is deleted; InputError for a name that Kubernetes does not take."""
+    """Return a RayCluster, which stays until it is deleted; InputError for a name that Kubernetes rejects."""
     return _resource("RayCluster", name, LONGEST_CLUSTER, cluster, _cluster_spec(cluster))
 
 
@@ -159,11 +161,11 @@ def ray_job(
     retries: int = 0,
     working_dir: str | None = None,
 ) -> dict[str, Any]:
-    """Return a RayJob: a cluster that starts for one command and ends with it.
+    """Return a RayJob: a cluster that is created for one command and deleted after it.
 
-    The pods stay `keep` seconds after the end, so that their logs can be read. After `deadline` seconds the job is given up;
-    `retries` is how often it starts again on a new cluster. `working_dir` is the URL of a .zip that Ray unpacks for the
-    command to run in. Raises InputError for a name that Kubernetes does not take, numbers out of range, and a command whose
+    The pods stay for `keep` seconds after the end, so that their logs can be read. After `deadline` seconds the job is
+    stopped. `retries` is the number of restarts, each on a new cluster. `working_dir` is the URL of a .zip that Ray unpacks
+    as the working folder. Raises InputError for a name that Kubernetes rejects, numbers out of range, and a command whose
     `--out` would be lost with the pod.
     """
     for what, count, least in (("keep", keep, 0), ("retries", retries, 0), ("deadline", deadline, 1)):
@@ -191,7 +193,7 @@ def ray_job(
 
 
 def _require_kept(command: Sequence[str], claims: Sequence[Claim]) -> None:
-    """Raise InputError for an `--out` that lies inside no claim. The mount itself cannot be replaced, so it is no --out."""
+    """Raise InputError for an `--out` outside all claims, or equal to a mount path, which cannot be replaced."""
     for word, following in zip(command, [*command[1:], ""], strict=True):
         option, equals, value = word.partition("=")
         out = posixpath.normpath(value if equals else following)
@@ -204,13 +206,13 @@ def _require_kept(command: Sequence[str], claims: Sequence[Claim]) -> None:
 def to_yaml(manifest: Mapping[str, Any]) -> str:
     """Return a manifest as YAML.
 
-    Every text that is not plainly a word is quoted: readers differ in what they take for a number or a truth value
-    (`1e3`, `0o7`, `y`), and Kubernetes refuses a number where a text belongs. Raises InputError without PyYAML.
+    Text is quoted unless it is plainly a word: YAML readers differ in what they parse as a number or a boolean (`1e3`,
+    `0o7`, `y`), and Kubernetes rejects a number in the place of a string. Raises InputError without PyYAML.
     """
     try:
         import yaml
     except ImportError as error:
-        raise InputError("PyYAML is not installed here; pip install pyyaml, or ask for --json") from error
+        raise InputError("PyYAML is not installed here; pip install pyyaml, or use --json") from error
 
     class Quoting(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
@@ -239,7 +241,7 @@ def _resource(kind: str, name: str, longest: int, cluster: Cluster, spec: dict[s
 
 
 def _cluster_spec(cluster: Cluster) -> dict[str, Any]:
-    """The RayClusterSpec, of a RayCluster or within a RayJob."""
+    """The RayClusterSpec of a RayCluster or a RayJob."""
     spec: dict[str, Any] = {"rayVersion": cluster.ray, "authOptions": {"mode": "token"}}
     if any(group.least < group.most for group in cluster.workers):
         spec["enableInTreeAutoscaling"] = True
@@ -281,7 +283,7 @@ def _group(cluster: Cluster, group: Workers) -> dict[str, Any]:
     gpus = {"nvidia.com/gpu": str(group.gpus)} if group.gpus else {}
     template = _template("ray-worker", cluster, {"cpu": str(group.cpus), "memory": group.memory} | gpus)
     template["spec"]["automountServiceAccountToken"] = False
-    if gpus:  # nodes with GPUs are kept free of other pods by this taint
+    if gpus:  # GPU nodes have this taint, which keeps other pods away
         template["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     return {
         "groupName": group.name,
@@ -294,7 +296,7 @@ def _group(cluster: Cluster, group: Workers) -> dict[str, Any]:
 
 
 def _template(name: str, cluster: Cluster, size: dict[str, str]) -> dict[str, Any]:
-    """A pod of one container. Requests equal limits: Ray counts the limits, so nothing may be promised twice."""
+    """A pod of one container. Requests equal limits, since Ray schedules by the limits."""
     user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     container = {
         "name": name,
