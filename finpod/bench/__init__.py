@@ -1,1 +1,1 @@
-"""How fast this machine is, beside other packages where they are installed."""
+"""Benchmarks: speed of this machine next to other packages, quality of learning, and error rates of verdicts."""

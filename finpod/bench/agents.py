@@ -1,7 +1,7 @@
-"""How well agents do on real days: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
+"""Performance of agents on real prices: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
 
 Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days: on one
-window with five seeds, and in a walk-forward year by year with three. Each agent is a row, see `finpod.bench.rows`.
+window with five seeds, and in a yearly walk-forward with three. Each agent is a row; see `finpod.bench.rows`.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, simulate_totals
 
 FOLDER = Path("backtests") / "agents"
-"""Where rows are kept, relative to the current folder."""
+"""Folder of rows, relative to the current folder."""
 KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "apg-linear": ("apg", {"network": "linear"}, 64, 200_000),
     "apg-mlp": ("apg", {"network": "mlp"}, 64, 150_000),
     "ppo": ("ppo", {}, 512, 600_000),
 }
-"""Name -> learner, settings beside its defaults, environments, and environment steps."""
+"""Name -> learner, settings that differ from its defaults, number of environments, and environment steps."""
 CHECKPOINTS = 4
-"""Checkpoints an agent is chosen from, evenly spaced over its training."""
+"""Number of checkpoints from which an agent is selected, evenly spaced over its training."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
-"""Features whose tilts stand for what is known without learning: size, residual momentum, beta, volatility."""
+"""Features whose tilts represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
-"""Names of the returns that alpha is taken over."""
+"""Names of the return series in the regression for alpha."""
 ANCHORED = tuple(ANCHORS)
-"""What agents tilt around."""
+"""Anchors of the agents."""
 
 
 class Period(NamedTuple):
-    """Days to train on, to choose by, and to be judged on."""
+    """Days of training, validation and test."""
 
     name: str
     train: tuple[str, str]
@@ -78,7 +78,7 @@ YEARS = [
 
 
 class Days:
-    """The tasks of one period and anchor: that of training, whose data end with validation, and one that has the test."""
+    """The tasks of one period and anchor: one for training, whose data end with validation, and one that includes the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)
@@ -89,9 +89,14 @@ class Days:
         """Return the figures of training, validation and test, and the returns [n] of the test and of its anchor."""
         path = self.test.play(policy, self.test.validation)
         windows = {"training": self.task.train, "validation": self.task.validation}
-        found = {name: self.task.score_of(self.task.play(policy, rows), rows).metrics for name, rows in windows.items()}
+        figures_of = {
+            name: self.task.score_of(self.task.play(policy, rows), rows).metrics for name, rows in windows.items()
+        }
         score = self.test.score_of(path)
-        shown = {name: {key: own[key] for key in ACTIVE} for name, own in (found | {"test": score.metrics}).items()}
+        shown = {
+            name: {key: figures[key] for key in ACTIVE}
+            for name, figures in (figures_of | {"test": score.metrics}).items()
+        }
         return {**shown, "returns": score.returns, "anchor_returns": self.test.baseline()}
 
 
@@ -111,7 +116,7 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 def rules(task: StockTask) -> dict[str, Any]:
     """Return returns [n] on the test days by name: of each anchor at the task's costs, of equal weight and each tilt without
-    costs, each restored when agents decide; and of the benchmark."""
+    costs, each rebalanced when agents decide; and of the benchmark."""
     first, last = task.validation
     execution, panel, hold = task.execution, task.panel, task.trading.hold
     among = panel.member & panel.tradable
@@ -125,9 +130,9 @@ def rules(task: StockTask) -> dict[str, Any]:
 
     free = Terms(costs=Costs(fee_bps=0))
     equity = simulate_totals(execution, first, last, decide, free, (len(weights),)).equity.numpy()
-    found = dict(zip(KNOWN, map(simple_returns, equity.T), strict=True))
+    known = dict(zip(KNOWN, map(simple_returns, equity.T), strict=True))
     closes = task.market.benchmark_close[first : last + 1]
-    return {"benchmark": simple_returns(closes), **found}
+    return {"benchmark": simple_returns(closes), **known}
 
 
 def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
@@ -148,7 +153,7 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 
 
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> None:
-    """Compute the rows that have no file yet. Raises InputError for an unknown learner."""
+    """Compute the missing rows. Raises InputError for an unknown learner."""
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"unknown learner {kind!r}; choose from {', '.join(KINDS)}", argument="learner")
@@ -178,14 +183,14 @@ def _agent_row(days: Callable[[str], Days], **key: Any) -> dict[str, Any]:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its returns to eight digits."""
+    """The row with its returns rounded to eight digits."""
     return {
         name: np.round(value, 8).tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()
     }
 
 
 def table(folder: Path, periods: Sequence[Period]) -> str:
-    """Return the rows of the periods as a Markdown table: a line a learner and anchor, then the rules."""
+    """Return the rows of the periods as a Markdown table: one line for each learner and anchor, then the rules."""
     known = _rows(folder, [f"{period.name}-rules" for period in periods])
     factors = np.column_stack([_joined(known, name) for name in KNOWN])
     lines = [
@@ -195,7 +200,7 @@ def table(folder: Path, periods: Sequence[Period]) -> str:
     ]
     for kind, anchor in product(KINDS, ANCHORED):
         rows = [_rows(folder, [_name(period, kind, anchor, seed) for period in periods]) for seed in periods[0].seeds]
-        if whole := [own for own in rows if len(own) == len(periods)]:
+        if whole := [seeds for seeds in rows if len(seeds) == len(periods)]:
             lines.append(_line(kind, anchor, whole, factors))
     for name in (*(f"{anchor}, weekly" for anchor in ANCHORED), "benchmark"):
         lines.append(_rule_line(name, _joined(known, name), _joined(known, f"{ANCHORED[0]}, weekly"), factors))
@@ -203,7 +208,7 @@ def table(folder: Path, periods: Sequence[Period]) -> str:
 
 
 def _rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of these names that there are."""
+    """The existing rows of these names."""
     files = [folder / f"{name}.json" for name in names]
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
@@ -213,18 +218,18 @@ def _joined(rows: Sequence[dict[str, Any]], name: str) -> Array:
 
 
 def _line(kind: str, anchor: str, seeds: Sequence[Sequence[dict[str, Any]]], factors: Array) -> str:
-    """The mean over the seeds (lowest to highest); the interval is that of the mean of their returns."""
-    own = np.array([_joined(rows, "returns") for rows in seeds])
+    """Line of a learner: means over the seeds (lowest to highest), and the interval for the mean of their returns."""
+    returns = np.array([_joined(rows, "returns") for rows in seeds])
     base = _joined(seeds[0], "anchor_returns")
-    _, interval = verdict_of(own.mean(0), base)
-    over = [_growth(one) - _growth(base) for one in own]
-    alphas = np.array([alpha(one, factors, 252) for one in own])
+    _, interval = verdict_of(returns.mean(0), base)
+    over = [_growth(one) - _growth(base) for one in returns]
+    alphas = np.array([alpha(one, factors, 252) for one in returns])
 
     def mean(window: str, name: str) -> float:
         return float(np.nanmean([[row[window][name] or np.nan for row in rows] for rows in seeds]))
 
-    ratios = [metrics(returns=one - base, periods_per_year=252).sharpe for one in own]
-    sharpes = [metrics(returns=one, periods_per_year=252).sharpe for one in own]
+    ratios = [metrics(returns=one - base, periods_per_year=252).sharpe for one in returns]
+    sharpes = [metrics(returns=one, periods_per_year=252).sharpe for one in returns]
     return (
         f"| {kind} | {anchor} | {np.mean(over):+.1%} ({min(over):+.1%} to {max(over):+.1%}); seeds averaged "
         f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}] | {np.mean(ratios):.2f} ({min(ratios):.2f} to "
@@ -236,16 +241,16 @@ def _line(kind: str, anchor: str, seeds: Sequence[Sequence[dict[str, Any]]], fac
     )
 
 
-def _rule_line(name: str, own: Array, base: Array, factors: Array) -> str:
-    """A rule: its excess over equal weight, and what a regression leaves of it."""
-    found = metrics(returns=own, periods_per_year=252)
-    over = own - base
+def _rule_line(name: str, returns: Array, base: Array, factors: Array) -> str:
+    """Line of a rule: its excess over equal weight, and alpha after regression on known factors."""
+    whole = metrics(returns=returns, periods_per_year=252)
+    over = returns - base
     still = not over.any()
-    interval = None if still else verdict_of(own, base)[1]
+    interval = None if still else verdict_of(returns, base)[1]
     excess = "0" if interval is None else f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
     ratio = "" if still else f"{metrics(returns=over, periods_per_year=252).sharpe:.2f}"
-    constant, t = alpha(own, factors, 252)
-    return f"| {name} | over equal weight | {excess} | {ratio} | {found.sharpe:.2f} | {constant:+.1%} ({t:.1f}) | | | | | | |"
+    constant, t = alpha(returns, factors, 252)
+    return f"| {name} | over equal weight | {excess} | {ratio} | {whole.sharpe:.2f} | {constant:+.1%} ({t:.1f}) | | | | | | |"
 
 
 def _growth(returns: Array) -> float:
@@ -253,7 +258,7 @@ def _growth(returns: Array) -> float:
 
 
 def main() -> None:
-    """Parse the arguments, make what is missing, and print a table of the fixed window and one of the walk forward."""
+    """Parse the arguments, compute missing rows, and print a table of the fixed window and one of the walk-forward."""
     parser = Parser(prog="python -m finpod.bench.agents", description=__doc__)
     parser.add_argument(
         "prices", type=Path, help="file of daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet"
@@ -266,12 +271,12 @@ def main() -> None:
     parser.run(print_tables)
 
 
-def print_tables(given: Namespace) -> None:
-    """Make what is missing and print both tables."""
-    market = load_market(given.prices, members=given.members)
+def print_tables(arguments: Namespace) -> None:
+    """Compute missing rows and print both tables."""
+    market = load_market(arguments.prices, members=arguments.members)
     for periods in ([FIXED], YEARS):
-        run(market, given.learners, given.folder, periods)
-        print(f"\n{table(given.folder, periods)}\n", flush=True)
+        run(market, arguments.learners, arguments.folder, periods)
+        print(f"\n{table(arguments.folder, periods)}\n", flush=True)
 
 
 if __name__ == "__main__":

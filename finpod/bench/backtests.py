@@ -1,4 +1,4 @@
-"""Lines of `finpod bench`: backtests from ready weights, the bootstrap and the report, beside peers where they are installed."""
+"""Speed of backtests from ready weights, bootstrap, audit and report, next to other packages if they are installed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
-"""Sessions of the simulated market, strategies that are run at once and resamples of the bootstrap."""
+"""Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
 FEE_BPS = 10.0
-"""What trading costs here and with the peers."""
+"""Costs of trading, here and with the other packages."""
 
 BACKTEST = (
     "backtest bars/s",
@@ -37,7 +37,7 @@ BACKTEST = (
     "backtest strategies at once / vectorbt",
     "backtest batch",
 )
-"""Names of the lines of `backtest_lines`; and so on."""
+"""Names of the lines of `backtest_lines`; the next constants are those of the other functions."""
 BOOTSTRAP = ("bootstrap seconds", "bootstrap batch")
 AUDIT = ("audit rule seconds", "audit ensemble seconds", "audit batch")
 REPORT = (
@@ -51,10 +51,10 @@ REPORT = (
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Bars (names x returns x strategies) a second, weights decided anew at every session.
+    """Bars (assets x returns x strategies) a second, with new weights every session.
 
-    `backtest` moves the money and keeps every fill, as vectorbt's `from_orders` does; `exact` does so session by session.
-    A whole result has equity, weights, the log of trades and, of finpod alone, benchmark and equal weight.
+    `backtest` settles and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
+    result has equity, weights and the trade log; with finpod also benchmark and equal weight.
     """
     from finpod.backtesting.batch import path_of
     from finpod.backtesting.engine import backtest
@@ -72,19 +72,19 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     def path(fast: bool) -> object:
         return path_of(PrecomputedWeights(one, "weights", window), 0, window, terms, fast=fast)
 
-    own = {
+    speeds = {
         "": bars / shortest(lambda: path(fast=True), seconds),
         " exact": bars / shortest(lambda: path(fast=False), seconds),
         " whole result": bars / shortest(lambda: backtest(one, market, costs=costs, fast=True), seconds),
         " strategies at once": STRATEGIES * bars / shortest(lambda: backtest(many, market, costs=costs), seconds),
     }
-    lines: dict[str, Any] = {f"backtest{name} bars/s": rate for name, rate in own.items()}
+    lines: dict[str, Any] = {f"backtest{name} bars/s": rate for name, rate in speeds.items()}
     peer = _vectorbt(market, one, seconds)
     for name, rate in peer.items():
         lines[f"backtest vectorbt{name} bars/s"] = rate
     for name, against in (("", ""), (" whole result", " whole result"), (" strategies at once", "")):
         other = peer[against]
-        lines[f"backtest{name} / vectorbt"] = own[name] / other if isinstance(other, float) else other
+        lines[f"backtest{name} / vectorbt"] = speeds[name] / other if isinstance(other, float) else other
     lines["backtest batch"] = (
         f"{names} names x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several"
     )
@@ -92,18 +92,18 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
-    """Seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its lead over another."""
+    """Seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its excess over another."""
     from finpod.significance import intervals
 
-    own, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
+    returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
-        "bootstrap seconds": shortest(lambda: intervals(own, {"other": other}, resamples=RESAMPLES), seconds),
+        "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),
         "bootstrap batch": f"{RESAMPLES:,} resamples of 2 series of {DAYS:,} returns; shortest of several",
     }
 
 
 def audit_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Seconds of the look-ahead audit of a rule that decides every month, and of a trained ensemble, processes included."""
+    """Seconds of the look-ahead audit of a monthly rule and of a trained ensemble, start of processes included."""
     from finpod.lookahead.audit import audit
     from finpod.rules import Momentum
     from finpod.synthetic import simulate_market
@@ -130,7 +130,7 @@ def audit_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Seconds to write a report; what it shows has been computed before, as imports and bootstrap have their own time."""
+    """Seconds to write a report from a computed result, without imports and bootstrap."""
     from finpod.backtesting.engine import backtest
     from finpod.result import BacktestResult
     from finpod.synthetic import simulate_market
@@ -140,18 +140,20 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
     assert isinstance(result, BacktestResult)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        own = shortest(lambda: result.report(place / "report.html"), seconds)
+        seconds_taken = shortest(lambda: result.report(place / "report.html"), seconds)
         peers = {"quantstats": _quantstats(result, place, seconds), "pyfolio": _pyfolio(result, seconds)}
-    lines: dict[str, Any] = {"report seconds": own}
+    lines: dict[str, Any] = {"report seconds": seconds_taken}
     lines |= {f"report {name} seconds": took for name, took in peers.items()}
-    lines |= {f"report / {name}": own / took if isinstance(took, float) else took for name, took in peers.items()}
+    lines |= {
+        f"report / {name}": seconds_taken / took if isinstance(took, float) else took for name, took in peers.items()
+    }
     return lines | {"report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several"}
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """The shortest time a call takes, of as many as `seconds` allow, two at least after one that does not count.
+    """The shortest time of a call, of as many as fit in `seconds` and at least two, after one warm-up call.
 
-    What else runs on a machine only ever adds to a time.
+    The minimum is used because other processes can only add time.
     """
     call()
     taken: list[float] = []
@@ -170,19 +172,19 @@ def made_weights(count: int, market: MarketData) -> Array:
 
 
 def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
-    """What `measure` says of the module of a peer, which may print and warn as it likes; why not if it cannot be had."""
+    """The result of `measure` for an installed package, its output and warnings silenced; otherwise the error as text."""
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):
             warnings.simplefilter("ignore")
             return measure(importlib.import_module(peer))
-    except Exception as error:  # whatever a package that is not ours may raise
+    except Exception as error:  # other packages may raise anything
         lines = str(error).strip().splitlines()
         return f"n/a: {lines[0] if lines else type(error).__name__}"
 
 
 def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:
-    """Bars a second of vectorbt on the same weights, its orders alone and with the tables of a whole result."""
+    """Bars a second of vectorbt on the same weights: orders alone, and with the tables of a whole result."""
     days, tickers = pd.DatetimeIndex(market.dates), list(market.tickers)
     close, size = (pd.DataFrame(table, index=days, columns=tickers) for table in (market.close, weights))
     deal = {"size_type": "targetpercent", "group_by": True, "cash_sharing": True, "call_seq": "auto"}
@@ -192,8 +194,8 @@ def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, f
         return vectorbt.Portfolio.from_orders(close, size=size, **deal)
 
     def whole(vectorbt: Any) -> Any:
-        made = orders(vectorbt)
-        return made.value(), made.asset_value(group_by=False), made.orders.records_readable
+        portfolio = orders(vectorbt)
+        return portfolio.value(), portfolio.asset_value(group_by=False), portfolio.orders.records_readable
 
     def rate(call: Callable[[Any], Any]) -> float | str:
         return beside("vectorbt", lambda peer: market.close[1:].size / shortest(lambda: call(peer), seconds))
@@ -203,11 +205,11 @@ def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, f
 
 def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | str:
     """Seconds of quantstats for its page on the same returns and benchmark."""
-    given = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
+    arguments = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
 
     def measure(quantstats: Any) -> float:
         _draw_to_files()
-        return shortest(lambda: quantstats.reports.html(result.returns, **given), seconds)
+        return shortest(lambda: quantstats.reports.html(result.returns, **arguments), seconds)
 
     return beside("quantstats", measure)
 
@@ -217,11 +219,15 @@ def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
     from finpod.backtesting.export import to_pyfolio
 
     def measure(pyfolio: Any) -> float:
-        pyplot, given = _draw_to_files(), to_pyfolio(result)
-        tables = {"positions": given.positions, "transactions": given.transactions, "benchmark_rets": given.benchmark}
+        pyplot, series = _draw_to_files(), to_pyfolio(result)
+        tables = {
+            "positions": series.positions,
+            "transactions": series.transactions,
+            "benchmark_rets": series.benchmark,
+        }
 
         def sheet() -> None:
-            pyfolio.create_full_tear_sheet(given.returns, **tables)
+            pyfolio.create_full_tear_sheet(series.returns, **tables)
             pyplot.close("all")
 
         return shortest(sheet, seconds)
@@ -230,7 +236,7 @@ def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
 
 
 def _draw_to_files() -> Any:
-    """pyplot without a window."""
+    """Use pyplot without a window."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,8 +1,8 @@
-"""How strong a planted signal must be for a net information ratio: `python -m finpod.bench.calibrate`.
+"""Signal strength needed for a given net information ratio: `python -m finpod.bench.calibrate`.
 
-Plays the informed rule on many simulated markets at once, through the ledger, and prints the rows of
-`finpod.synthetic.CALIBRATED`: for each lookback, sign and ratio the signal and the share kept; and beside them the ratio that
-this has on markets of other seeds.
+Runs the informed rule through the ledger on many simulated markets at once. Prints the rows of
+`finpod.synthetic.CALIBRATED`: for each lookback, sign and ratio, the signal and the share of the holding that is kept, with
+the ratio measured on markets of other seeds.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from finpod.synthetic import CALIBRATED, FEE_BPS, HOLD, NAMES, RATIOS, Calibrati
 from finpod.trading.ledger import Costs, orders_for, settle, value
 
 SIGNALS = (0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13)
-"""Signals at which the curve of the ratio is measured."""
+"""Signal strengths at which the ratio is measured."""
 KEEPS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Shares of the holding kept that the informed rule chooses from."""
+"""Shares of the holding to keep, from which the informed rule's is selected."""
 DAYS, MARKETS, TOGETHER = 2600, 1000, 50
-"""Sessions of a market, markets on which a ratio is measured (a quarter of them to find it), and how many are played at once."""
+"""Sessions of a market; markets for measuring a ratio (a quarter of them for calibration); markets run at once."""
 YEAR = 252
 
 
 def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float], fee_bps: float = FEE_BPS) -> Array:
     """Return yearly information ratios [M, S] of informed rules that keep these shares, on returns [T, M, N].
 
-    Over equal weight that decides on the same days and pays as much. Opens equal the closes before, as simulated ones do.
+    Measured over equal weight with the same decision days and costs. Opens equal the closes before, as in simulated markets.
     """
     closes = np.cumprod(1 + returns, axis=0)
     prices = torch.from_numpy(closes)
     markets, names = returns.shape[1:]
-    kept, costs, always = np.array([*keeps, 0.0])[:, None], Costs(fee_bps=fee_bps), torch.ones(names, dtype=torch.bool)
-    cash = torch.ones(markets, len(kept), dtype=torch.float64)
+    shares_kept, costs, always = (
+        np.array([*keeps, 0.0])[:, None],
+        Costs(fee_bps=fee_bps),
+        torch.ones(names, dtype=torch.bool),
+    )
+    cash = torch.ones(markets, len(shares_kept), dtype=torch.float64)
     shares, equity = torch.zeros(*cash.shape, names, dtype=torch.float64), [cash[None]]
     for row in range(lookback, len(returns) - HOLD, HOLD):
         wanted = tilted(sign * forecast(closes[row - lookback : row + 1], lookback))[:, None]
         wanted = np.concatenate([wanted.repeat(len(keeps), axis=1), np.full_like(wanted, 1 / names)], axis=1)
         price = prices[row].unsqueeze(1)
         worth = value(cash, shares, price)
-        weights = torch.from_numpy(partly((shares * price).numpy(), wanted, kept))
+        weights = torch.from_numpy(partly((shares * price).numpy(), wanted, shares_kept))
         fill = settle(cash, shares, orders_for(weights, worth, shares, price), price, always, always, costs)
         cash, shares = fill.cash, fill.shares
         equity.append(cash + torch.einsum("tmn,msn->tms", prices[row + 1 : row + 1 + HOLD], shares))
@@ -56,7 +60,7 @@ def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float],
 
 
 def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, markets: int, names: int = NAMES) -> Array:
-    """Return the ratios [M, S] on so many markets; the same draws for the same seed, whatever the signal."""
+    """Return the ratios [M, S] on M markets; the draws depend on the seed, not on the signal."""
     random = np.random.default_rng(seed)
     parts = [
         net_ratios(
@@ -74,14 +78,14 @@ def calibrated(lookback: int, sign: int) -> tuple[Calibration, list[str]]:
     for ratio in RATIOS:
         signal = round(float(np.interp(ratio, curve, SIGNALS)), 5)
         best = int(played(sign * signal, lookback, KEEPS, 0, MARKETS // 4).mean(0).argmax())
-        found = played(sign * signal, lookback, KEEPS[best : best + 1], 1, MARKETS)
+        ratios = played(sign * signal, lookback, KEEPS[best : best + 1], 1, MARKETS)
         rows.append((signal, KEEPS[best]))
-        measured.append(f"{found.mean():.3f} ({found.std() / MARKETS**0.5:.3f})")
+        measured.append(f"{ratios.mean():.3f} ({ratios.std() / MARKETS**0.5:.3f})")
     return Calibration(*zip(*rows, strict=True)), measured
 
 
 def main() -> None:
-    """Parse the arguments, of which there are none, and print the table."""
+    """Print the table; takes no arguments."""
     Parser(prog="python -m finpod.bench.calibrate", description=__doc__).run(print_table)
 
 

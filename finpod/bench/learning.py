@@ -1,9 +1,9 @@
-"""How well the locomotion tasks are learnt: `python -m finpod.bench.learning [TASK ...]`.
+"""Scores of PPO on the locomotion tasks: `python -m finpod.bench.learning [TASK ...]`.
 
-Trains each task on several seeds, with the settings that the first agent of `finpod train TASK` has and without a
-tournament. Judges the agent at the end of its training, not the best on the way, by 20 deterministic episodes in
-Gymnasium's own environment. Each seed is a row, a file of its own. Rows that are there are not trained again, so that the
-command can be stopped and repeated.
+Trains each task on several seeds, without a tournament, with the settings of the first agent of `finpod train TASK`. The
+agent at the end of its training, not the best checkpoint, is tested by 20 deterministic episodes in Gymnasium's own
+environment. Each seed is a row in a file of its own. Existing rows are not trained again, so the command can be stopped and
+repeated.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
 
 FOLDER = Path("backtests") / "locomotion"
-"""Where rows are kept, relative to the current folder."""
+"""Folder of rows, relative to the current folder."""
 SEEDS = range(100, 105)
 POINTS = 10
-"""Evaluations of a curve."""
+"""Evaluations along a learning curve."""
 GOALS = {"halfcheetah": 6000, "walker2d": 4000, "hopper": 3000, "ant": 4100, "humanoid": 1400}
-"""Median scores to reach, above the PPO figures published for as many steps."""
+"""Target median scores, above the PPO figures published for as many steps."""
 
 
 def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[float], list[int]]:
-    """Return the returns and lengths of 20 episodes in Gymnasium's environment of a task, under the mean action."""
+    """Return the returns and lengths of 20 episodes in Gymnasium's environment of a task, with the mean action."""
     import gymnasium
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder), silent(), warnings.catch_warnings():
@@ -54,8 +54,8 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
     running = list(range(EPISODES))
     while running:
         action = mean_action(policy, Observation(torch.as_tensor(seen[running], dtype=torch.float32))).double().numpy()
-        for number, own in zip(tuple(running), spec.action_limit * action, strict=True):
-            seen[number], reward, terminated, truncated, _ = envs[number].step(own)
+        for number, controls in zip(tuple(running), spec.action_limit * action, strict=True):
+            seen[number], reward, terminated, truncated, _ = envs[number].step(controls)
             returns[number] += reward
             lengths[number] += 1
             if terminated or truncated:
@@ -82,7 +82,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
 
 
 def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """Train what has no row yet; return all rows, task by task. Raises InputError for an unknown task."""
+    """Compute the missing rows; return all rows, task by task. Raises InputError for an unknown task."""
     for name in names:
         if name not in NAMES:
             raise InputError(f"unknown task {name!r}; choose from {', '.join(NAMES)}", argument="task")
@@ -90,27 +90,27 @@ def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> li
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table: the mean return of each seed, the lowest first, and their median."""
+    """Return the rows as a Markdown table: the mean return of each seed in ascending order, and their median."""
     lines = [
         "| task | steps | mean return of each seed (sd over 20 episodes) | median | goal | seconds |",
         "|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(row["task"]["task"] for row in rows):
-        own = sorted((row for row in rows if row["task"]["task"] == name), key=lambda row: np.mean(row["returns"]))
-        scores = [float(np.mean(row["returns"])) for row in own]
+        seeds = sorted((row for row in rows if row["task"]["task"] == name), key=lambda row: np.mean(row["returns"]))
+        scores = [float(np.mean(row["returns"])) for row in seeds]
         each = ", ".join(
-            f"{score:.0f} ({np.std(row['returns'], ddof=1):.0f})" for score, row in zip(scores, own, strict=True)
+            f"{score:.0f} ({np.std(row['returns'], ddof=1):.0f})" for score, row in zip(scores, seeds, strict=True)
         )
-        spent = sorted(row["seconds"] for row in own)
+        spent = sorted(row["seconds"] for row in seeds)
         lines.append(
-            f"| {own[0]['task']['title']} | {own[0]['steps']:,} | {each} | {median(scores):.0f} | {GOALS.get(name, 'none')} | "
+            f"| {seeds[0]['task']['title']} | {seeds[0]['steps']:,} | {each} | {median(scores):.0f} | {GOALS.get(name, 'none')} | "
             f"{spent[0]:.0f} to {spent[-1]:.0f} |"
         )
     return "\n".join(lines)
 
 
 def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the mean return of each seed over its steps, a panel a task, three beside each other, as an SVG."""
+    """Draw the mean return of each seed over its steps, one panel for each task, three in a row, as an SVG."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["task"]["task"] for row in rows))
@@ -129,7 +129,7 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def main() -> None:
-    """Parse the arguments, train what is missing, print the table and draw the curves."""
+    """Parse the arguments, compute missing rows, print the table and draw the curves."""
     parser = Parser(prog="python -m finpod.bench.learning", description=__doc__)
     parser.add_argument("tasks", nargs="*", default=list(GOALS), help=f"tasks to learn (default: {' '.join(GOALS)})")
     parser.add_argument(
@@ -145,11 +145,11 @@ def main() -> None:
     parser.run(print_table)
 
 
-def print_table(given: Namespace) -> None:
-    """Train what is missing, print the table and draw the curves."""
-    rows = run(given.tasks, given.seeds, given.folder)
+def print_table(arguments: Namespace) -> None:
+    """Compute missing rows, print the table and draw the curves."""
+    rows = run(arguments.tasks, arguments.seeds, arguments.folder)
     print(table(rows))
-    draw(rows, given.folder / "curves.svg")
+    draw(rows, arguments.folder / "curves.svg")
 
 
 if __name__ == "__main__":

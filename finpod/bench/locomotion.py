@@ -1,4 +1,4 @@
-"""`run`: how fast this machine steps a locomotion task, acts in it and trains on it, beside peers that are installed."""
+"""`run`: speed of a locomotion task, with a policy and in training, next to other packages if they are installed."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
     from finpod.locomotion import LocomotionTask
 
 ENVS = 512
-"""Worlds, if not told otherwise."""
+"""Default number of worlds."""
 ACTIONS = 16
-"""Random actions of every world that are made beforehand and taken in turn."""
+"""Number of random actions of each world, drawn beforehand and used in turn."""
 FEW = 8
-"""Environments of a small SyncVectorEnv, whose models stay in the caches of the processor; the large one has all."""
+"""Environments of a small SyncVectorEnv, whose models fit in the processor's caches; a second one has all environments."""
 TURNS = 3
-"""Parts of the time of a line whose figure is set beside others: each has one before the next turn begins."""
+"""Turns into which the time of each contender is divided."""
 
 
 class Contender(NamedTuple):
-    """Environments that are measured beside others."""
+    """Environments to compare."""
 
     name: str
-    """Name of the lines; of several contenders of one name the best counts."""
+    """Name of the lines. Of several contenders with one name the best counts."""
     envs: int
     """Environments."""
     open: Callable[[], AbstractContextManager[Work]]
-    """Makes them, with something to measure, and closes them."""
+    """Context manager that makes the environments, yields the work to measure, and closes them."""
     of: str = "environments"
-    """What they are called."""
+    """Description in the output."""
 
 
 def run(
     task: str, *, device: str = "cpu", envs: int = ENVS, seconds: float = 3.0, variant: str = "standard"
 ) -> dict[str, Any]:
-    """How fast this machine is on a locomotion task, a line for each figure, with what was measured, hardware and versions.
+    """Return the speed on a locomotion task, one line for each figure, with sizes, hardware and versions.
 
-    Steps a second, of all worlds together; a step is one decision, `frame_skip` steps of the physics. Each line is measured
+    Steps a second are of all worlds together. A step is one decision, `frame_skip` steps of the physics. Each line is measured
     for about `seconds`: the physics alone, with fixed controls and without new episodes; the environment with random
     actions; the vector environments of Gymnasium, and EnvPool where it is installed, with random actions on the CPU; the
     environment with an untrained policy; and PPO from end to end on the settings of the task.
 
-    Raises InputError for an unknown task or variant, sizes that cannot be, a device that is not there, and without MuJoCo.
+    Raises InputError for an unknown task or variant, invalid sizes, a missing device, and without MuJoCo.
     """
     from finpod.devices import pick_device
     from finpod.envs.locomotion.environment import make_locomotion
@@ -69,7 +69,7 @@ def run(
     from finpod.tournament.pod import torch_threads
 
     if envs < 1 or not 0 < seconds < math.inf:
-        raise InputError(f"envs {envs}, seconds {seconds}: a measurement needs one world and some time")
+        raise InputError(f"envs {envs}, seconds {seconds}: envs must be at least 1 and seconds above 0")
     task_of_name, place = LocomotionTask(name=task, variant=variant), pick_device(device)
     spec = task_of_name.definition
 
@@ -80,10 +80,10 @@ def run(
         return timed(name, work, envs, seconds, place, "worlds")
 
     with torch_threads(1):  # as agents train
-        own = Contender("env", envs, lambda: nullcontext(stepping(environment())), "worlds")
+        ours = Contender("env", envs, lambda: nullcontext(stepping(environment())), "worlds")
         others = [] if variant == "fast" else peers(spec, envs)
         lines = measured("physics", physics(environment()))
-        lines |= side_by_side([own, *others], seconds, place)
+        lines |= side_by_side([ours, *others], seconds, place)
         lines["env / gymnasium"] = _ratio(lines) if others else "n/a: Gymnasium has no fast variant"
         lines |= measured("env with policy", acting(env := environment(), _learner(env, task_of_name)))
         lines |= measured("train PPO", training(env := environment(), _learner(env, task_of_name)))
@@ -91,7 +91,7 @@ def run(
 
 
 def physics(env: LocomotionEnv) -> Work:
-    """The engine alone."""
+    """The physics alone."""
     import torch
 
     env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(env.spec, env.num_envs)[0]))
@@ -115,7 +115,7 @@ def random_actions(spec: Spec, envs: int) -> Array:
 def peers(spec: Spec, envs: int) -> list[Contender]:
     """Gymnasium's vector environments, and EnvPool where it is installed, each with the numbers of environments to try.
 
-    AsyncVectorEnv has a process for each environment: as many as cores, or twice as many.
+    AsyncVectorEnv has one process for each environment: as many as cores, or twice as many.
     """
     cores = usable_cores()
     sync, threaded = ({min(count, envs) for count in counts} for counts in ((FEW, envs), (cores, 2 * cores)))
@@ -130,9 +130,9 @@ def peers(spec: Spec, envs: int) -> list[Contender]:
 
 
 def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.device) -> dict[str, Any]:
-    """The lines of all contenders, measured in turns, so that whatever else the machine does meets all of them alike.
+    """The lines of all contenders, measured in turns, so that other load on the machine affects all of them alike.
 
-    The first is ours. Of a peer that fails a line says why. MuJoCo's log and the warnings of peers are dropped.
+    The first is finpod. If another package fails, its line has the error. MuJoCo's log and warnings are silenced.
     """
     works: dict[Contender, Work] = {}
     timings: dict[Contender, list[Timing]] = {contender: [] for contender in contenders}
@@ -147,7 +147,7 @@ def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.
                 if contender not in works:
                     works[contender] = stack.enter_context(contender.open())
                 timings[contender].append(measure(works[contender].call, seconds / TURNS, device))
-            except Exception as error:  # whatever a package that is not ours may raise
+            except Exception as error:  # other packages may raise anything
                 if contender is contenders[0]:
                     raise
                 failures[contender.name] = first_line(error)
@@ -161,7 +161,7 @@ def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.
 def _best(
     same: Sequence[Contender], works: Mapping[Contender, Work], timings: Mapping[Contender, Sequence[Timing]]
 ) -> dict[str, Any]:
-    """The lines of the fastest of the contenders of one name."""
+    """The lines of the fastest contender with one name."""
     trials = []
     for one in same:
         calls, seconds = map(sum, zip(*timings[one], strict=True))
@@ -181,7 +181,7 @@ def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[W
     makers = [partial(gymnasium.make, spec.gym_id, disable_env_checker=True, **spec.gym_options)] * count
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
     with ExitStack() as stack:
-        with silent():  # processes are spawned, as this one has threads, and keep their stderr
+        with silent():  # spawned, since this process has threads; the children keep their stderr
             env: Any = (
                 AsyncVectorEnv(makers, context="spawn", **options) if parallel else SyncVectorEnv(makers, **options)
             )
@@ -193,7 +193,7 @@ def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[W
 
 @contextmanager
 def envpool_work(spec: Spec, count: int) -> Iterator[Work]:
-    """`count` environments of EnvPool on all cores, without contact forces where the task has none and EnvPool can."""
+    """`count` environments of EnvPool on all cores, without contact forces if the task has none and EnvPool allows it."""
     options = dict.fromkeys(("use_contact_force", "post_constraint"), False) if spec.gym_options else {}
     with silent():
         env = importlib.import_module("envpool").make_gymnasium(
@@ -207,7 +207,7 @@ def envpool_work(spec: Spec, count: int) -> Iterator[Work]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Drop what the process and those it starts meanwhile write to stderr, C code included."""
+    """Discard stderr of this process and its children while the block runs, C code included."""
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
@@ -237,7 +237,7 @@ def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
 
 
 def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
-    """What was measured, and on what."""
+    """Lines on sizes, hardware and versions."""
     import torch
 
     from finpod.envs.locomotion.mujoco import threads_of

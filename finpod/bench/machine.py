@@ -1,4 +1,4 @@
-"""`run`: how fast this machine steps the market environment, acts in it, trains on it and judges what it learns."""
+"""`run`: speed of the market environment, with a policy and in training, and of features, backtests and reports."""
 
 from __future__ import annotations
 
@@ -23,47 +23,46 @@ if TYPE_CHECKING:
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Groups of accounts that share their days; fewer where the accounts do not divide so."""
+"""Groups of accounts that share their days; fewer if the number of accounts is not divisible by it."""
 
 PANEL_NAMES, PANEL_DAYS = 200, 3400
-"""Size of the market whose features are timed."""
+"""Size of the market for timing features."""
 ENDS = ("steps/s", "batch")
 ENVIRONMENT = tuple(f"{name} {end}" for name in ("env", "env compiled", "env with policy", "train PPO") for end in ENDS)
 PANEL = ("panel seconds", "panel batch")
 """Names of lines."""
 WARM_UP = 2
-"""Calls before the clock runs: the first compiles and lays out memory."""
+"""Warm-up calls: the first one compiles and allocates memory."""
 
 
 class Work(NamedTuple):
-    """Something to measure."""
+    """A piece of work to measure."""
 
     call: Callable[[], object]
-    """Does it once."""
+    """Runs it once."""
     steps: int
     """Steps of each account in one call."""
 
 
 class Timing(NamedTuple):
-    """What the clock said."""
+    """Result of a measurement."""
 
     calls: int
     """Calls made."""
     seconds: float
-    """Time they took together."""
+    """Total time in seconds."""
 
 
 def run(
     *, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: float = 3.0, what: str | None = None
 ) -> dict[str, Any]:
-    """How fast this machine is, a line for each figure, with hardware and versions; only lines of `what`, if it is given.
+    """Return the speed of this machine, one line for each figure, with hardware and versions; `what` selects lines by name.
 
     Environment steps a second of `envs` accounts in a simulated market of `names` stocks: a step is one decision of one
-    account, on the task's default settings but for the start groups. Each line is measured for about `seconds`: the
+    account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
     environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO from end to end. Then the
-    time to build a large panel of features and to audit, and backtests, bootstrap and report beside their peers
-    (`finpod.bench.backtests`).
-    Raises InputError for sizes that cannot be, a device that is not there and a word that is in no line.
+    time to build a large panel of features, and the lines of `finpod.bench.backtests`.
+    Raises InputError for invalid sizes, a missing device and a word that is in no line.
     """
     import torch
 
@@ -73,7 +72,7 @@ def run(
 
     if envs < 1 or names < 2 or not 0 < seconds < math.inf:
         raise InputError(
-            f"envs {envs}, names {names}, seconds {seconds}: a measurement needs one account, two names and some time"
+            f"envs {envs}, names {names}, seconds {seconds}: envs must be at least 1, names at least 2 and seconds above 0"
         )
     place = pick_device(device)
     config = TradingConfig(num_envs=envs, start_groups=math.gcd(envs, GROUPS))
@@ -101,7 +100,7 @@ def run(
 
 
 def matches(what: str | None, line: str) -> bool:
-    """Whether a user who asks for `what`, a part of a name, wants the line of this name; None wants all."""
+    """True if `what` is a part of the line's name, or None."""
     return what is None or what in line
 
 
@@ -111,9 +110,9 @@ def rate(count: int, seconds: float) -> float:
 
 
 def measure(call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP) -> Timing:
-    """Call until `seconds` have passed, after `warm_up` calls that do not count.
+    """Call until `seconds` have passed, after `warm_up` calls that are not measured.
 
-    The device has finished all work before the clock is read, at the start and at the end.
+    The device is synchronized before the clock is read.
     """
     for _ in range(warm_up):
         call()
@@ -134,7 +133,7 @@ def timed(
 
 
 def lines_of(name: str, work: Work, timing: Timing, envs: int, of: str) -> dict[str, Any]:
-    """The lines of this name: steps a second of `envs` environments, and how many of them stepped how often, for how long."""
+    """The lines of this name: steps a second, and the number of environments, steps and seconds."""
     steps = timing.calls * work.steps
     return {
         f"{name} steps/s": rate(steps * envs, timing.seconds),
@@ -143,7 +142,7 @@ def lines_of(name: str, work: Work, timing: Timing, envs: int, of: str) -> dict[
 
 
 def stepping(env: MarketEnv) -> Work:
-    """The environment alone, on actions made beforehand."""
+    """The environment alone, with actions drawn beforehand."""
     import torch
 
     action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(env.device)
@@ -151,12 +150,12 @@ def stepping(env: MarketEnv) -> Work:
 
 
 def acting(env: Any, learner: Any) -> Work:
-    """A policy acting, as in a rollout."""
+    """The environment with a policy, as in a rollout."""
     return Work(lambda: learner.collect(env), learner.config.num_steps)
 
 
 def training(env: Any, learner: Any) -> Work:
-    """Rollouts and the updates on them."""
+    """Rollouts and updates."""
     return Work(lambda: learner.update(learner.collect(env)), learner.config.num_steps)
 
 
@@ -176,7 +175,7 @@ def _learner(env: MarketEnv, panel: Panel) -> Any:
 def _environment_lines(
     config: TradingConfig, names: int, seconds: float, device: torch.device, what: str | None
 ) -> dict[str, Any]:
-    """Steps a second in and around the environment, of those lines that are asked for."""
+    """The selected lines on steps a second of the environment."""
     from finpod.envs.market_env import MarketEnv
     from finpod.features.panel import build_panel
     from finpod.synthetic import simulate_market
@@ -199,7 +198,7 @@ def _environment_lines(
         if any(matches(what, f"{name} {end}") for end in ENDS):
             try:
                 lines |= timed(name, make(), envs, seconds, device)
-            except RuntimeError as error:  # as torch's compiler raises; most often there is no C++ compiler
+            except RuntimeError as error:  # from torch's compiler, usually because there is no C++ compiler
                 if name != "env compiled":
                     raise
                 lines[f"{name} steps/s"] = f"n/a: {first_line(error)}"
@@ -227,7 +226,7 @@ def _synchronise(device: torch.device) -> None:
 
 
 def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *packages: str) -> dict[str, str]:
-    """The lines that say what was measured, and on what, with the versions of finpod, the packages and Python."""
+    """Lines on sizes, hardware, and versions of finpod, the packages and Python."""
     import torch
 
     modules = {name: importlib.import_module(name) for name in ("finpod", *packages)}
@@ -245,7 +244,7 @@ def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *
 
 
 def processor() -> str:
-    """The name of the CPU, as the system knows it."""
+    """The name of the CPU."""
     about = Path("/proc/cpuinfo")
     if about.exists():
         for line in about.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,6 +1,6 @@
 """Parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints of an agent, and the parser.
 
-Each row is a file of its own. Rows that exist are not computed again, so that a command can be stopped and repeated.
+Each row is a file of its own. Existing rows are not computed again, so a command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INTERRUPTED = 130
 def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], jobs: int = 1) -> list[dict[str, Any]]:
     """Compute the rows that have no file yet, in `jobs` processes, and return all of them in order.
 
-    `makers` go from the name of a row to what computes it; for several processes they must be picklable.
+    `makers` maps the name of a row to the function that computes it; with several processes it must be picklable.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {folder / f"{name}.json": make for name, make in makers.items()}
@@ -41,7 +41,7 @@ def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], 
     if jobs == 1 or len(missing) < 2:
         for piece in missing:
             _keep(*piece)
-    else:  # the children leave an interruption to this process, which ends them
+    else:  # children ignore an interruption; this process ends them
         ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
         with get_context("spawn").Pool(min(jobs, len(missing)), ignore) as pool:
             pool.starmap(_keep, missing, chunksize=1)
@@ -51,15 +51,15 @@ def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], 
 def _keep(file: Path, make: Callable[[], dict[str, Any]]) -> None:
     torch.set_num_threads(1)
     packages = versions("finpod", "gymnasium", "mujoco", "numpy", "torch")
-    made = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": packages}
-    write_text(file, to_json(make() | made))
+    circumstances = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": packages}
+    write_text(file, to_json(make() | circumstances))
 
 
 class Trained(NamedTuple):
     """An agent at a checkpoint."""
 
     policy: Policy
-    """Goes on learning."""
+    """The learner, which continues after this checkpoint."""
     steps: int
     """Environment steps so far."""
     metrics: dict[str, Any]
@@ -73,9 +73,9 @@ class Trained(NamedTuple):
 def checkpoints(
     task: Any, learner: str, seed: int, points: int, steps: int, name: str = "agent", **changed: Any
 ) -> Iterator[Trained]:
-    """Train one agent, without a tournament, and yield it at `points` checkpoints, evenly spaced over `steps`.
+    """Train one agent, without a tournament, and yield `points` checkpoints, evenly spaced over `steps`.
 
-    Its settings are the defaults of the task, but for the fields `changed`.
+    Its settings are the defaults of the task, except for the fields in `changed`.
     """
     config = LEARNERS[learner].Config(**{**task.defaults(learner), **changed})
     setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, learner=learner)
@@ -94,31 +94,31 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on stderr, with exit code 2; an interruption is one line with exit code 130."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process."""
+        """Print the error and end the process."""
         self.exit(2, f"error: {' '.join(message.split())}\n")
 
     def add_folder(self, default: Path, what: str = "rows") -> None:
-        """Add `-o`, the folder where rows are kept."""
+        """Add `-o`, the folder of rows."""
         self.add_argument(
             "-o", dest="folder", metavar="FOLDER", type=Path, default=default,
             help=f"where {what} are kept (default: %(default)s)",
         )  # fmt: skip
 
     def run(self, command: Callable[[argparse.Namespace], None]) -> None:
-        """Run a command; a FinpodError, an error of the file system or an interruption ends the process."""
-        given = self.parse_args()
+        """Run a command; a FinpodError, a file system error or an interruption ends the process."""
+        arguments = self.parse_args()
         try:
-            command(given)
+            command(arguments)
         except FinpodError as error:
             self.error(str(error))
         except OSError as error:
             self.error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except KeyboardInterrupt:
-            self.exit(INTERRUPTED, "error: interrupted; the same command goes on from the rows that are kept\n")
+            self.exit(INTERRUPTED, "error: interrupted; run the command again to continue from the saved rows\n")
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number from `least` on."""
+    """Return a parser of whole numbers of at least `least`."""
 
     def read(text: str) -> int:
         if text.isdecimal() and int(text) >= least:

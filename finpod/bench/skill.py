@@ -1,9 +1,9 @@
-"""How often luck is called skill, and skill is seen: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
+"""Error rates of the verdict of skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
 
-False skill: agents are trained, chosen and tested on markets without signal, free of costs, half of them simulated and half
-drawn from real days (`-r FILE`). Power: on markets whose informed rule has a stated net information ratio, at 10 bps, for
-the informed rule and for agents. Each market is a row, a file of its own. Rows that are there are not made again, so that the
-command can be stopped and repeated.
+False positives: agents are trained, selected and tested on markets without a signal, free of costs; half of the markets are
+simulated, half are resampled from real days (`-r FILE`). Power: markets whose informed rule has a stated net information
+ratio at 10 bps, for the informed rule and for agents. Each market is a row in a file of its own. Existing rows are not
+computed again, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
 
 FOLDER = Path("backtests") / "skill"
-"""Where rows are kept, relative to the current folder."""
+"""Folder of rows, relative to the current folder."""
 INFORMED = "informed"
 RULES = ("apg", "ppo", INFORMED)
 FAMILIES = SIMULATED, RESAMPLED = "simulated", "resampled"
 RATIOS = (0.5, 1.0, 1.5, 2.0)
 MARKETS = {**dict.fromkeys(FAMILIES, 200), **dict.fromkeys(map(str, RATIOS), 100)}
-"""Markets of each cell: without signal by family, and with one by net ratio."""
+"""Number of markets by family (without a signal) and by net ratio (with a signal)."""
 YEAR = 252
 ROWS = {
     "train": (64, 64 + 8 * YEAR),
@@ -52,23 +52,23 @@ ROWS = {
 """First and last row of each window: 8, 2 and 8 years."""
 FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "volume_shock_5")
 UPDATES = {"apg": 40, "ppo": 60}
-"""Of an agent, 64 accounts x num_steps decisions each."""
+"""Updates of an agent by learner, each on 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Seeds of agents, and how often each is judged on validation; the best of all is tested."""
+"""Seeds of agents, and checkpoints of each; the best of all on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
-"""Markets below which a rate is not compared with what it should be."""
+"""Fewest markets for comparing a rate with the expected one."""
 
 
 class Cell(NamedTuple):
-    """A row to be made."""
+    """A row to compute."""
 
     world: str
-    """A family of markets without signal, or the net ratio of one with a signal."""
+    """A family of markets without a signal, or the net ratio of markets with one."""
     rule: str
     """A learner, or the informed rule."""
     seed: int
-    """Of the market."""
+    """Seed of the market."""
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Cell(NamedTuple):
 
 @cache
 def complete(real: str) -> MarketData:
-    """Return the names of a file without missing bars."""
+    """Return the market with only the assets of a file that have no missing bars."""
     market = load_market(real)
     bars = [market.has_bar, *(np.isfinite(table) for table in (market.open, market.volume) if table is not None)]
     whole = np.all(bars, axis=(0, 1))
@@ -87,7 +87,7 @@ def complete(real: str) -> MarketData:
 
 
 def market_of(cell: Cell, real: str | None) -> MarketData:
-    """Return the market of a row; those with a signal take lookbacks and signs in turn."""
+    """Return the market of a row; markets with a signal alternate lookbacks and signs."""
     days = ROWS["test"][1] + 1
     if cell.world == RESAMPLED:
         if real is None:
@@ -104,7 +104,7 @@ def market_of(cell: Cell, real: str | None) -> MarketData:
 
 
 def task_of(market: MarketData, free: bool) -> StockTask:
-    """Return the task, whose data reach to the end of the test window; features are scaled on the training window."""
+    """Return the task, with data to the end of the test window; features are scaled on the training window."""
     train, _, test = ((market.dates[first], market.dates[last]) for first, last in ROWS.values())
     costs = Costs(fee_bps=0.0) if free else Costs()
     trading = trading_of(num_envs=64, start_groups=None, hold=HOLD, costs=costs)
@@ -139,7 +139,7 @@ def ratio_of(active: Array) -> float:
 
 
 def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
-    """Return a row: what the verdict says of the test window, over equal weight at the same cadence and costs."""
+    """Return a row: the verdict on the test window, over equal weight with the same decision days and costs."""
     began = time.process_time()
     market = market_of(cell, real)
     task = task_of(market, free=cell.world in FAMILIES)
@@ -158,7 +158,7 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
 
 
 def cells(rules: Sequence[str], real: str | None, most: int | None = None) -> list[Cell]:
-    """Return the rows of the table, those of the first seeds first. Raises InputError for an unknown rule."""
+    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule."""
     if unknown := [rule for rule in rules if rule not in RULES]:
         raise InputError(f"unknown rule {unknown[0]!r}; choose from {', '.join(RULES)}", argument="rules")
     wanted = [
@@ -172,7 +172,7 @@ def cells(rules: Sequence[str], real: str | None, most: int | None = None) -> li
 
 
 def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> list[dict[str, Any]]:
-    """Compute the rows that have no file yet, in so many processes; return all of them."""
+    """Compute the missing rows in `jobs` processes; return all rows."""
     return keep_rows(folder, {cell.name: partial(play, cell, real) for cell in wanted}, jobs)
 
 
@@ -183,23 +183,23 @@ def wilson(hits: int, count: int, level: float) -> tuple[float, float]:
 
 
 def compared(markets: int, fits: bool) -> str:
-    """Return the word for a rate that is as it should be or not; none for few markets."""
+    """Return 'yes' if the interval contains the expected rate, else 'no'; empty for few markets."""
     return "" if markets < FEWEST else "yes" if fits else "no"
 
 
 def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table of markets without signal."""
+    """Yield the lines of the table of markets without a signal."""
     yield "| without signal | learner | markets | called skill | 99 % interval | has 2.5 % | worse | tracking error | seconds |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for (world, rule), own in by_cell(rows):
+    for (world, rule), group in by_cell(rows):
         if world in FAMILIES:
-            hits, worse = (sum(row["code"] == code for row in own) for code in (Code.MORE, Code.WORSE))
-            low, high = wilson(hits, len(own), 0.99)
-            right = compared(len(own), hits > 0 and low <= 0.025 <= high)
-            error = np.median([row["tracking_error"] for row in own])
+            hits, worse = (sum(row["code"] == code for row in group) for code in (Code.MORE, Code.WORSE))
+            low, high = wilson(hits, len(group), 0.99)
+            right = compared(len(group), hits > 0 and low <= 0.025 <= high)
+            error = np.median([row["tracking_error"] for row in group])
             yield (
-                f"| {world} | {rule} | {len(own)} | {hits / len(own):.1%} | {low:.1%} to {high:.1%} | {right} | "
-                f"{worse / len(own):.1%} | {error:.2%} | {seconds(own):.1f} |"
+                f"| {world} | {rule} | {len(group)} | {hits / len(group):.1%} | {low:.1%} to {high:.1%} | {right} | "
+                f"{worse / len(group):.1%} | {error:.2%} | {seconds(group):.1f} |"
             )
 
 
@@ -208,35 +208,35 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "| net ratio | rule | markets | called skill | 95 % interval | theory | has it | mean ratio | kept | seconds |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     years = (ROWS["test"][1] - ROWS["test"][0]) / YEAR
-    mean = {cell: float(np.mean([row["ratio"] for row in own])) for cell, own in by_cell(rows)}
-    for (world, rule), own in by_cell(rows):
+    mean = {cell: float(np.mean([row["ratio"] for row in group])) for cell, group in by_cell(rows)}
+    for (world, rule), group in by_cell(rows):
         if world not in FAMILIES:
-            hits = sum(row["code"] == Code.MORE for row in own)
-            low, high = wilson(hits, len(own), 0.95)
+            hits = sum(row["code"] == Code.MORE for row in group)
+            low, high = wilson(hits, len(group), 0.95)
             theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
-            right = compared(len(own), low <= theory <= high)
-            kept = mean[world, rule] / mean.get((world, INFORMED), math.nan)
+            right = compared(len(group), low <= theory <= high)
+            share_kept = mean[world, rule] / mean.get((world, INFORMED), math.nan)
             yield (
-                f"| {world} | {rule} | {len(own)} | {hits / len(own):.1%} | {low:.1%} to {high:.1%} | {theory:.1%} | {right} | "
-                f"{mean[world, rule]:.2f} | {kept:.2f} | {seconds(own):.1f} |"
+                f"| {world} | {rule} | {len(group)} | {hits / len(group):.1%} | {low:.1%} to {high:.1%} | {theory:.1%} | {right} | "
+                f"{mean[world, rule]:.2f} | {share_kept:.2f} | {seconds(group):.1f} |"
             )
 
 
 def by_cell(rows: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
-    """Return the rows of each world and rule."""
+    """Return the rows grouped by market and rule."""
     places: dict[tuple[str, str], list[dict[str, Any]]] = {(world, rule): [] for world in MARKETS for rule in RULES}
     for row in rows:
         places[row["world"], row["rule"]].append(row)
-    return [(place, own) for place, own in places.items() if own]
+    return [(place, group) for place, group in places.items() if group]
 
 
 def seconds(rows: Sequence[dict[str, Any]]) -> float:
-    """Return the mean CPU seconds of a row."""
+    """Return the mean CPU seconds of the rows."""
     return float(np.mean([row["seconds"] for row in rows]))
 
 
 def main() -> None:
-    """Parse the arguments, make what is missing, and print the tables that have rows."""
+    """Parse the arguments, compute missing rows, and print the tables that have rows."""
     parser = Parser(prog="python -m finpod.bench.skill", description=__doc__)
     parser.add_argument(
         "rules", nargs="*", default=list(RULES), help=f"learners, or {INFORMED} (default: {' '.join(RULES)})"
@@ -266,12 +266,12 @@ def main() -> None:
     parser.run(print_tables)
 
 
-def print_tables(given: Namespace) -> None:
+def print_tables(arguments: Namespace) -> None:
     """Make what is missing and print the tables that have rows."""
-    wanted = cells(given.rules, given.real, given.most)
-    if given.real is not None:
-        complete(given.real)
-    rows = run(wanted, given.real, given.folder, given.jobs)
+    wanted = cells(arguments.rules, arguments.real, arguments.most)
+    if arguments.real is not None:
+        complete(arguments.real)
+    rows = run(wanted, arguments.real, arguments.folder, arguments.jobs)
     tables = [list(false_skill(rows)), list(power(rows))]
     print("\n\n".join("\n".join(lines) for lines in tables if len(lines) > 2))
 
