@@ -1,6 +1,6 @@
-"""Train stock-trading agents with deep reinforcement learning, and find out honestly whether they are any good.
+"""Train stock-trading agents with deep reinforcement learning, and test whether they are any good.
 
-The public face; every name is imported when it is first used, so that `import finpod` is quick.
+Public names. Each is imported when it is first used, so that `import finpod` is fast.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """The public `backtest`, `audit`, `compare` and `train`.
 
-They load strategies, runs and tasks that are given by name, file or folder, and pass everything else on.
+They load strategies, runs and tasks given by name, file or folder, and pass all other arguments on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from finpod.tournament.trained_run import TrainedRun
 
 _COPIED = tuple(name for name in WRAPPER_ASSIGNMENTS if name not in ("__module__", "__annotations__"))
-"""Attributes that the functions here copy from those that they call; `inspect.signature` follows to these by itself."""
+"""Attributes copied from the wrapped functions; `inspect.signature` follows `__wrapped__` for the rest."""
 
 
 class AuditOptions(TypedDict, total=False):

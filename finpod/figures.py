@@ -19,11 +19,11 @@ class Row(NamedTuple):
     key: str
     """Name of the figure."""
     label: str
-    """Label that a reader sees."""
+    """Label in tables."""
     kind: Kind
     """Format of the figure."""
     yearly: bool = False
-    """Whether the figure is scaled to a year, and so means little for a short history."""
+    """True if the figure is scaled to a year, and so means little for a short history."""
 
 
 COMMON = (
@@ -41,7 +41,7 @@ COMMON = (
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """A fraction as a percentage: 0.123 is 12.30%. Undefined is n/a, and what rounds to zero has no sign."""
+    """A fraction as a percentage: 0.123 is 12.30%. Undefined is n/a; a value that rounds to zero has no sign."""
     return _number(value, digits, 100, "%")
 
 
@@ -76,7 +76,7 @@ WRITE: dict[Kind, Callable[[float | None], str]] = {
 
 
 def figure(value: float | None, kind: Kind) -> str:
-    """A figure, written as its row asks."""
+    """A figure in the format of its row."""
     return WRITE[kind](value)
 
 
@@ -93,12 +93,12 @@ def plural(number: int, noun: str) -> str:
 
 
 def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], width: int = 20) -> list[str]:
-    """Lines of a table: labels on the left, cells aligned on the right under headings wrapped to `width` letters.
+    """Lines of a table: labels on the left, cells aligned right under headings wrapped to `width` characters.
 
     Rows may have fewer cells than there are headings.
     """
     heads = [textwrap.wrap(plain(name), width) or [""] for name in head]
-    upside_down = zip_longest(*(reversed(lines) for lines in heads), fillvalue="")  # headings end beside the figures
+    upside_down = zip_longest(*(reversed(lines) for lines in heads), fillvalue="")  # align the bottom of the headings
     lines = [["", *line] for line in upside_down][::-1]
     lines += [[label, *row, *[""] * (len(heads) - len(row))] for label, row in rows]
     return in_columns(lines, [False] + [True] * len(heads))

@@ -8,49 +8,49 @@ from enum import StrEnum
 from typing import Any
 
 GRAVE = frozenset({"in_sample", "look_ahead", "ruined"})
-"""Codes of warnings after which the figures say nothing about the future."""
+"""Codes of warnings that make the figures meaningless for the future."""
 
 
 @dataclass(frozen=True)
 class ResultWarning:
-    """Something to know before believing a result."""
+    """A reason to doubt a result."""
 
     code: str
-    """Which warning it is; `backtesting.sentences.WARNINGS` lists them all. "note" is a remark that came with the data."""
+    """Code of the warning, a key of `backtesting.sentences.WARNINGS`. "note" is a remark that came with the data."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """JSON values that the sentence is made of."""
+    """JSON values for its sentence."""
 
     @property
     def grave(self) -> bool:
-        """Whether the figures say nothing about the future."""
+        """True if the figures are meaningless for the future."""
         return self.code in GRAVE
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to the account on one day."""
+    """An event in the account on one day."""
 
     day: str
     """Session, YYYY-MM-DD."""
     code: str
-    """"skipped", "delisted", or why an order was not filled: "not_member", "no_price", "no_cash", "no_whole_share"."""
+    """"skipped", "delisted", or the reason why an order was not filled: "not_member", "no_price", "no_cash", "no_whole_share"."""
     ticker: str = ""
-    """Asset it happened to."""
+    """Asset of the event."""
     shares: float | None = None
-    """Shares that a delisting turned to cash."""
+    """Shares that a delisting turned into cash."""
     price: float | None = None
-    """Price at which it did."""
+    """Price of that delisting."""
     count: int = 1
-    """Such orders in the whole run; the event describes the first."""
+    """Number of such orders in the run; the event describes the first."""
 
 
 class Severity(StrEnum):
-    """Whether a finding shows look-ahead or only its possibility."""
+    """Severity of a finding: look-ahead, or only the possibility."""
 
     LOOKS_AHEAD = "looks_ahead"
     """A decision, a feature or a fill changed with the future."""
     CAN_LOOK_AHEAD = "can_look_ahead"
-    """Later data, or data from elsewhere, were within reach."""
+    """The strategy could reach later data, or data from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,23 @@ class Finding:
     """One finding of the look-ahead audit."""
 
     kind: str
-    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (later rows within reach), "model"
-    (fitted on days that nothing shows), "file", "network", "process", "clock", "environment" (read from elsewhere), "fill",
+    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (the strategy holds later rows),
+    "model" (fitted on unknown days), "file", "network", "process", "clock", "environment" (read from elsewhere), "fill",
     "backfilled", "extra"."""
     severity: Severity
-    """Whether it shows look-ahead or its possibility."""
+    """Look-ahead, or its possibility."""
     where: str
     """Part that was examined: "decisions", "features", "fills", "data", or the name of a feature."""
     day: str = ""
-    """First session on which it was seen, YYYY-MM-DD."""
+    """First session with the finding, YYYY-MM-DD."""
     subject: str = ""
     """Ticker, column, path of the object, or function, file and line."""
     size: float | None = None
-    """Size of a change; infinite where a value appeared or vanished. Price of a fill."""
+    """Size of a change, infinite if a value appeared or vanished; or the price of a fill."""
     note: str = ""
-    """Content that was held or read."""
+    """Content held or read."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """JSON values that belong to the kind, such as "days" and "checked" of a change."""
+    """Further JSON values of the kind, such as "days" and "checked" of a change."""
 
 
 @dataclass(frozen=True)
@@ -82,33 +82,33 @@ class Audit:
     """Outcome of a look-ahead audit; prints itself."""
 
     passed: bool | None
-    """Whether nothing was found on the days checked; None if nothing could be told."""
+    """True if nothing was found on the days checked, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
     """Findings, in the order of the checks."""
     days: tuple[str, ...] = ()
     """Sessions checked, YYYY-MM-DD."""
     subject: str = ""
-    """Name of the strategy, or of what else was audited."""
+    """Name of the strategy or other object audited."""
     unchecked: tuple[str, ...] = ()
-    """Codes of what the outcome does not cover; `backtesting.sentences.UNCHECKED` words them."""
+    """Codes of the limits of the audit, keys of `backtesting.sentences.UNCHECKED`."""
     reason: str = ""
-    """Why nothing could be told: "ready_weights", "no_decision", "not_repeatable" or "failed"; empty if it could."""
+    """Reason for no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed"; empty if there is one."""
     note: str = ""
     """Day or error that belongs to the reason."""
     decisions: int | None = None
     """Decisions of the run."""
     compared: int | None = None
-    """Times that the run asked the strategy, up to the last day checked, and the answers were compared."""
+    """Number of decisions of the run that were compared, up to the last day checked."""
 
     @property
     def severity(self) -> Severity | None:
-        """The gravest of the findings; None without any."""
-        found = {finding.severity for finding in self.findings}
-        return next((severity for severity in Severity if severity in found), None)
+        """The highest severity of the findings; None without any."""
+        severities = {finding.severity for finding in self.findings}
+        return next((severity for severity in Severity if severity in severities), None)
 
     @property
     def only_held(self) -> bool:
-        """Whether later rows were within reach and nothing else was found."""
+        """True if all findings are later data held by the strategy."""
         return bool(self.findings) and all(finding.kind in ("held", "model") for finding in self.findings)
 
     def to_record(self) -> dict[str, Any]:

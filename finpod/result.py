@@ -16,9 +16,9 @@ from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
-"""Metrics that are compared between variants."""
+"""Metrics compared between variants."""
 SHORT_HISTORY = 20
-"""Below this number of sessions the annualised figures carry a warning."""
+"""Fewest sessions for annualised figures without a warning."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
 """Setting -> strategy -> figure -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
@@ -39,13 +39,13 @@ class BacktestResult:
     benchmark: str
     """Name of the benchmark."""
     benchmark_equity: pd.Series
-    """[n + 1] the benchmark bought at the first close without cost; NaN where it has no bar."""
+    """[n + 1] value of the benchmark, bought at the first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
-    """[n + 1] the point-in-time equal weight, same dates, same costs."""
+    """[n + 1] value of point-in-time equal weight, same dates, same costs."""
     anchor_equity: pd.Series
-    """[n + 1] the `anchor` as the strategy could have held it, same dates, same costs; the verdict is on the excess over it."""
+    """[n + 1] value of the `anchor`, same dates, same costs; the verdict is on the excess over it."""
     weights: pd.DataFrame
-    """[n + 1, N] share of the account in each name at each close; the rest is cash."""
+    """[n + 1, N] share of the account in each asset at each close; the rest is cash."""
     trades: pd.DataFrame
     """One row a fill: date, ticker, shares (sells negative), price, notional, cost, kind ('fill' or 'delisted').
 
@@ -59,47 +59,47 @@ class BacktestResult:
     anchor: str = "equal-weight"
     """The rule that gives the anchor's weights."""
     anchor_every: int = 1
-    """The anchor is restored at each n-th decision, as the strategy's own `every` has it; 1 is once a session."""
+    """Sessions between rebalancings of the anchor, the strategy's own `every`."""
     whole_shares: bool = False
-    """Whether only whole shares, as traded, were dealt in."""
+    """True if only whole shares, as traded, were bought and sold."""
     risk_free: float = 0.0
-    """Yearly rate that the Sharpe ratio is measured against."""
+    """Risk-free rate a year, used in the Sharpe ratio."""
     periods_per_year: float = 252
-    """Returns in a year, as the market has them."""
+    """Returns a year, from the market."""
     sessions_per_year: float = 252
-    """Sessions in a year, by which figures of whole sessions are scaled; `periods_per_year` unless bars are intraday."""
+    """Sessions a year, for scaling figures of whole sessions; equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
-    """Last day the strategy was trained or chosen on."""
+    """Last day the strategy was trained or selected on."""
     trials: int = 1
-    """Number of agents tried before this one was chosen."""
+    """Number of agents tried before this one was selected."""
     opened: int = 1
     """Number of results of this window that were looked at, this one included."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """First and last day of the windows the strategy was made on: 'train', 'validation'."""
+    """First and last day of the windows of training: 'train', 'validation'."""
     agent: Mapping[str, Any] = field(default_factory=dict)
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
-    """Whether the window overlaps the days the strategy was trained or chosen on."""
+    """True if the window overlaps the days the strategy was trained or selected on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Equity [n + 1] of the same recipe from other seeds, by name."""
+    """Equity [n + 1] of the same training with other seeds, by name."""
     variant_kind: str = ""
     """Kind of the variants: "seed" for tournaments of other seeds, "member" for the agents of one; else empty."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
     """Equity [n + 1] of the single agents of an ensemble, the best on validation first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Equity [n + 1] of rules that anyone could have followed, by name, same dates and costs."""
+    """Equity [n + 1] of the baseline strategies, by name, same dates and costs."""
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """[n + 1, R] equity of random weights with the turnover of the strategy; empty if none were run."""
+    """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if none were run."""
     cost_sweep: Sweep = field(default_factory=dict)
     """The same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' (by Sharpe)."""
     capacity: Sweep = field(default_factory=dict)
-    """The same decisions with more money and market impact: cash -> strategy -> the same figures, and 'costs', which are
-    those of a year as a share of the account."""
+    """The same decisions with other account sizes and market impact: cash -> strategy -> the same figures, and 'costs', the
+    yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Trials before the strategy was chosen: 'trials', their number; 'sharpe_sd' of their validation Sharpe ratios, 'ranked_sd' of
-    the ratios they were ranked by, 'overfitting' (a probability)."""
+    """Trials before the strategy was selected: 'trials', their number; 'sharpe_sd', the deviation of their validation Sharpe
+    ratios; 'ranked_sd', that of the ratios used for ranking; 'overfitting', a probability."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
@@ -132,21 +132,21 @@ class BacktestResult:
 
     @cached_property
     def relative(self) -> Relative:
-        """The strategy against the benchmark, on common dates."""
+        """The strategy compared with the benchmark, on common dates."""
         return self._relative(self.equity, self.benchmark_equity)
 
     @cached_property
     def relative_to_equal_weight(self) -> Relative:
-        """The strategy against the point-in-time equal weight."""
+        """The strategy compared with point-in-time equal weight."""
         return self._relative(self.equity, self.equal_weight_equity)
 
     @cached_property
     def relative_to_anchor(self) -> Relative:
-        """The strategy against its anchor."""
+        """The strategy compared with its anchor."""
         return self._relative(self.equity, self.anchor_equity)
 
     def metrics_of(self, equity: pd.Series) -> Metrics:
-        """Metrics of another curve of the same days, at the same risk-free rate."""
+        """Metrics of another curve on the same days, at the same risk-free rate."""
         return metrics(equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
 
     def _relative(self, equity: pd.Series, other: pd.Series) -> Relative:
@@ -154,36 +154,36 @@ class BacktestResult:
 
     @property
     def has_benchmark(self) -> bool:
-        """Whether there is anything to call a benchmark: one without any bar in the window is none."""
+        """True if the benchmark has a bar in the window."""
         return bool(self.benchmark_equity.notna().any())
 
     @property
     def candidates(self) -> int:
-        """Number of results of this window that the one shown may have been chosen from.
+        """Number of results of this window from which this one may have been selected.
 
-        `opened`, times `trials` where the choice was made on days of this window: it is in-sample, or nothing was trained.
+        `opened`, times `trials` if the selection used days of this window (in-sample, or a strategy without training).
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
     @property
     def has_own_anchor(self) -> bool:
-        """Whether the anchor is another curve than the equal weight restored every session."""
+        """True if the anchor differs from equal weight rebalanced every session."""
         return not self.anchor_equity.equals(self.equal_weight_equity)
 
     @property
     def is_short(self) -> bool:
-        """Whether there are too few returns for yearly figures to mean anything."""
+        """True if there are too few returns for meaningful yearly figures."""
         return len(self.returns) < SHORT_HISTORY * self.periods_per_year / self.sessions_per_year
 
     @property
     def is_intraday(self) -> bool:
-        """Whether a session has several returns."""
+        """True if a session has several returns."""
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
-        """Intraday curves with one point a session, its last, after V_0; daily results are returned as they are.
+        """Reduce an intraday result to V_0 and the last point of each session; other results are returned unchanged.
 
-        V_0 is dated the weekday before the first session if that has further bars, so that n sessions have n returns.
+        If the first session has further bars, V_0 is dated one weekday earlier, so that n sessions have n returns.
         """
         if not self.is_intraday:
             return self
@@ -195,7 +195,7 @@ class BacktestResult:
         return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
-        """A curve or frame of the bars of this result as `by_session` has it; without rows, and of days, as it is."""
+        """A curve or frame of this result reduced as in `by_session`; unchanged if empty or daily."""
         if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()
@@ -219,13 +219,13 @@ class BacktestResult:
     @cached_property
     def table(self) -> dict[str, dict[str, float]]:
         """The headline table: 'strategy', 'benchmark' and 'equal_weight' -> row -> value; NaN is undefined."""
-        own = asdict(self.metrics) | asdict(self.relative)
+        strategy = asdict(self.metrics) | asdict(self.relative)
         equal = asdict(self.equal_weight_metrics) | asdict(
             self._relative(self.equal_weight_equity, self.benchmark_equity)
         )
         bench = asdict(self.benchmark_metrics) | asdict(self._relative(self.benchmark_equity, self.benchmark_equity))
         fills = self.trades[self.trades["kind"] == "fill"]
-        own |= {
+        strategy |= {
             "turnover": float(self.turnover.sum()),
             "yearly_turnover": float(self.turnover.mean() * self.periods_per_year),
             "costs": self.fees,
@@ -234,7 +234,7 @@ class BacktestResult:
             "sells": int((fills["shares"] < 0).sum()),
             "excess_over_equal_weight": self.relative_to_equal_weight.excess,
         }
-        return {"strategy": own, "benchmark": bench, "equal_weight": equal}
+        return {"strategy": strategy, "benchmark": bench, "equal_weight": equal}
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
@@ -243,14 +243,14 @@ class BacktestResult:
 
     @cached_property
     def agent_spread(self) -> dict[str, dict[str, float]]:
-        """The same of the single agents."""
+        """The same figures for the single agents."""
         return self._spread_of(self.agents)
 
     def _spread_of(self, curves: Mapping[str, pd.Series]) -> dict[str, dict[str, float]]:
         rows = {}
         for name, equity in curves.items():
-            own = self.metrics_of(equity)
-            rows[name] = {key: getattr(own, key) for key in SPREAD}
+            figures = self.metrics_of(equity)
+            rows[name] = {key: getattr(figures, key) for key in SPREAD}
             rows[name]["excess_over_equal_weight"] = self._relative(equity, self.equal_weight_equity).excess
         if not rows:
             return {}

@@ -1,4 +1,4 @@
-"""`train`: agents on a task, the best of which become an ensemble (stocks) or a trained run (any other task)."""
+"""`train`: train agents on a task and save the best, as an `Ensemble` (stocks) or a `TrainedRun` (other tasks)."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from finpod.weights import decisions_of
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 SPARSE = 0.25
-"""Share of training rows without a value from which a feature is named."""
+"""Share of undefined training rows above which a feature is listed in a remark."""
 EXACT_ENVS = 64
-"""Accounts of a learner that has the exact gradient, if not told otherwise."""
+"""Default number of accounts of a learner with the exact gradient."""
 HOLD, ACTION = 5, "tilt"
-"""Sessions between decisions, and the kind of action, if not told otherwise."""
+"""Default sessions between decisions, and default kind of action."""
 SCORE = "information ratio over the baseline on the validation window, net of costs, less its standard error"
-"""What stock agents are ranked by."""
+"""Score by which stock agents are ranked."""
 TASK = ("features", "left_out", "trading", "fill", "training_data_hash")
-"""Entries of the stock task that an ensemble shows."""
+"""Entries of the stock task in the provenance of an ensemble."""
 
 
 @overload
@@ -86,32 +86,32 @@ def train(
     asked: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> Ensemble | TrainedRun:
-    """Train agents on a task in a tournament, keep the best, and save them in the folder `out`.
+    """Train agents on a task in a tournament and save the best in the folder `out`.
 
-    The task "stocks" trades `market`: agents train on the days of `train` and are chosen on those of `validation`; no later
-    row is read. `anchor` may be ready weights [T, N], which agents then read from the column `extra:anchor` of a market.
-    `features`, `costs`, `hold` (sessions from one decision to the next), `action`, `fill` and further keywords,
-    the fields of `TradingConfig`, say how. Returns the `Ensemble` of the chosen, a Strategy. Features that are undefined on
-    more than half of the training rows are dropped, and named in a warning or to `progress` and `watch`.
+    The task "stocks" trades `market`: agents train on the days of `train` and are selected on those of `validation`; no
+    later row is read. `features`, `costs`, `hold` (sessions between decisions), `action`, `fill` and further keywords (the
+    fields of `TradingConfig`) define the task. `anchor` may be ready weights [T, N], which become the column `extra:anchor`
+    of the market. Returns the selected agents as an `Ensemble`, a Strategy. Features that are undefined on more than half
+    of the training rows are dropped, with a warning or a message to `progress` and `watch`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
     `variant` "standard", "full" or "fast"; see `finpod.locomotion`. Any other task is an object with the members of
-    `finpod.rl.task.Task`. Such tasks have no market: of the arguments above they take `num_envs` alone. Returns a
-    `TrainedRun`.
+    `finpod.rl.task.Task`. Tasks other than stocks have no market, and take `num_envs` of the arguments above only. They
+    return a `TrainedRun`.
 
-    `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent's. `steps` are environment steps
-    an agent, by default those of the task; they are rounded to whole rollouts, at least one a round. With `seeds` > 1 the
-    whole tournament is run that many times, from seed, seed + 1, ..., and the chosen of all are kept. A `plan` gives what
-    else there is to say of the tournament (its mode, how it searches, when it stops), and `pods` where it runs.
+    `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
+    agent (default: those of the task), rounded to whole rollouts, at least one a round. With `seeds` > 1 the tournament is
+    run that many times, with seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of
+    the tournament (mode, search, stop rules), and `pods` where it runs.
 
-    While it runs, its log and checkpoints lie in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there
-    under the same settings, and `fork` from a copy of another unfinished run under changed ones. The log records all
-    settings, the arguments of `load_market` and the plain values `asked`, so that the next driver needs the name alone.
-    `progress` is called with what is being done and the share that is done, `watch` with the whole state.
+    During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
+    the same settings; `fork` starts from a copy of another unfinished run with changed ones. The log records all settings,
+    the arguments of `load_market` and the plain values `asked`, so a run can be resumed by its name alone. `progress` is
+    called with a description of the step and the share that is done, `watch` with the state of the tournament.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
-    that lacks a member, a market for a task without one, an `out` that exists (unless `overwrite`), and a run that is
-    unfinished, is being driven by another process or was begun with other settings.
+    that lacks a member, a market for a task without one, an `out` that exists (unless `overwrite`), and an unfinished run
+    of this name (unless `resume`) that another process is driving or that was begun with other settings.
     """
     require_count("seeds", seeds)
     require_count("threads", threads)
@@ -142,7 +142,7 @@ def train(
         device=here,
         threads=threads,
     )
-    setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # every seed is checked here
+    setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # checks every seed
     folder.require(**how)
     remarks = _prepare(setup, progress, watch)
     record = {**_by_name(features), "device": used, "market": {} if market is None else market.origin, "asked": asked}
@@ -154,7 +154,7 @@ def train(
 
 
 def require_learner(name: str, config: Any = None) -> Any:
-    """Return the learner of a name. Raises InputError for an unknown one, and for a config of another."""
+    """Return the learner of a name. Raises InputError for an unknown name, and for the config of another learner."""
     if name not in LEARNERS:
         hint = did_you_mean(str(name), LEARNERS.keys(), _choices(LEARNERS))
         raise InputError(f"unknown learner {name!r}; {hint}", argument="learner")
@@ -167,7 +167,7 @@ def require_learner(name: str, config: Any = None) -> Any:
 
 
 def _require_days(task: StockTask, setup: TournamentSetup) -> None:
-    """Raise InputError if a learner with the exact gradient plays more sessions at once than the training window has."""
+    """Raise InputError if a rollout of a learner with the exact gradient is longer than the training window."""
     steps, sessions = setup.config.num_steps, task.train[1] - task.train[0]
     if LEARNERS[setup.learner].needs_gradient and steps * task.trading.hold > sessions:
         raise InputError(
@@ -184,12 +184,12 @@ def _choices(names: Iterable[str]) -> str:
 def learning_task(
     task: Any, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any], learner: str
 ) -> Task:
-    """Return the task of the arguments of `train`. Raises InputError for one without the gradient that the learner needs."""
+    """Return the task for the arguments of `train`. Raises InputError if the learner needs a gradient that the task lacks."""
     needs = LEARNERS[learner].needs_gradient
     if not isinstance(task, str):
         learning = _task(task, of_market, settings)
     else:
-        # accounts that share days would do the same; and few, often updated, learn faster on the CPU
+        # accounts on the same days would repeat each other; few accounts with frequent updates learn faster on the CPU
         own_days = {"start_groups": None, "num_envs": EXACT_ENVS} if needs else {}
         learning = _stock_task(task, device, of_market, own_days | dict(settings))
     if needs and (what := getattr(learning, "undifferentiable", f"task {learning.name!r}")):
@@ -201,7 +201,7 @@ def learning_task(
 
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
-    """The stock task of the arguments of `train`."""
+    """The stock task for the arguments of `train`."""
     arguments = dict(of_market)
     for what in ("market", "train", "validation"):
         if arguments[what] is None:
@@ -217,13 +217,13 @@ def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: 
 
 
 def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
-    """A task without a market, which takes none of the arguments of one."""
+    """A task without a market. Raises InputError for arguments of a market."""
     learning: Task = require_task(task)
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and (name not in plain or value != plain[name]):
             raise InputError(
-                f"task {learning.name!r} has no market, so {name} means nothing to it; leave it out", argument=name
+                f"task {learning.name!r} has no market, so {name} has no effect; leave it out", argument=name
             )
     for name in settings:
         if name != "num_envs":
@@ -233,7 +233,7 @@ def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks; the remarks on them and on caps, as warnings too where nobody would be told."""
+    """Compute the features of stocks and return remarks on features and caps; warn too without `progress` and `watch`."""
     task = setup.task
     if not isinstance(task, StockTask):
         return []
@@ -248,14 +248,14 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
 
 
 def cap_remarks(task: StockTask) -> list[str]:
-    """Return a sentence if on a day of training or validation fewer names may be held than 1 / max_weight; else none."""
+    """Return a sentence if some day of training or validation has fewer than 1 / max_weight assets; else no sentence."""
     cap, execution = task.trading.max_weight or 1.0, task.execution
     fewest = int((execution.member & execution.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
     needed = math.ceil(1 / cap - 1e-6)
     if cap == 1 or fewest >= needed:
         return []
     return [
-        f"max_weight {cap:g} takes {needed:,} names to invest all, and some days have {fewest}: the rest stays in cash"
+        f"max_weight {cap:g} needs {needed:,} assets to invest everything, and some days have {fewest}: the rest stays in cash"
     ]
 
 
@@ -275,12 +275,12 @@ def _shares(undefined: Mapping[str, float]) -> str:
 
 
 def own_functions(features: Features) -> list[Any]:
-    """Return those of the features that are functions."""
+    """Return the features that are functions."""
     return [one for one in ([features] if callable(features) else features or ()) if callable(one)]
 
 
 def _by_name(features: Features) -> dict[str, Any]:
-    """`features` by name, and those of them that are functions."""
+    """The names of the features, and the names of those that are functions."""
     named = isinstance(features, str) or features is None
     names = features if named else [name_of(one) for one in ([features] if callable(features) else features)]  # type: ignore[union-attr]
     return {"features": names, "functions": [name_of(one) for one in own_functions(features)]}
@@ -289,7 +289,7 @@ def _by_name(features: Features) -> dict[str, Any]:
 def _ensemble(
     features: Features, out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]
 ) -> Ensemble:
-    """Save the chosen of all tournaments as an ensemble."""
+    """Save the selected agents of all tournaments as an ensemble."""
     task = runs[0].setup.task
     assert isinstance(task, StockTask)
     spec, panel = task.spec(), task.panel
@@ -318,7 +318,7 @@ def _ensemble(
 
 
 def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Return 'agent', 'window' and the figures of `active_figures` of the ensemble and each member in training and validation."""
+    """Return rows of 'agent', 'window' and the figures of `active_figures`: ensemble and members in training and validation."""
     lines = []
     for window in ("training", "validation"):
         first, last = rows = task.train if window == "training" else task.validation
@@ -331,13 +331,14 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
             name = f"{trial.run}: " * (len(runs) > 1) + trial.agent
             figures[name] = task.score_of(path, rows).metrics
         lines += [
-            {"agent": name, "window": window, **{key: own[key] for key in ACTIVE}} for name, own in figures.items()
+            {"agent": name, "window": window, **{key: values[key] for key in ACTIVE}}
+            for name, values in figures.items()
         ]
     return lines
 
 
 def _trained_run(out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
-    """Save the chosen of all tournaments as a trained run, the best first."""
+    """Save the selected agents of all tournaments as a trained run, the best first."""
     chosen = sorted((pair for one in runs for pair in one.chosen), key=lambda pair: -pair[0].score)
     members = [agent for _, agent in chosen]
     trials = sum(len(one.board.log) for one in runs)
