@@ -1,4 +1,4 @@
-"""How much a tournament costs beside its training: Ray, the scheduler, its log. Run by hand: `python tests/bench_tournament.py`.
+"""Overhead of a tournament: Ray, the scheduler, the log. Run by hand: `python tests/bench_tournament.py`.
 
 Most of it is measured on pods that sleep, in workers that import no torch, so that a hundred of them fit on a small machine.
 The scheduler, the log and the engine are those of a real tournament; only the work is replaced.

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests, and the closing count of what was skipped for want of the shared data."""
+"""Fixtures shared by all tests, and the count of tests skipped without the shared data."""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""Tiny tasks, agents and tournaments for the tests of everything that learns."""
+"""Tiny tasks, agents and tournaments for tests of training."""
 
 from collections.abc import Sequence
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Tables of bars made by hand for the tests of what reads and cleans them."""
+"""Tables of bars for tests of reading and cleaning."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Command lines, run in this process or in one of their own."""
+"""Run command lines in this process or in a child process."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Runs of tournaments without any training: the real driver on an engine that makes up what pods would have found."""
+"""Tournaments without training: the real driver on an engine with made-up results."""
 
 import json
 from collections.abc import Callable

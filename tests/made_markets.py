@@ -1,4 +1,4 @@
-"""Small markets made by hand for the tests of everything that trades."""
+"""Small markets for tests of trading."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Backtest results made by hand for the tests of the table and the report."""
+"""Backtest results for tests of the table and the report."""
 
 from typing import Any
 

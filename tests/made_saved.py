@@ -1,4 +1,4 @@
-"""The market of the saved things in `golden/saved`, and how they were made at commit 4182994."""
+"""The market of the saved files in `golden/saved`, and the code that made them at commit 4182994."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Environments without a table, for the tests of what learns."""
+"""Environments without a shared table, for tests of learners."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Tournaments for the tests of the driver, of resuming and of chaos: made-up pods, and small real ones.
+"""Tournaments for tests of the driver, resuming and failures: with made-up pods, and small real ones.
 
 Workers of Ray import this module, so that it loads nothing heavy by itself.
 """

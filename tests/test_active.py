@@ -1,4 +1,4 @@
-"""Figures of an account over its baseline, and the choice by them."""
+"""Figures of an account relative to its baseline, and selection by them."""
 
 import dataclasses
 import math

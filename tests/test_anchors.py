@@ -1,4 +1,4 @@
-"""Anchors: what a tilt is taken around, and what agents have to beat."""
+"""Anchors: the weights that a tilt starts from and that agents have to beat."""
 
 from dataclasses import replace
 

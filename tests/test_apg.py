@@ -1,4 +1,4 @@
-"""The exact gradient: of the ledger, of the environment, and what the learner makes of it."""
+"""The exact gradient of the ledger and the environment, and the learner that uses it."""
 
 import math
 from dataclasses import replace

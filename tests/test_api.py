@@ -1,4 +1,4 @@
-"""The public face takes a name, a file or a folder wherever it takes a Strategy or a run, as the command line does."""
+"""The public functions accept a name, a file or a folder in place of a Strategy or a run."""
 
 import inspect
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rules of the house: layers, circles, sizes, decisions by prose, options named by the library.
+"""Architecture rules: layers, import cycles, sizes, decisions by wording, command line options in the library.
 
 All imports count: at the top of a module, inside functions, and under TYPE_CHECKING. `known.toml` lists today's exceptions.
 A list may only shrink: a test fails for an exception that is not listed, and for a listed one that is no longer there.

@@ -1,4 +1,4 @@
-"""Attribution by hand: who earned what, how large the bets were, how often it won; and flags of degenerate policies."""
+"""Attribution against hand-worked values (contributions, size of bets, hit rates), and flags of degenerate policies."""
 
 import json
 import math

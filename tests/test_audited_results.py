@@ -1,4 +1,4 @@
-"""What stands beside a result that looks ahead, and beside one of which nobody knows."""
+"""Warnings of a result that looks ahead, and of one that could not be audited."""
 
 import json
 from dataclasses import replace

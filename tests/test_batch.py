@@ -1,4 +1,4 @@
-"""Many strategies on ready weights at once: the same accounts as one by one, and a table that quotes no winner alone."""
+"""Many strategies on ready weights at once: equal to single runs, and a table that corrects the best for selection."""
 
 import numpy as np
 import pytest

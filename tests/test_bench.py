@@ -1,4 +1,4 @@
-"""`finpod bench`: what is counted, beside whom, and what is said; never how fast this machine is."""
+"""`finpod bench`: the lines, the other packages and the output, but not the speed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The commands `python -m finpod.bench.NAME`: rows that are kept, the tables of them, and how they end."""
+"""The commands `python -m finpod.bench.NAME`: saved rows, tables and exit codes."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Clusters whose processes and nodes die at random while a tournament runs on them; all of it on this machine.
+"""Tournaments on clusters whose processes and nodes die at random, simulated on this machine.
 
 Only processes that these tests have started are ended, by their numbers.
 """

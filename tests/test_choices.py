@@ -1,4 +1,4 @@
-"""Which agents an ensemble keeps, and how those that are kept decide together."""
+"""Selection of the agents of an ensemble, and the mean of their decisions."""
 
 import math
 

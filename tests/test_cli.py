@@ -1,4 +1,4 @@
-"""The command line as a whole: how it fails, what it names, and what its options are made of."""
+"""The command line as a whole: errors, exit codes, and options built from settings."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""`finpod backtest | report | audit | compare | export`: what they print and what they write."""
+"""`finpod backtest | report | audit | compare | export`: output and files."""
 
 import json
 import re

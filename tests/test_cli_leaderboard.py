@@ -1,4 +1,4 @@
-"""`finpod leaderboard`: what it prints of finished and unfinished runs, and how it fails."""
+"""`finpod leaderboard`: output for finished and unfinished runs, and errors."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`finpod train`: its options, what --check says, what stops a run, and that its name is enough to resume it."""
+"""`finpod train`: options, --check, stop rules, and resuming by name."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`finpod walkforward`: what it prints, what it writes, and how it is resumed."""
+"""`finpod walkforward`: output, files and resuming."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs side by side: one window, one start, intervals of the differences, and what makes a comparison unfair."""
+"""Comparison of runs: common window, rescaling, intervals of the differences, and reasons for an unfair comparison."""
 
 import json
 import math

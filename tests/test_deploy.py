@@ -1,4 +1,4 @@
-"""Manifests against the schemas of KubeRay, Dockerfiles against the checkout, jobs against a client that is made up."""
+"""Manifests against the schemas of KubeRay, Dockerfiles against the checkout, jobs against a fake client."""
 
 import copy
 import gzip

@@ -1,4 +1,4 @@
-"""Which device, and how many cores: those that there are and that the process may use."""
+"""Choice of the device, and the number of cores that the process may use."""
 
 import os
 import subprocess

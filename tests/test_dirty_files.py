@@ -1,4 +1,4 @@
-"""Ten awkward files as they really came: each is read to the right values, or refused with the reason."""
+"""Ten awkward files from real vendors: each is read correctly or refused with the reason."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The gymnasium faces of the environment, `make_env` and the choice of a device."""
+"""The gymnasium environments, `make_env` and the choice of a device."""
 
 import math
 import subprocess

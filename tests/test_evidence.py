@@ -1,4 +1,4 @@
-"""Does the evidence believe skill, and nothing else? Simulated markets with a planted signal, and without one.
+"""Verdicts on simulated markets with a planted signal and without one.
 
 Skill is a lead over equal weight. Judged by its whole returns a strategy shares the market's rise and fall, which is most
 of what a long-only account does: in the markets here the strategy that knows the signal would be doubted for a few bad

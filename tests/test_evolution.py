@@ -1,4 +1,4 @@
-"""Who is trained next, compared with whom, and how it differs; and how trials are ranked and selected."""
+"""Population-based training: the next agent, its mutations, and ranking and selection of trials."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The execution: which price, which row, who may be bought, and who has left."""
+"""Execution: fill prices and rows, tradability and delistings."""
 
 import numpy as np
 import pytest

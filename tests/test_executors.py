@@ -1,4 +1,4 @@
-"""What runs pieces of work: in this process, and on Ray, where processes die, hang and are stopped."""
+"""Executors: in this process, and on Ray, where processes die, hang and are stopped."""
 
 import gc
 import json

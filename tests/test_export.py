@@ -1,4 +1,4 @@
-"""Exports: what pyfolio, empyrical and quantstats read is what finpod found."""
+"""Exports: pyfolio, empyrical and quantstats compute the figures of finpod from them."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""The user's own columns: which row shows a value first, what is refused, and what travels with a market."""
+"""Extra columns: the first row that shows a value, refused tables, and columns in slices and snapshots."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""The audit of extra columns: what comes through the market passes, the same table outside of it does not; the example."""
+"""The audit of extra columns: a table loaded with the market passes, the same table read by the strategy does not."""
 
 from pathlib import Path
 

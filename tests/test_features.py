@@ -1,4 +1,4 @@
-"""Features against slow formulas written independently, and what they owe to time, gaps and constants."""
+"""Features against independent slow formulas, and their causality, gaps and constant inputs."""
 
 import json
 

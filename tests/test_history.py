@@ -1,4 +1,4 @@
-"""What a log tells of a run, finished or not, and how its trials stand."""
+"""History of a run, finished or not, from its log."""
 
 import json
 import math

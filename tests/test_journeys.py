@@ -1,4 +1,4 @@
-"""Whole ways through finpod, each command in a process of its own; `make check` runs them."""
+"""End-to-end journeys, each command in a process of its own; `make check` runs them."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A random small market is written in every layout, and read back as it was; only what fits two readings is refused."""
+"""A small random market is written in every layout and read back unchanged; ambiguous tables are refused."""
 
 import numpy as np
 import pandas as pd

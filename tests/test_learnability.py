@@ -1,4 +1,4 @@
-"""Does an agent learn what can be learnt, and nothing where there is nothing? Small sizes here, full ones marked slow."""
+"""Agents learn a planted signal, and nothing without one. Small sizes here; full sizes are marked slow."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The kernel that moves money: cases C, conservation, and that shapes and order change nothing."""
+"""The ledger: cases C, conservation of money, and invariance to shapes and order."""
 
 import pytest
 import torch

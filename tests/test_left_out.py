@@ -1,4 +1,4 @@
-"""A chart or a section that raises an error is left out: the run is saved, the rest of the page is made, and one line says so."""
+"""A chart or section that raises an error is left out: the run is saved, the rest of the page written, and one line printed."""
 
 import re
 import sys

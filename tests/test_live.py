@@ -1,4 +1,4 @@
-"""The live view: what it shows of a tournament, and that the terminal is whole afterwards."""
+"""The live view: its content, and the terminal restored afterwards."""
 
 import io
 import math

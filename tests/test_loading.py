@@ -1,4 +1,4 @@
-"""`load_strategy`: names, files and folders, and one line for everything else."""
+"""`load_strategy`: names, files and folders; other input is an error of one line."""
 
 import copy
 import pickle

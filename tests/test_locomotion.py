@@ -1,4 +1,4 @@
-"""Locomotion: the same tasks as Gymnasium's, one contract for all of them, and worlds that fail alone."""
+"""Locomotion: parity with Gymnasium, the contract of environments, and failures of single worlds."""
 
 import warnings
 

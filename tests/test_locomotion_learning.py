@@ -1,4 +1,4 @@
-"""Whether locomotion is learnt: a short check, and with `slow` the full runs, which take hours."""
+"""Learning of locomotion: a short check; full runs, marked `slow`, take hours."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""Training on locomotion: the same tournament, checkpoints, resume and command line as for any task; the gymnasium face."""
+"""Training on locomotion: tournament, checkpoints, resuming and command line; the gymnasium environment."""
 
 import numpy as np
 import pytest

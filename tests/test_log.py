@@ -1,4 +1,4 @@
-"""The log of a tournament: what a crash may do to it, and that all of a tournament follows from it."""
+"""The log of a tournament: recovery after a crash, and recomputation of the tournament from it."""
 
 import json
 import zlib

@@ -1,4 +1,4 @@
-"""What an audit samples, compares and says; markets without their future, fills and first prices."""
+"""The audit: sampled days, comparison and findings; markets cut after a day, fills and first prices."""
 
 import json
 

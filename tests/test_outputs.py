@@ -1,4 +1,4 @@
-"""Where the outputs of a run go: the run first, and its report if it can be made."""
+"""The outputs of a run: the run is saved first, then its report."""
 
 import json
 from pathlib import Path

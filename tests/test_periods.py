@@ -1,4 +1,4 @@
-"""Bars a year: the rule on dates, what markets make of it, and that every yearly figure follows from it."""
+"""Bars a year: the rule on dates, its use by markets, and yearly figures."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What Ray must leave alone: a slice of training is the same wherever it runs, and nothing but the driver fetches (B31)."""
+"""Training on Ray: a slice is the same wherever it runs, and only the driver reads data (B31)."""
 
 import hashlib
 import os

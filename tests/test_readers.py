@@ -1,4 +1,4 @@
-"""The formats in which prices come, each with the same bars in it."""
+"""File formats, each with the same bars."""
 
 import numpy as np
 import pandas as pd

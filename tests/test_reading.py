@@ -1,4 +1,4 @@
-"""What awkward tables say is read, or refused in one line: names, layouts, dates and numbers."""
+"""Awkward tables are read or refused in one line: tickers, layouts, dates and numbers."""
 
 import io
 from decimal import Decimal

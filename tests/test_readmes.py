@@ -1,4 +1,4 @@
-"""The README files: links lead somewhere, and the blocks of the first one run in the order given."""
+"""The README files: links have targets, and the blocks of the first one run in their order."""
 
 import re
 import shlex

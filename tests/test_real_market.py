@@ -1,4 +1,4 @@
-"""The NASDAQ-100 of 2008 to 2021 as it is: what its file lacks, who was in it, and what happens to those who left."""
+"""The NASDAQ-100 of 2008 to 2021: gaps in its file, its members, and companies that left."""
 
 import json
 

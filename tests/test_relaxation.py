@@ -1,4 +1,4 @@
-"""`relax` against `simulate`: the same path, whichever way the sessions are taken."""
+"""`relax` against `simulate`: the same path."""
 
 import numpy as np
 import pytest

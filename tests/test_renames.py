@@ -1,4 +1,4 @@
-"""Renamed listings: joined where a table says so, refused where prices contradict it, suspected where they only fit."""
+"""Renamed tickers: joined if a table lists them, refused if prices contradict it, reported if prices only fit."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Clips of locomotion agents: what is drawn, the command, the training report, and what ends in one line."""
+"""Clips of locomotion agents: frames, the command, the training report, and errors of one line."""
 
 import base64
 import io

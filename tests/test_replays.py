@@ -1,4 +1,4 @@
-"""The same decisions at other costs and with more money; and random portfolios that trade as much as the account."""
+"""Replays at other costs and account sizes, and random portfolios with the turnover of the account."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The HTML report: whole, offline, searchable, and made from whatever a backtest can bring."""
+"""The HTML report: complete, offline, searchable, for any result of a backtest."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`BacktestResult`: what it says, and that it comes back from disk as it went."""
+"""`BacktestResult`: its figures, and saving and loading."""
 
 import hashlib
 import json

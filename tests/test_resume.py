@@ -1,4 +1,4 @@
-"""Unfinished runs: who drives them, what may change from one driver to the next, and that a killed one ends the same."""
+"""Unfinished runs: one driver at a time, settings that may change, and equal results after a kill."""
 
 import errno
 import json

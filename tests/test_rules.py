@@ -1,4 +1,4 @@
-"""The rules by name: hand-worked weights, who qualifies, what happens when a solver or a package fails."""
+"""Strategies by name: hand-worked weights, eligible assets, and failures of a solver or a package."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""An ensemble and an unfinished run that commit 4182994 wrote are still read, its result is refused (`made_saved.py`)."""
+"""An ensemble and an unfinished run written by commit 4182994 are still read; its result is refused (`made_saved.py`)."""
 
 import json
 import shutil

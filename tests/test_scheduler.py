@@ -1,4 +1,4 @@
-"""The driver: when it stops, what a crash costs, and what it does about pods, disks and files that fail it."""
+"""The scheduler: stop rules, crashes, and failures of pods, disks and files."""
 
 import errno
 import math

@@ -1,4 +1,4 @@
-"""Seeds: every function that takes one uses all of it, and refuses the same seeds in one line."""
+"""Seeds: every function with a seed uses all its bits, and refuses invalid seeds in one line."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Settings of costs, accounts, tasks and learners: values that are out of range are refused by name."""
+"""Settings of costs, accounts, tasks and learners: errors for values out of range name the setting."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A market of a few rows: every command works on it, or ends in one clear line."""
+"""Markets of a few rows: every command works on them or ends with an error of one line."""
 
 from types import SimpleNamespace
 

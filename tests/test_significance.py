@@ -1,4 +1,4 @@
-"""What luck alone would show, against worked values, the measures and simulations."""
+"""Significance against worked values, the measures and simulations."""
 
 import math
 from itertools import combinations, pairwise

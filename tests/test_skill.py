@@ -1,4 +1,4 @@
-"""Intervals, verdicts and deflated ratios of a result, and the sentences made of them."""
+"""Intervals, verdicts and deflated ratios of a result, and their sentences."""
 
 import math
 from dataclasses import replace

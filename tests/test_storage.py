@@ -1,4 +1,4 @@
-"""Stores: whole files in a folder here or at a URL, and lines that are added to their ends."""
+"""Stores: whole files in a folder or at a URL, and appended lines."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a decision sees."""
+"""`MarketView`: the data visible to a decision."""
 
 import subprocess
 import sys

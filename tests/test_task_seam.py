@@ -1,4 +1,4 @@
-"""The seam between tasks and what trains on them: any object with the members of a `Task` trains, also without a market."""
+"""The interface of tasks: agents train on any object with the members of a `Task`, also without a market."""
 
 import ast
 import json

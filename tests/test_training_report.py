@@ -1,4 +1,4 @@
-"""The training report: figures of a run, that it fits on any page, and that it needs nothing but itself."""
+"""The training report: figures of a run, layout, and no external files."""
 
 import math
 import re

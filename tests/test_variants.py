@@ -1,4 +1,4 @@
-"""The spread over seeds: variants of a strategy run beside it, in result, table, JSON and report (case D24)."""
+"""The spread over seeds: variants of a strategy in result, table, JSON and report (case D24)."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Walk-forward: windows that never touch the future, one account through all of them, and work that is not lost."""
+"""Walk-forward: causal windows, one account through all segments, and resuming."""
 
 import json
 import shutil
