@@ -14,7 +14,7 @@ from finpod.report import training_charts
 from finpod.report.pages import duration
 from finpod.report.svg import draw, report_style
 from finpod.report.training import provenance, render_training_report, write_training_report
-from finpod.report.training_charts import CHARTS, ROWS, Training, chosen_for_tree, working_time
+from finpod.report.training_charts import CHARTS, ROWS, Training, working_time
 from finpod.tournament.history import History, Log, read_history
 from finpod.tournament.leaderboard import Loss, Trial, ranked
 from finpod.tournament.ranking import lineage
@@ -158,8 +158,8 @@ def test_failures_and_losses_are_listed(html):
 def test_provenance_holds_plan_task_and_versions(history):
     groups = {title: dict(rows) for title, rows in provenance(history)}
     plan, task = groups["Tournament"], groups["Task"]
-    assert (plan["Seeds"], plan["Agents"], plan["Search: fresh"]) == ("0, 1", "6", "0.25")
-    assert (task["Data"], task["Windows: validation"]) == ("made-up prices", "2016-01-04, 2016-12-30")
+    assert (plan["Seeds"], plan["Agents"], plan["Search: Fresh"]) == ("0, 1", "6", "0.25")
+    assert (task["Data"], task["Windows: Validation"]) == ("made-up prices", "2016-01-04, 2016-12-30")
     assert groups["Versions"]["Finpod"] == "0.1.0"
 
 
@@ -211,12 +211,12 @@ def test_a_large_tournament_is_drawn_small_with_the_best_and_their_ancestors():
     assert len(page.encode()) < 3e6
     assert "Of 3,000 trials the best and their ancestors are drawn." in page
     trials = field(500)
-    chosen = chosen_for_tree(trials)
+    chosen = Training(made(trials)).drawn
     numbers = {one.number for one in chosen}
     assert 80 < len(chosen) <= 100
     assert all(one.source in numbers for one in chosen if one.source is not None)
     assert {one.number for one in ranked(trials)[:20]} <= numbers
-    assert chosen_for_tree(trials[:200]) == trials[:200]
+    assert Training(made(trials[:200])).drawn == trials[:200]
 
 
 def test_lines_of_the_tree_cross_no_dot_and_no_name():
@@ -261,12 +261,12 @@ def test_time_at_work_leaves_out_pauses():
         Placement("a", 1, 5000.0, 5100.0),
     ]
     clock = working_time(places[::-1])
-    assert (clock.total, clock.starts.tolist(), clock.ends.tolist()) == (300.0, [0.0, 5000.0], [200.0, 5100.0])
+    assert (clock.total, clock.paused, clock.moments.tolist()) == (300.0, 4800.0, [0.0, 200.0, 5000.0, 5100.0])
     times, work = [-5.0, 0.0, 150.0, 200.0, 1000.0, 5000.0, 5050.0, 9999.0], [0, 0, 150, 200, 200, 200, 250, 300]
     assert clock.at(np.array(times)).tolist() == work
     assert working_time([]).total == 0.0
     long = [Placement("a", 1, start, start + 10_000.0) for start in (0.0, 10_100.0, 20_300.0)]
-    assert len(working_time(long).starts) == 1  # short waits in a long run are no pauses
+    assert len(working_time(long).moments) == 2  # short waits in a long run are no pauses
     trials = [trial(0, 1.0), trial(1, 2.0, start=7210.0)]
     seen = text_of(render_training_report(made(trials)))
     assert "2 h 0 min in all" in seen
@@ -275,9 +275,9 @@ def test_time_at_work_leaves_out_pauses():
 
 def test_every_pod_has_a_row_with_its_slices_and_losses(monkeypatch):
     trials = [trial(0, pod=7), trial(1, pod=3, start=1), trial(2, pod=7, start=10, level=2)]
-    pods = Training(made(trials)).pods
-    assert list(pods) == [("node", 7), ("node", 3)]
-    assert [(place.started - BEGAN, level) for place, level in pods["node", 7]] == [(0, 1), (10, 2)]
+    slices = Training(made(trials)).slices
+    assert list(slices["pod"]) == ["node 7", "node 3", "node 7"]
+    assert [list(slices["started"] - BEGAN), list(slices["level"])] == [[0, 1, 10], [1, 1, 2]]
     svg = chart(trials, "pods").svg
     assert [name in svg for name in (">node 7<", ">node 3<", ">lost<")] == [True, True, False]
     lost = [

@@ -20,10 +20,9 @@ from finpod.backtesting.comparison_text import (
 )
 from finpod.backtesting.text import TURNOVER, short_note
 from finpod.figures import percent
-from finpod.files import refuse_existing, write_text
 from finpod.measures import drawdowns
 from finpod.periods import session_dates, yearly_note
-from finpod.report.pages import Layout, Section, render_page, sentence
+from finpod.report.pages import Layout, Section, render_page, sentence, write_page
 from finpod.report.provenance import made_with, provenance, run_of
 from finpod.report.svg import Line, Shown, Spec
 
@@ -41,10 +40,7 @@ def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: boo
     Equal comparisons give equal bytes. A chart or a section that raises an error is left out, with one line in its place and
     a ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
     """
-    target = Path(path)
-    refuse_existing(target, overwrite)
-    write_text(target, render_comparison(comparison, title))
-    return target
+    return write_page(lambda: render_comparison(comparison, title), path, overwrite)
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from finpod.backtesting.sentences import event_sentence, finding_sentence, reason, unchecked
 from finpod.errors import ReportWarning, first_line
 from finpod.figures import amount, count, figure, money, percent, plural, ratio, times
+from finpod.files import refuse_existing, write_text
 from finpod.report.svg import Chart, Spec, draw, report_style, short_amount
 
 if TYPE_CHECKING:
@@ -43,6 +45,14 @@ class Layout(NamedTuple):
     head: tuple[Section, ...]  # beside the title
     lead: tuple[Section, ...]  # below it, without headings
     sections: tuple[Section, ...]  # with headings
+
+
+def write_page(render: Callable[[], str], path: str | Path, overwrite: bool) -> Path:
+    """Write a page, whole or not at all, and return the path; InputError if it exists and `overwrite` is false."""
+    target = Path(path)
+    refuse_existing(target, overwrite)
+    write_text(target, render())
+    return target
 
 
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
@@ -130,6 +140,7 @@ def duration(seconds: float) -> str:
 _FIGURES = (percent, ratio, money, times, count, figure, amount, short_amount, plural)
 FILTERS: dict[str, Callable[..., str]] = {
     **{write.__name__: write for write in (*_FIGURES, years, estimate, duration, sentence, words)},
+    "moment": lambda seconds: f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}",
     "share": lambda level: f"{100 * level:g} %",
     "bps": lambda fee: f"{fee:g} bps",
     "event": event_sentence,

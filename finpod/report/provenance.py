@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from finpod.backtesting.sentences import anchor_name
 from finpod.backtesting.text import describe_terms, who_varies
-from finpod.figures import percent, ratio
+from finpod.figures import count, percent, ratio
 from finpod.files import versions
 from finpod.market.long_bars import repair_lines, suspicion_lines
 from finpod.periods import describe
@@ -58,24 +58,19 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
 
 def _records(value: Any) -> list[dict[str, Any]]:
     """The rows of a list of mappings, or of a mapping of them by name; empty for any other value."""
-    rows = [{"": key, **item} for key, item in sorted(value.items())] if _is_nested(value) else value
-    return (
-        [dict(row) for row in rows]
-        if isinstance(rows, (list, tuple)) and all(isinstance(r, Mapping) for r in rows)
-        else []
-    )
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values())
+    if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
+        value = [{"": key, **item} for key, item in sorted(value.items())]
+    is_table = isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value)
+    return [dict(row) for row in value] if is_table else []
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
     """What each variant did alone, closed by mean, standard deviation and count."""
-    keys = list(next(iter(spread.values())))
+    frame = pd.DataFrame(spread).T
     show = {"sharpe": ratio, "calmar": ratio}
-    lines = [(name, *(show.get(key, percent)(row[key]) for key in keys)) for name, row in spread.items()]
-    return Table(("", *map(words, keys)), lines[:-3], [*lines[-3:-1], ("count", *(str(len(lines) - 3) for _ in keys))])
+    lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
+    counts = ("count", *map(count, frame.loc["count"]))
+    return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], counts])
 
 
 def run_of(result: BacktestResult) -> dict[str, Any]:
@@ -99,11 +94,11 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     checks = {"Repaired or masked": repair_lines(manifest), "Suspicious, left unchanged": suspicion_lines(manifest)}
     for listed in ("repairs", "suspicions", "suspicion_counts", "without_prices"):
         manifest.pop(listed, None)
-    data = [("Title", title), ("Content hash (SHA-256)", result.data_hash or "none"), *_flat(manifest)]
+    data = [("Title", title), ("Content hash (SHA-256)", result.data_hash or "none"), *flat(manifest)]
     data += [(label, "; ".join(line.strip() for line in lines)) for label, lines in checks.items() if lines]
     agent = {key: value for key, value in result.agent.items() if len(_records(value)) < 2}
     search = result.search if result.trials > 1 else {}
-    groups = {"Data": data, "Agent": _flat(agent), "Search": _flat(search)}
+    groups = {"Data": data, "Agent": flat(agent), "Search": flat(search)}
     return [(title, rows) for title, rows in groups.items() if rows]
 
 
@@ -116,44 +111,35 @@ def _spread(rows: list[dict[str, Any]]) -> Table:
     """What was listed of each agent, closed by mean, standard deviation and count of the scores."""
     first = ("", "agent", "agent_id", "seed")
     keys = sorted({key for row in rows for key in row}, key=lambda it: (it not in first, not it.endswith("score"), it))
-    foot = []
-    for label, reduce in (("mean", np.mean), ("standard deviation", _deviation), ("count", len)):
-        cells = [label]
-        for key in keys[1:]:
-            values = [row[key] for row in rows if _is_figure(row.get(key)) and np.isfinite(row[key])]
-            cells.append(_text(reduce(values)) if len(values) > 1 and key.endswith("score") else "")
-        foot.append(cells)
+    scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)
+    known = scores.where(np.isfinite(scores)).agg(["mean", "std", "count"]).reindex(columns=keys[1:])
+    cells = [["" if np.isnan(value) else _text(value) for value in row] for row in known.to_numpy()]
+    foot = [[label, *row] for label, row in zip(("mean", "standard deviation", "count"), cells, strict=True)]
     head = ["Agent seed" if key == "seed" else words(key) for key in keys]  # not the seed of its tournament
     return Table(head, [[_text(row.get(key)) for key in keys] for row in rows], foot)
 
 
-_deviation = partial(np.std, ddof=1)
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested values as label and text; empty ones are left out."""
+def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested values as label and text; undefined and empty ones are left out."""
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
         label = f"{prefix}{_LABELS.get(str(key)) or words(str(key))}"
-        if isinstance(value, Mapping):
-            is_series = len(value) > _LONG_SERIES and all(map(_is_figure, value.values()))
-            if key == "versions" or is_series:
-                between = ": " if is_series else " "
-                items = (f"{name}{between}{_text(item)}" for name, item in sorted(value.items()))
-                rows.append((label, ", ".join(items)))
-            else:
-                rows += _flat(value, f"{label}: ")
-        elif not isinstance(value, (str, list, tuple)) or value:
+        is_series = isinstance(value, Mapping) and len(value) > _LONG_SERIES and all(map(_is_figure, value.values()))
+        if is_series or key == "versions":
+            between = ": " if is_series else " "
+            rows.append((label, ", ".join(f"{name}{between}{_text(item)}" for name, item in sorted(value.items()))))
+        elif isinstance(value, Mapping):
+            rows += flat(value, f"{label}: ")
+        elif value is not None and value not in ("", [], ()):
             rows.append((label, _text(value) + _spread_of(label, value)))
     return rows
 
 
 def _spread_of(label: str, value: Any) -> str:
-    """Mean and deviation of a list of figures that are no seeds; else empty."""
-    is_list = isinstance(value, (list, tuple)) and len(value) > 1 and all(map(_is_figure, value))
-    if not is_list or "seed" in label.lower():
+    """Mean and deviation of a list of scores; else empty."""
+    if not label.lower().endswith("scores") or len(value) < 2:
         return ""
-    mean, deviation = _text(np.mean(value)), _text(_deviation(value))
+    mean, deviation = _text(np.mean(value)), _text(np.std(value, ddof=1))
     return f" (mean {mean}, standard deviation {deviation}, count {len(value)})"
 
 
@@ -162,8 +148,10 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if value is None or (_is_figure(value) and not np.isfinite(value)):
         return "n/a"
-    if _is_figure(value) and not isinstance(value, (int, np.integer)):
-        return f"{value + 0.0:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.5g}"
+    if _is_figure(value) and (isinstance(value, (int, np.integer)) or value == round(value)):
+        return f"{value + 0:,.0f}"
+    if _is_figure(value):
+        return f"{value:.5g}"
     text = ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
