@@ -164,8 +164,8 @@ def test_sweeps_show_sharpe_and_rank(result, html):
     table = swept(result, result.cost_sweep)
     assert table["steps"] == [0.0, 5.0, 10.0, 20.0, 50.0]
     name, is_own, figures = table["rows"][0]
-    assert (name, is_own, [rank for _, rank in figures]) == ("first", True, [1, 1, 3, 5, 6])
-    assert [figures[0][1] for _, _, figures in table["rows"]] == [1, 2, 3, 4, 5, 6]
+    assert (name, is_own, [at["rank"] for at in figures]) == ("first", True, [1, 1, 3, 5, 6])
+    assert [figures[0]["rank"] for _, _, figures in table["rows"]] == [1, 2, 3, 4, 5, 6]
     assert table["costs"] == []
     assert swept(result, result.capacity)["costs"] == [0.004, 0.008, 0.016, 0.032]
     assert swept(result, {}) is None
@@ -178,7 +178,7 @@ def test_sweeps_read_back_from_disk_may_hold_nulls():
     nothing = {"cagr": None, "sharpe": None, "rank": None}
     found = {0.0: {"first": nothing}, 5.0: {"other": {"cagr": 0.1, "sharpe": 1.0, "rank": 1}}}
     result = trained(days=20, cost_sweep=found)
-    assert [row[2] for row in swept(result, found)["rows"]] == [[(None, None)] * 2, [(None, None), (1.0, 1.0)]]
+    assert [row[2] for row in swept(result, found)["rows"]] == [[nothing, {}], [{}, found[5.0]["other"]]]
     assert "<td>n/a</td><td>1.00 (1)</td>" in render(result)
     assert chart(result, "fees").svg == ""
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 
 from finpod.backtesting.sentences import event_sentence, finding_sentence, reason, unchecked
+from finpod.backtesting.text import describe_terms
 from finpod.errors import ReportWarning, first_line
+from finpod.evidence.assemble import benchmark_cover
 from finpod.figures import amount, count, figure, money, percent, plural, ratio, times
 from finpod.files import refuse_existing, write_text
 from finpod.report.svg import Chart, Spec, draw, report_style, short_amount
@@ -138,11 +140,13 @@ def duration(seconds: float) -> str:
 
 
 _FIGURES = (percent, ratio, money, times, count, figure, amount, short_amount, plural)
-FILTERS: dict[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     **{write.__name__: write for write in (*_FIGURES, years, estimate, duration, sentence, words)},
     "moment": lambda seconds: f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}",
     "share": lambda level: f"{100 * level:g} %",
     "bps": lambda fee: f"{fee:g} bps",
+    "terms": lambda result: describe_terms(result.costs, result.fill, result.whole_shares),
+    "benchmark_cover": benchmark_cover,
     "event": event_sentence,
     "finding": finding_sentence,
     "reason": reason,

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.backtesting.sentences import anchor_name, hurdle, lead, luck_sentence, verdict_lines, warning_sentence
-from finpod.backtesting.text import TURNOVER, columns, describe_terms, headline, short_note, spread_note
-from finpod.evidence.assemble import benchmark_cover
+from finpod.backtesting.text import TURNOVER, columns, headline, short_note, spread_note
 from finpod.evidence.attribution import attribute, flags
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, evidence
 from finpod.measures import drawdown_table, period_returns, relative
@@ -59,24 +58,6 @@ def scale_of(values: Sequence[float]) -> tuple[float, float]:
     return min(known) - room, max(known) + room
 
 
-def _badges(result: BacktestResult) -> dict[str, Any]:
-    return {"simulated": result.manifest.get("source") == "simulated"}
-
-
-def _setup(result: BacktestResult) -> dict[str, Any]:
-    title = result.manifest.get("title", result.manifest.get("source", "unnamed market"))
-    return {"data_title": title, "terms": describe_terms(result.costs, result.fill, result.whole_shares)}
-
-
-def _summary(result: BacktestResult) -> dict[str, Any]:
-    cash, value = float(result.equity.iloc[0]), float(result.equity.iloc[-1])
-    return {"cash": cash, "value": value, "covered": benchmark_cover(result) is not None}
-
-
-def _verdict(result: BacktestResult) -> dict[str, Any] | None:
-    return {"verdicts": lines} if (lines := verdict_lines(result)) else None
-
-
 def warnings_of(result: BacktestResult) -> list[ResultWarning]:
     """The warnings of a result with those of degenerate policies, an in-sample window and ruin, which are never left out."""
     warnings = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
@@ -87,9 +68,8 @@ def warnings_of(result: BacktestResult) -> list[ResultWarning]:
     return warnings
 
 
-def _warnings(result: BacktestResult) -> dict[str, Any] | None:
-    notes = [(sentence(warning_sentence(warning)), warning.grave) for warning in warnings_of(result)]
-    return {"notes_of_result": notes} if notes else None
+def _warnings(result: BacktestResult) -> dict[str, Any]:
+    return {"notes_of_result": [(warning_sentence(each), each.grave) for each in warnings_of(result)]}
 
 
 def _tiles(result: BacktestResult) -> dict[str, Any]:
@@ -100,7 +80,7 @@ def _tiles(result: BacktestResult) -> dict[str, Any]:
         "other fees": len(result.cost_sweep),
         "other sizes": len(result.capacity),
     }
-    return {"missing": [name for name, there in parts.items() if not there], **_summary(result), **_notes(result)}
+    return {"missing": [name for name, there in parts.items() if not there], **_notes(result)}
 
 
 def _notes(result: BacktestResult) -> dict[str, Any]:
@@ -152,9 +132,7 @@ def significance(result: BacktestResult, odds: Mapping[str, Any]) -> dict[str, A
         return None
     return {
         "sentence": luck_sentence(result),
-        "level": odds["level"],
         "spans": spans,
-        "has_spans": any(spans.values()),
         "has_answers": has_answers,
         "odds": odds,
         "is_measured": odds["trial_sd_source"] == MEASURED,
@@ -162,7 +140,6 @@ def significance(result: BacktestResult, odds: Mapping[str, Any]) -> dict[str, A
         "hurdle": hurdle(result.candidates),
         "lead": lead(result.candidates),
         "pass_level": ONE_SIDED,
-        "record": len(result.returns) / result.periods_per_year,
     }
 
 
@@ -170,11 +147,11 @@ def _spans(result: BacktestResult, odds: Mapping[str, Any], measure: str) -> lis
     """Rows of the table of intervals: what the strategy is compared with, low, estimate, high, and the drawing."""
     over = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: short_benchmark(result)}
     intervals = {name: at[measure] for name, at in odds["intervals"].items() if measure in at}
-    ends = {name: [_number(at.get(end)) for end in ("low", "estimate", "high")] for name, at in intervals.items()}
-    scale = scale_of([value for three in ends.values() for value in three])
+    frame = pd.DataFrame(intervals, ["low", "estimate", "high"], dtype=float).T
+    scale = scale_of(frame.to_numpy().ravel())
     return [
-        {"over": over.get(name, ""), "low": low, "estimate": at, "high": high, "mark": mark(low, high, scale, at)}
-        for name, (low, at, high) in ends.items()
+        {"over": over.get(name, ""), **row, "mark": mark(row["low"], row["high"], scale, row["estimate"])}
+        for name, row in frame.to_dict("index").items()
     ]
 
 
@@ -221,28 +198,20 @@ def swept(result: BacktestResult, sweep: Sweep) -> dict[str, Any] | None:
     names = sorted(
         {name for at in steps for name in at}, key=lambda name: (_last(steps[0].get(name, {}).get("rank")), name)
     )
-    rows = [(name, name == strategy, [_ranked_figure(at.get(name, {})) for at in steps]) for name in names]
+    rows = [(name, name == strategy, [at.get(name, {}) for at in steps]) for name in names]
     costs = [_number(at.get(strategy, {}).get("costs")) for at in steps]
     return {"steps": list(sweep), "rows": rows, "costs": costs if np.isfinite(costs).any() else []}
 
 
-def _ranked_figure(figures: Mapping[str, float]) -> tuple[float | None, float | None]:
-    rank = _number(figures.get("rank"))
-    return figures.get("sharpe"), rank if math.isfinite(rank) else None
-
-
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    parts, cash = attribute(result), float(result.equity.iloc[0])
+    parts = attribute(result)
     gains, others = ends_of(parts.contributions)
-    rest = float(parts.contributions.sum()) - sum(gain for _, gain, _ in gains)
-    strategy, bench, equal = columns(result).values()
     return {
         "parts": parts,
         "short_benchmark": short_benchmark(result),
-        "gains": [(name, gain, gain / cash, drawn) for name, gain, drawn in gains],
-        "others": (others, rest, rest / cash),
-        "whole": (float(parts.contributions.sum()), float(parts.contributions.sum()) / cash),
-        "month_names": [bench, strategy, equal],
+        "gains": gains,
+        "others": others,
+        "rest": float(parts.contributions.sum()) - sum(gain for _, gain, _ in gains),
     }
 
 
@@ -263,40 +232,35 @@ def ends_of(contributions: pd.Series) -> tuple[list[tuple[str, float, Mark | Non
 
 
 def _returns(result: BacktestResult) -> dict[str, Any]:
-    """The heat map as rows of year, twelve months (value and depth of the colour, or None) and total; and the table of years."""
+    """Returns by year and month [Y, 12] and by year, NaN where there are none."""
     dates = session_dates(result.equity.index)
     periods, values = period_returns(result.equity.to_numpy(), dates, "month")
-    deepest = max(float(np.abs(values).max()), 1e-9)
-    depths = [round(0.08 + 0.62 * abs(value) / deepest, 2) for value in values]
-    cells = dict(zip(map(str, periods), zip(values, depths, strict=True), strict=True))
-    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
-    totals = [dict(zip(*period_returns(curve.to_numpy(), dates, "year"), strict=True)) for curve in curves]
-    months, years = [], []
-    for year, strategy in totals[0].items():
-        bench, equal = (column.get(year, np.nan) for column in totals[1:])
-        months.append((str(year), [cells.get(f"{year}-{month:02}") for month in range(1, 13)], strategy))
-        years.append((str(year), [strategy, bench, equal, strategy - bench, strategy - equal]))
-    return {"month_names": MONTHS, "months": months, "years": years}
+    months = pd.Series(values, [periods.astype("datetime64[Y]").astype(str), periods.astype(int) % 12]).unstack()
+    curves = {"strategy": result.equity, "benchmark": result.benchmark_equity, "equal": result.equal_weight_equity}
+    by_year = {name: period_returns(curve.to_numpy(), dates, "year") for name, curve in curves.items()}
+    years = pd.DataFrame({name: pd.Series(returns, at.astype(str)) for name, (at, returns) in by_year.items()})
+    over = years[["benchmark", "equal"]].rsub(years["strategy"], axis=0).add_prefix("over_")
+    return {"month_names": MONTHS, "months": months.reindex(columns=range(12)), "years": years.join(over)}
 
 
 def _trading(result: BacktestResult) -> dict[str, Any]:
-    weights, cash = result.weights.iloc[1:], result.cash_weight.iloc[1:]
-    average, final = weights.mean(), weights.iloc[-1]
-    top = average[average > 0].nlargest(TOP_HOLDINGS).index
+    weights = result.weights.iloc[1:]
+    columns = {
+        "average": weights.mean(),
+        "final": weights.iloc[-1],
+        "largest": weights.max(),
+        "held": (weights > 0).sum(),
+    }
+    holdings = pd.DataFrame(columns)
+    top = holdings[holdings["average"] > 0].nlargest(TOP_HOLDINGS, "average")
     fills = result.trades[result.trades["kind"] == "fill"]
-    traded = float(fills["notional"].abs().sum())
     return {
-        "top": [
-            (str(name), average[name], final[name], weights[name].max(), (weights[name] > 0).sum()) for name in top
-        ],
-        "rest": (average.drop(top).sum(), final.drop(top).sum()),
-        "cash": (cash.mean(), cash.iloc[-1]),
+        "top": top,
+        "rest": holdings.drop(top.index).sum(),
+        "cash": result.cash_weight.iloc[1:],
         "figures_of": result.table["strategy"],
-        "delisted": len(result.trades) - len(fills),
-        "sessions": fills["date"].nunique(),
-        "assets": fills["ticker"].nunique(),
-        "traded": traded,
-        "average_fill": traded / len(fills) if len(fills) else math.nan,
+        "fills": fills,
+        "traded": float(fills["notional"].abs().sum()),
         "cost_share": result.fees / result.equity.iloc[0],
     }
 
@@ -323,10 +287,10 @@ def _last(value: float | None) -> float:
 LAYOUT = Layout(
     "backtest",
     CHARTS,
-    head=(Section("badges", "Badges", _badges), Section("setup", "Window and data", _setup)),
+    head=(Section("badges", "Badges"), Section("setup", "Window and data")),
     lead=(
-        Section("summary", "Summary", _summary),
-        Section("verdict", "Verdict", _verdict),
+        Section("summary", "Summary"),
+        Section("verdict", "Verdict", lambda result: {"verdicts": verdict_lines(result)}),
         Section("warnings", "Warnings", _warnings),
         Section("audit", "Look-ahead audit"),
         Section("tiles", "Key figures", _tiles),
