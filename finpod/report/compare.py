@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from finpod.backtesting.comparison import Comparison
 from finpod.backtesting.comparison_figures import LEVEL, RESAMPLES
 from finpod.backtesting.comparison_text import (
@@ -18,12 +20,10 @@ from finpod.backtesting.comparison_text import (
     unfair_sentence,
     warning_lines,
 )
-from finpod.backtesting.text import TURNOVER, short_note
 from finpod.figures import percent
 from finpod.measures import drawdowns
-from finpod.periods import session_dates, yearly_note
-from finpod.report.pages import Layout, Section, render_page, sentence, write_page
-from finpod.report.provenance import made_with, provenance, run_of
+from finpod.periods import session_dates
+from finpod.report.pages import Layout, Section, render_page, write_page
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
@@ -49,7 +49,15 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
     start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
     legend = legend_of(comparison)
     broken = [(key, place % COLOURS + 1) for place, key in enumerate(legend) if COLOURS <= place < len(comparison.runs)]
-    shared = {"comparison": comparison, "legend": legend, "start": start, "end": end, "broken": broken}
+    is_wide = len(comparison.runs) + len(comparison.rivals) > WIDEST
+    shared = {
+        "comparison": comparison,
+        "is_wide": is_wide,
+        "legend": legend,
+        "start": start,
+        "end": end,
+        "broken": broken,
+    }
     return render_page(LAYOUT, comparison, heading, title=heading, returns=len(days) - 1, **shared)
 
 
@@ -85,60 +93,26 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """The extremes of the total returns, and how many pairs of runs differ by more than luck explains."""
-    totals = {name: figures["total_return"] for name, figures in comparison.figures.items()}
-    growth = [pair.cagr for pair in comparison.pairs if pair.cagr is not None]
-    apart = sum(not interval.covers_zero for interval in growth)
-    least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
-    return {"totals": totals, "least": least, "most": most, "judged": len(growth), "apart": apart}
+    """Total returns, and the intervals of the differences in growth."""
+    totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
+    return {"totals": totals, "growth": [pair.cagr for pair in comparison.pairs if pair.cagr is not None]}
 
 
-def _warnings(comparison: Comparison) -> dict[str, Any] | None:
+def _warnings(comparison: Comparison) -> dict[str, Any]:
     """Sentences, each with whether it is grave; the grave ones first."""
-    notes = [
-        (f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in warning_lines(comparison)
-    ]
-    notes += [(sentence(unfair_sentence(unfair)), True) for unfair in comparison.unfair]
-    notes += [(sentence(note_sentence(note)), False) for note in comparison.notes]
-    return {"lines": sorted(notes, key=lambda note: not note[1])} if notes else None
-
-
-def _is_wide(comparison: Comparison) -> bool:
-    return len(comparison.runs) + len(comparison.rivals) > WIDEST
+    notes = [(f"{names}: {text}" if names else text, grave) for names, text, grave in warning_lines(comparison)]
+    notes += [(unfair_sentence(unfair), True) for unfair in comparison.unfair]
+    notes += [(note_sentence(note), False) for note in comparison.notes]
+    return {"lines": sorted(notes, key=lambda note: not note[1])}
 
 
 def _figures(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "headings": [*headings(comparison), *comparison.rivals],
-        "rows": figure_rows(comparison),
-        "ranks": [(label, [*cells, *[""] * len(comparison.rivals)]) for label, cells in rank_rows(comparison)],
-        "is_wide": _is_wide(comparison),
-        "yearly_note": yearly_note(comparison.periods_per_year, comparison.periods_per_year),
-        "turnover_note": TURNOVER,
-        "short_note": short_note(len(comparison.equity) - 1) if comparison.is_short else "",
-    }
+    return {"headings": headings(comparison), "rows": figure_rows(comparison), "ranks": rank_rows(comparison)}
 
 
 def _pairs(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "contrasts": contrasts(comparison),
-        "pairs_note": sentence(pairs_note(comparison)),
-        "level": LEVEL,
-        "resamples": RESAMPLES,
-        "names": list(comparison.runs),
-        "correlation": [
-            (name, list(comparison.correlation.loc[name, list(comparison.runs)])) for name in comparison.runs
-        ],
-        "is_wide": _is_wide(comparison),
-    }
-
-
-def _provenance(comparison: Comparison) -> dict[str, Any]:
-    data = {name: dict(dict(provenance(run))["Data"]) for name, run in comparison.runs.items()}
-    return {
-        "runs": [(name, run_of(run), data[name]) for name, run in comparison.runs.items()],
-        "made_with": made_with(),
-    }
+    notes = {"pairs_note": pairs_note(comparison), "level": LEVEL, "resamples": RESAMPLES}
+    return {"contrasts": contrasts(comparison), **notes}
 
 
 LAYOUT = Layout(
@@ -157,7 +131,7 @@ LAYOUT = Layout(
         Section("performance", "Performance"),
         Section("figures", "Figures", _figures),
         Section("pairs", "Pairwise differences", _pairs),
-        Section("provenance", "Provenance", _provenance),
+        Section("provenance", "Provenance"),
         Section("definitions", "How the figures are defined"),
     ),
 )

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from finpod.backtesting.sentences import event_sentence, finding_sentence, reason, unchecked
-from finpod.backtesting.text import describe_terms
+from finpod.backtesting.sentences import anchor_name, event_sentence, finding_sentence, reason, unchecked
+from finpod.backtesting.text import TURNOVER, describe_terms, short_note
 from finpod.errors import ReportWarning, first_line
 from finpod.evidence.assemble import benchmark_cover
 from finpod.figures import amount, count, figure, money, percent, plural, ratio, times
-from finpod.files import refuse_existing, write_text
+from finpod.files import refuse_existing, versions, write_text
+from finpod.periods import describe, yearly_note
 from finpod.report.svg import Chart, Spec, draw, report_style, short_amount
 
 if TYPE_CHECKING:
@@ -145,6 +146,11 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "moment": lambda seconds: f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}",
     "share": lambda level: f"{100 * level:g} %",
     "bps": lambda fee: f"{fee:g} bps",
+    "day": lambda when: f"{when:%Y-%m-%d}",
+    "yearly_note": yearly_note,
+    "short_note": short_note,
+    "periods": describe,
+    "anchor_name": anchor_name,
     "terms": lambda result: describe_terms(result.costs, result.fill, result.whole_shares),
     "benchmark_cover": benchmark_cover,
     "event": event_sentence,
@@ -167,4 +173,6 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
+    environment.globals["turnover_note"] = TURNOVER
+    environment.globals["made_with"] = versions("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")
     return environment

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.backtesting.sentences import anchor_name
-from finpod.backtesting.text import describe_terms, who_varies
+from finpod.backtesting.text import who_varies
 from finpod.figures import count, percent, ratio
-from finpod.files import versions
 from finpod.market.long_bars import repair_lines, suspicion_lines
-from finpod.periods import describe
 from finpod.report.pages import words
 
 if TYPE_CHECKING:
@@ -73,20 +70,6 @@ def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
     return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], counts])
 
 
-def run_of(result: BacktestResult) -> dict[str, Any]:
-    """The run itself, as the macro `run_pairs` prints it."""
-    return {
-        "result": result,
-        "start": f"{result.equity.index[0]:%Y-%m-%d}",
-        "end": f"{result.equity.index[-1]:%Y-%m-%d}",
-        "cash": float(result.equity.iloc[0]),
-        "terms": describe_terms(result.costs, result.fill, result.whole_shares),
-        "anchor": anchor_name(result),
-        "periods": describe(result.periods_per_year, result.sessions_per_year),
-        "windows": sorted(result.windows.items()),
-    }
-
-
 def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:
     """Data, agent and search of a result in groups of label and text; empty groups are left out."""
     manifest = dict(result.manifest)
@@ -100,11 +83,6 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     search = result.search if result.trials > 1 else {}
     groups = {"Data": data, "Agent": flat(agent), "Search": flat(search)}
     return [(title, rows) for title, rows in groups.items() if rows]
-
-
-def made_with() -> list[tuple[str, str]]:
-    """Versions of what a page is made with."""
-    return list(versions("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded").items())
 
 
 def _spread(rows: list[dict[str, Any]]) -> Table:

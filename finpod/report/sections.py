@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from finpod.backtesting.sentences import anchor_name, hurdle, lead, luck_sentence, verdict_lines, warning_sentence
-from finpod.backtesting.text import TURNOVER, columns, headline, short_note, spread_note
+from finpod.backtesting.text import columns, headline, spread_note
 from finpod.evidence.attribution import attribute, flags
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, evidence
 from finpod.measures import drawdown_table, period_returns, relative
-from finpod.periods import session_dates, yearly_note
+from finpod.periods import session_dates
 from finpod.records import GRAVE, ResultWarning
 from finpod.report.charts import CHARTS
 from finpod.report.pages import Layout, Section, sentence
-from finpod.report.provenance import made_with, members, provenance, run_of
+from finpod.report.provenance import members, provenance
 from finpod.result import UNDEFINED, BacktestResult, Sweep
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -80,13 +80,7 @@ def _tiles(result: BacktestResult) -> dict[str, Any]:
         "other fees": len(result.cost_sweep),
         "other sizes": len(result.capacity),
     }
-    return {"missing": [name for name, there in parts.items() if not there], **_notes(result)}
-
-
-def _notes(result: BacktestResult) -> dict[str, Any]:
-    """How figures were scaled to a year."""
-    yearly = yearly_note(result.periods_per_year, result.sessions_per_year)
-    return {"yearly_note": yearly, "short_note": short_note(result.metrics.days) if result.is_short else ""}
+    return {"missing": [name for name, there in parts.items() if not there]}
 
 
 def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
@@ -113,15 +107,10 @@ def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
 
 def _performance(result: BacktestResult) -> dict[str, Any]:
     """Retraining makes many windows of a kind, which share a line of the legend."""
-    rows, kinds = timeline(result), dict[str, list[dict[str, Any]]]()
-    for bar in (bar for row in rows for bar in row):
-        kinds.setdefault(bar["name"].split()[0], []).append(bar)
-    ends = {kind: (min(bar["first"] for bar in bars), max(bar["last"] for bar in bars)) for kind, bars in kinds.items()}
-    return {"timeline": rows, "kinds": [(kind, len(bars), *ends[kind]) for kind, bars in kinds.items()]}
-
-
-def _figures(result: BacktestResult) -> dict[str, Any]:
-    return {"headline": headline(result), "turnover_note": TURNOVER, **_notes(result)}
+    rows = timeline(result)
+    bars = pd.DataFrame([bar for row in rows for bar in row])
+    kinds = bars.groupby(bars["name"].str.split().str[0], sort=False)
+    return {"timeline": rows, "kinds": kinds.agg(number=("name", "size"), first=("first", "min"), last=("last", "max"))}
 
 
 def significance(result: BacktestResult, odds: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -270,10 +259,6 @@ def _spread(result: BacktestResult) -> dict[str, Any] | None:
     return {"members": tables, "spread_note": sentence(spread_note(result))} if tables else None
 
 
-def _provenance(result: BacktestResult) -> dict[str, Any]:
-    return {"run": run_of(result), "origin": provenance(result), "made_with": made_with()}
-
-
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(np.float64(value))
 
@@ -297,7 +282,7 @@ LAYOUT = Layout(
     ),
     sections=(
         Section("performance", "Performance", _performance, "second"),
-        Section("figures", "Headline figures", _figures, "first"),
+        Section("figures", "Headline figures", lambda result: {"headline": headline(result)}, "first"),
         Section("significance", "Statistical significance", lambda result: significance(result, evidence(result))),
         Section("baselines", "Baseline strategies", _baselines),
         Section("costs", "Costs and capacity", _costs),
@@ -307,7 +292,7 @@ LAYOUT = Layout(
         Section("trading", "Holdings and trading", _trading),
         Section("spread", "Spread over seeds and agents", _spread),
         Section("events", "Events"),
-        Section("provenance", "Provenance", _provenance),
+        Section("provenance", "Provenance", lambda result: {"origin": provenance(result)}),
         Section("definitions", "How the figures are defined"),
     ),
 )
