@@ -79,7 +79,7 @@ def test_g12_a_report_that_cannot_be_written_leaves_the_run(result, monkeypatch,
     if earlier:
         write_outputs(result, plan_outputs("x"), {})
     before = PAGE.read_bytes() if earlier else None
-    monkeypatch.setattr("finpod.report.write_text", fail)
+    monkeypatch.setattr("finpod.report.pages.write_text", fail)
     written = write_outputs(result, plan_outputs("x", overwrite=earlier), {"again": True}, overwrite=earlier)
     assert (str(written.failure), written.paths) == ("no ink; buy some; the run is saved in backtests/x", (SAVED,))
     assert json.loads((SAVED / "run.json").read_text()) == {"again": True}

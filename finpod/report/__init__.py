@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finpod.files import refuse_existing, write_text
-
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
 
@@ -17,10 +15,9 @@ def write_report(result: BacktestResult, path: str | Path, overwrite: bool = Tru
     Equal results give equal bytes. A chart or a section that raises an error is left out, with one line in its place and a
     ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
     """
-    target = Path(path)
-    refuse_existing(target, overwrite)
-    write_text(target, render(result))
-    return target
+    from finpod.report.pages import write_page
+
+    return write_page(lambda: render(result), path, overwrite)
 
 
 def render(result: BacktestResult) -> str:

@@ -20,7 +20,7 @@ from finpod.backtesting.text import columns
 from finpod.figures import amount, percent, ratio
 from finpod.measures import Array, drawdowns, period_returns, rolling_sharpe, rolling_volatility, simple_returns
 from finpod.periods import session_dates
-from finpod.report.svg import PALETTE, WIDE_TEXT, Line, Shown, Spec
+from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult, Sweep
@@ -33,14 +33,10 @@ FEWEST_MONTHS, FEWEST_STEPS = 3, 3
 """Months below which there is no distribution; fees or sizes below which a line says no more than the table."""
 
 
-def curves_of(result: BacktestResult) -> dict[str, Array]:
-    """Equity [n + 1] of the strategy, the benchmark and equal weight, by their keys in `PALETTE`."""
-    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
-    return {key: curve.to_numpy() for key, curve in zip(("strategy", "benchmark", "equal-weight"), curves, strict=True)}
-
-
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    return [Line(key, of(curve)) for key, curve in curves_of(result).items()]
+    """What a function makes of the equity [n + 1] of the strategy, the benchmark and equal weight."""
+    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 
 
 def _equity(result: BacktestResult) -> Shown:
@@ -146,11 +142,14 @@ def _volatility(result: BacktestResult) -> Shown | str:
 
 def _years(result: BacktestResult) -> Shown:
     dates = session_dates(result.equity.index)
-    returns = {key: pd.Series(*period_returns(curve, dates, "year")[::-1]) for key, curve in curves_of(result).items()}
-    years = returns["strategy"].index
-    lines = [Line(key, values.reindex(years).to_numpy()) for key, values in returns.items()]
+    years = period_returns(result.equity, dates, "year")[0]
+
+    def by_year(curve: Array) -> Array:
+        known, values = period_returns(curve, dates, "year")
+        return pd.Series(values, known).reindex(years).to_numpy()
+
     alt = "Bars of the yearly returns; the same figures are in the table of years."
-    return Shown(alt, [f"{year:%Y}" for year in years], lines, bar=0.81)
+    return Shown(alt, [str(year) for year in years], _lines(result, by_year), bar=0.81)
 
 
 def _exposure(result: BacktestResult) -> Shown:

@@ -12,15 +12,16 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from finpod.measures import Array
 
@@ -51,25 +52,7 @@ WIDE_TEXT = 7
 
 _DIGITS = re.compile(r"(?<=\.\d)\d+")
 """Decimals of a path beyond the first, a seventh of a millimetre on paper."""
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "finpod",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8.5,
-    "text.color": PALETTE["ink"],
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "ytick.major.size": 0,
-    "path.simplify_threshold": 0.4,
-    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), PALETTE["rule"]),
-    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), PALETTE["muted"]),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left"), False),
-    **dict.fromkeys(("axes.unicode_minus", "text.parse_math"), False),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
-}
+_STYLE = Path(__file__).with_name("charts.mplstyle")
 
 
 class Chart(NamedTuple):
@@ -127,12 +110,16 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     if isinstance(shown, str):
         return Chart(spec.title, shown, wide=spec.wide)
     figure, axes = new_figure(wide=spec.wide, height=spec.height)
-    _draw_lines(axes, shown, positive=spec.axis == "log")
+    _draw_lines(axes, shown)
     if spec.zero:
         axes.axhline(0, color=PALETTE[spec.zero], linewidth=0.9)
-    _value_axis(axes, spec.axis)
+    if spec.axis == "log":
+        _log_axis(axes)
+    elif spec.axis != "plain":  # a function, for a Formatter that is shared would hold on to the last figure
+        scale, unit = {"percent": (100, "%"), "times": (1, "x")}[spec.axis]
+        axes.yaxis.set_major_formatter(lambda value, _place: f"{round(scale * value, 4) + 0.0:g}{unit}")
     if isinstance(shown.x, np.ndarray):
-        date_axis(axes, shown.x, shown.bar)
+        _date_axis(axes, shown.x, shown.bar)
     elif shown.x:
         _label_axis(axes, shown.x, bars=bool(shown.bar))
     if shown.paint is not None:
@@ -142,7 +129,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     return Chart(spec.title + shown.note, shown.alt, to_svg(figure, spec.name), tuple(legend), spec.wide)
 
 
-def _draw_lines(axes: Axes, shown: Shown, *, positive: bool) -> None:
+def _draw_lines(axes: Axes, shown: Shown) -> None:
     x = date2num(shown.x) if isinstance(shown.x, np.ndarray) else np.arange(len(shown.x))
     width = shown.bar / max(len(shown.lines), 1)
     for place, (key, values, dash) in enumerate(shown.lines):
@@ -150,17 +137,9 @@ def _draw_lines(axes: Axes, shown: Shown, *, positive: bool) -> None:
             known, middle = np.isfinite(values), x + (place + 0.5 - len(shown.lines) / 2) * width
             axes.bar(middle[known], values[known], 0.94 * width, color=PALETTE[key], linewidth=0)
             continue
-        behind = key in BACKGROUND
-        axes.plot(
-            x,
-            np.where(values > 0, values, np.nan) if positive else values,
-            color=PALETTE[key],
-            linestyle=dash,
-            linewidth=0.9 if behind else 1.3,
-            zorder=3 if behind else 4,
-            marker="o" if len(x) < 30 else None,
-            markersize=2.5,
-        )
+        wide, zorder = (0.9, 3) if key in BACKGROUND else (1.3, 4)
+        dots = "o" if len(x) < 30 else None
+        axes.plot(x, values, color=PALETTE[key], ls=dash, lw=wide, zorder=zorder, marker=dots, markersize=2.5)
 
 
 @contextmanager
@@ -170,7 +149,7 @@ def report_style() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with matplotlib.rc_context(_STYLE):
+        with style.context(_STYLE):
             yield
     finally:
         logger.setLevel(level)
@@ -186,14 +165,6 @@ def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes
     return figure, axes
 
 
-def _value_axis(axes: Axes, kind: str) -> None:
-    if kind == "log":
-        log_axis(axes)
-    elif kind != "plain":  # a function, for a Formatter that is shared would hold on to the last figure
-        scale, unit = {"percent": (100, "%"), "times": (1, "x")}[kind]
-        axes.yaxis.set_major_formatter(lambda value, _place: f"{round(scale * value, 4) + 0.0:g}{unit}")
-
-
 def _label_axis(axes: Axes, labels: Sequence[str], *, bars: bool) -> None:
     step = -(-len(labels) // 8)
     axes.set_xticks(np.arange(len(labels))[::step], labels[::step])
@@ -201,33 +172,25 @@ def _label_axis(axes: Axes, labels: Sequence[str], *, bars: bool) -> None:
     axes.set_xlim(-margin, len(labels) - 1 + margin)
 
 
-def date_axis(axes: Axes, dates: Array, bar: float = 0.0) -> None:
-    """Years, months or days along the x axis, with a little room on both sides.
-
-    Dates are [T] datetime64[D], `bar` the width in days of bars that are centred on them.
-    """
+def _date_axis(axes: Axes, dates: Array, bar: float) -> None:
+    """Years, months or days [T] along the x axis, with a little room on both sides, more for bars of so many days."""
     locator = AutoDateLocator(minticks=2, maxticks=7)
     axes.xaxis.set_major_locator(locator)
-    days = ["%d %b"] * 4
-    axes.xaxis.set_major_formatter(
-        ConciseDateFormatter(locator, show_offset=False, formats=["%Y", "%b", *days], zero_formats=["", "%Y", *days])
-    )
+    written = {"formats": ["%Y", "%b", *["%d %b"] * 4], "zero_formats": ["", "%Y", *["%d %b"] * 4]}
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False, **written))
     first, last = date2num(dates[[0, -1]])
     margin = max(1.0, (last - first) // 100, bar / 2 + 1)
     axes.set_xlim(first - margin, last + margin)
 
 
-def log_axis(axes: Axes) -> None:
+def _log_axis(axes: Axes) -> None:
     """Amounts on a log scale along the y axis, with round figures however narrow the range; call it after drawing."""
-    axes.set_yscale("log")
+    axes.set_yscale("log", nonpositive="mask")
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(
-        MaxNLocator(6) if high < 4 * low else LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5))
-    )
+    steps = LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5))
+    axes.yaxis.set_major_locator(MaxNLocator(6) if high < 4 * low else steps)
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
-    )
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if high < 1.1 * low else short_amount(value))
 
 
 def to_svg(figure: Figure, name: str) -> Markup:
