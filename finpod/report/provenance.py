@@ -126,10 +126,8 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if value is None or (_is_figure(value) and not np.isfinite(value)):
         return "n/a"
-    if _is_figure(value) and (isinstance(value, (int, np.integer)) or value == round(value)):
-        return f"{value + 0:,.0f}"
-    if _is_figure(value):
-        return f"{value:.5g}"
+    if _is_figure(value) and not isinstance(value, (int, np.integer)):  # whole numbers may be seeds, to be copied
+        return f"{value + 0.0:,.0f}" if value == round(value) else f"{value:.5g}"
     text = ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
