@@ -23,7 +23,7 @@ from finpod.backtesting.comparison_text import (
 from finpod.figures import percent
 from finpod.measures import drawdowns
 from finpod.periods import session_dates
-from finpod.report.pages import Layout, Section, render_page, write_page
+from finpod.report.pages import Layout, Section, render_page, sentence, write_page
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
@@ -100,9 +100,11 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
     """Sentences, each with whether it is grave; the grave ones first."""
-    notes = [(f"{names}: {text}" if names else text, grave) for names, text, grave in warning_lines(comparison)]
-    notes += [(unfair_sentence(unfair), True) for unfair in comparison.unfair]
-    notes += [(note_sentence(note), False) for note in comparison.notes]
+    notes = [
+        (f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in warning_lines(comparison)
+    ]
+    notes += [(sentence(unfair_sentence(unfair)), True) for unfair in comparison.unfair]
+    notes += [(sentence(note_sentence(note)), False) for note in comparison.notes]
     return {"lines": sorted(notes, key=lambda note: not note[1])}
 
 

@@ -69,7 +69,7 @@ def warnings_of(result: BacktestResult) -> list[ResultWarning]:
 
 
 def _warnings(result: BacktestResult) -> dict[str, Any]:
-    return {"notes_of_result": [(warning_sentence(each), each.grave) for each in warnings_of(result)]}
+    return {"notes_of_result": [(sentence(warning_sentence(each)), each.grave) for each in warnings_of(result)]}
 
 
 def _tiles(result: BacktestResult) -> dict[str, Any]:
