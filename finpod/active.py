@@ -1,4 +1,4 @@
-"""Active return, risk and bets of an agent against its baseline: the figures that stock agents are selected by."""
+"""Active return, risk and bets of an agent against its baseline: the metrics by which stock agents are selected."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
-"""Figure that stock agents are ranked by."""
+"""Metric by which stock agents are ranked."""
 SMALL = 0.01
-"""Yearly tracking error below which an agent equals its baseline up to rounding."""
+"""Yearly tracking error below which an agent counts as equal to its baseline: the rest is rounding."""
 ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
-"""Figures shown for each agent besides `BOUND`."""
+"""Metrics shown for each agent besides `BOUND`."""
 
 
 def active_figures(
@@ -29,13 +29,14 @@ def active_figures(
     """Compare the path of an account [] from row `first` with that of its baseline; NaN where undefined.
 
     'excess'             CAGR minus the baseline's
-    'information_ratio'  mean / standard deviation of the active returns (own minus baseline's), annualised; 0 if they are 0
-    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which lowers ratios that a short
-                         window shows by chance
+    'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;
+                         0 if they are all 0
+    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which lowers ratios that are
+                         high by chance in a short window
     'tracking_error'     standard deviation of the active returns, annualised
     'effective_names'    1 / sum of squared weights of the invested part (Herfindahl 1950), mean over the closes
-    'rank_correlation'   Spearman's correlation of the active weights of a decision and the returns until the fill of the next
-                         one, mean over decisions; over assets that either portfolio holds and that have both prices
+    'rank_correlation'   Spearman's correlation of a decision's active weights with the returns until the fill of the next
+                         decision, mean over decisions; over assets that either portfolio holds and that have both prices
     'turnover'           traded notional / equity, both sides, a year
     """
     own, other = path.equity.numpy(), baseline.equity.numpy()
@@ -63,8 +64,8 @@ def ratio_and_error(over: Array, periods_per_year: float) -> tuple[float, float]
 def _effective(path: Path, execution: Execution, first: int) -> float:
     worth = path.shares.numpy() * execution.mark[first : first + len(path.equity)].cpu().numpy()
     invested = worth.sum(-1)
-    held = invested > 0
-    return float((invested[held] ** 2 / (worth[held] ** 2).sum(-1)).mean()) if held.any() else math.nan
+    some = invested > 0
+    return float((invested[some] ** 2 / (worth[some] ** 2).sum(-1)).mean()) if some.any() else math.nan
 
 
 def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> float:
@@ -73,10 +74,10 @@ def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> 
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
         return math.nan
-    held = ((path.targets > 0) | (baseline.targets > 0)).numpy() & (
+    in_either = ((path.targets > 0) | (baseline.targets > 0)).numpy() & (
         execution.price[first + 1 - execution.lag :][: len(bets)] > 0
     ).cpu().numpy()
-    bets = np.where(held, np.where(np.abs(bets) < DUST, 0.0, bets), np.nan)[decided[:-1]]
+    bets = np.where(in_either, np.where(np.abs(bets) < DUST, 0.0, bets), np.nan)[decided[:-1]]
     price = execution.price.cpu().numpy()[first + decided + 1 - execution.lag]
     with np.errstate(invalid="ignore", divide="ignore"):
         each, _ = rank_correlations(bets, np.where(price[1:] > 0, price[1:], np.nan) / price[:-1] - 1)
@@ -86,12 +87,12 @@ def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
     """Return Spearman's rank correlation [R] of the rows of two arrays [R, N], and the number of pairs without NaN [R].
 
-    NaN for fewer than two pairs, and where one of the two does not vary.
+    The correlation is NaN for fewer than two pairs, and if either row is constant.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
     count = both.sum(axis=1)
-    middle = (count[:, None] + 1) / 2  # the mean of the ranks 1 to n, ties or not
+    middle = (count[:, None] + 1) / 2  # mean of the ranks 1 to n, also with ties
     left, right = (np.where(both, rank - middle, 0.0) for rank in ranks)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (left * right).sum(axis=1) / np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1)), count

@@ -1,4 +1,4 @@
-"""What this process may compute on: a GPU or the CPU, and how many cores."""
+"""Devices of this process: GPU or CPU, and the number of usable cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The torch device of a name. 'auto' is the GPU if there is one, else the CPU; others are 'cpu', 'cuda' and 'cuda:1'.
+    """Return the torch device of a name: 'cpu', 'cuda', 'cuda:1', or 'auto' for the GPU if there is one, else the CPU.
 
     Raises InputError for an unknown name, and for a GPU that does not exist.
     """
@@ -24,16 +24,16 @@ def pick_device(name: str = "auto") -> torch.device:
         raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda", argument="device")
     if kind == "cuda" and int(index or 0) >= usable_gpus():
         raise InputError(
-            f"device {name!r} was asked for, but torch finds no GPU of that number here; choose auto or cpu",
+            f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu",
             argument="device",
         )
     return torch.device(name)
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may use, at least 1.
+    """Return the number of CPU cores that this process may use, at least 1.
 
-    This is the smallest of the cores of the machine, the affinity of the process and the quota of its container, rounded up.
+    It is the smallest of the machine's cores, the affinity of the process and the quota of its container, rounded up.
     """
     from joblib import cpu_count
 
@@ -41,7 +41,7 @@ def usable_cores() -> int:
 
 
 def usable_gpus() -> int:
-    """GPUs that torch finds."""
+    """Return the number of GPUs that torch finds."""
     import torch
 
     return int(torch.cuda.device_count())

@@ -47,7 +47,7 @@ def make_env(
 ) -> VectorEnv[Any, Any, Any]:
     """Return `num_envs` parallel environments of a task as a gymnasium vector environment.
 
-    Observations and rewards are tensors on `device`. With `numpy` they are arrays, an observation is one row of numbers an
+    Observations and rewards are tensors on `device`. With `numpy=True` they are arrays, an observation is one row per
     environment, and gymnasium's vector wrappers that accept `AutoresetMode.SAME_STEP` work.
 
     "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
@@ -69,7 +69,7 @@ def make_env(
         return _stocks(market, trading, numpy, **window, seed=seed, device=place)
     for name, value in {"market": market, "costs": costs, **window}.items():
         if value is not None:
-            raise InputError(f"task {task!r} has no market, so {name} means nothing to it; leave it out", argument=name)
+            raise InputError(f"task {task!r} has no market, so {name} has no effect; leave it out", argument=name)
     return _locomotion(task, settings, numpy, num_envs=num_envs, seed=seed, device=place)
 
 
@@ -83,7 +83,7 @@ def _stocks(
 
     if market is None:
         raise InputError(
-            "task 'stocks' trades a market and none was given; pass market=finpod.load_market(...) or another",
+            "task 'stocks' needs a market; pass market=finpod.load_market(...) or another",
             argument="market",
         )
     require_known(trading)

@@ -1,11 +1,11 @@
 """The exceptions of finpod.
 
-FinpodError             one line: the value that is wrong and the way out; the command line exits with 2
+FinpodError             one line: the bad value and the fix; the command line exits with 2
 ├── InputError          an argument, a date, a path or an option that cannot be used (also a ValueError)
 ├── DataError           a price file, a frame or a snapshot that cannot be used (also a ValueError)
-├── StrategyError       a strategy that cannot be loaded, or that decided something impossible
-├── CheckpointError     a trained folder that is foreign, damaged or does not fit the market
-└── EngineError         the engine that runs pods has ended; the run can be resumed
+├── StrategyError       a strategy that cannot be loaded, or whose decision is invalid
+├── CheckpointError     a trained folder that is damaged, not finpod's, or does not fit the market
+└── EngineError         the executor of the pods, such as Ray, has ended; the run can be resumed
 
 ReportWarning           a part of a report that failed and was left out; the command line prints it and continues
 """
@@ -22,8 +22,8 @@ def first_line(error: BaseException) -> str:
 class FinpodError(Exception):
     """Base of all exceptions of finpod; the text is one line for the user.
 
-    `argument` is the name of the argument or setting that the error is about, or None. Texts name arguments as Python does,
-    `fee_bps` or `overwrite=True`; the command line shows them as its options.
+    `argument` is the name of the argument or setting with the error, or None. Texts use Python names such as `fee_bps` or
+    `overwrite=True`; the command line shows them as its options.
     """
 
     def __init__(self, text: str = "", argument: str | None = None) -> None:
@@ -40,17 +40,17 @@ class DataError(FinpodError, ValueError):
 
 
 class StrategyError(FinpodError):
-    """A strategy that cannot be loaded, or that decided something impossible."""
+    """A strategy that cannot be loaded, or whose decision is invalid."""
 
 
 class CheckpointError(FinpodError):
-    """A trained folder that is foreign, damaged or does not fit the market it is used on."""
+    """A trained folder that is damaged, not finpod's, or does not fit the market it is used on."""
 
 
 class EngineError(FinpodError):
-    """The engine that runs pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
+    """The executor of the pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
 
-    `what` names the engine and the cause, without the advice that the text adds.
+    `what` names the executor and the cause; `advice` is added to it.
     """
 
     def __init__(self, what: str, advice: str = "go on with resume=True") -> None:
@@ -63,9 +63,9 @@ class ReportWarning(UserWarning):
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
-    """Return "did you mean X?" for the choice that is spelled most like `word`, or `otherwise` if none is close.
+    """Return "did you mean X?" for the choice X closest to `word` in spelling, or `otherwise` if none is close.
 
-    A mapping of choices goes from a spelling to the X that it stands for.
+    A mapping of choices maps each spelling to its X.
     """
     spellings = choices if isinstance(choices, Mapping) else {choice: choice for choice in choices}
     closest = difflib.get_close_matches(word, list(spellings), n=1)

@@ -1,4 +1,4 @@
-"""Files and folders written whole or not at all, one file lock, strict JSON, and the kinds of output of finpod."""
+"""Atomic writes of files and folders, a file lock, strict JSON, and the kinds of output folders."""
 
 import json
 import math
@@ -30,18 +30,18 @@ KINDS = {
     SNAPSHOT: ("a snapshot", re.compile(r"bars\.parquet")),
     EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
 }
-"""File that marks a folder as an output of finpod -> its name in messages, and the names of its other files."""
+"""File that marks a folder as an output of finpod -> its name in messages, and a pattern of its other files."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder of an unfinished run, which lies beside its output."""
+"""Suffix of the folder of an unfinished run, next to its output."""
 
 Progress = Callable[[str, float], None]
-"""Function of the current step and of the share of the work that is done, from 0 to 1."""
+"""(current step, share of the work done from 0 to 1) -> None."""
 BACKTESTS = Path("backtests")
-"""Folder of runs, relative to the current folder."""
+"""Default folder of runs, relative to the current folder."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it: a reader sees the old content or the new, never a part.
+    """Write a file under a temporary name and rename it: a reader sees the old or the new content, never a part.
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
@@ -61,7 +61,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """`write_bytes` for UTF-8 text."""
+    """Like `write_bytes`, for UTF-8 text."""
     write_bytes(path, content.encode())
 
 
@@ -74,13 +74,14 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
     """Raise InputError unless the folder `path` may be written. Call it before a long computation.
 
-    With `overwrite` an existing folder may be replaced if it is empty or holds one output of finpod and nothing else, of the
-    kind that `marker` names (see `KINDS`; of any kind if None). The current folder and those above it are never replaced.
+    With `overwrite` an existing folder may be replaced if it is empty or holds one output of finpod and nothing else. The
+    output must be of the kind that `marker` names in `KINDS`; None allows any kind. The current folder and its parents are
+    never replaced.
     """
     try:
         here = Path.cwd()
         if path.resolve() in (here, *here.parents):
-            raise InputError(f"{path} is the current folder or one above it; give a folder of its own")
+            raise InputError(f"{path} is the current folder or one above it; give another folder")
         refuse_existing(path, overwrite)
         if os.path.lexists(path):
             _require_own(path, marker)
@@ -104,8 +105,8 @@ def require_free_file(path: Path, overwrite: bool) -> None:
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder, renamed to `path` at the end of the block and removed if the block raises an error.
 
-    With `overwrite` an existing folder is replaced under the rules of `require_free`, if it is of the kind that was written.
-    Raises InputError if it may not be replaced or cannot be written.
+    With `overwrite` an existing output of the same kind is replaced, under the rules of `require_free`. Raises InputError if
+    it may not be replaced or cannot be written.
     """
     require_free(path, overwrite)
     with parents_of(path):
@@ -130,21 +131,21 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def parents_of(path: Path) -> Iterator[None]:
-    """Make the folders above `path`; if the block raises an error, remove those that were made and are still empty.
+    """Create the folders above `path`; if the block raises an error, remove the new ones that are still empty.
 
-    Raises InputError if they cannot be made.
+    Raises InputError if they cannot be created.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        made = [folder for folder in path.parents if not folder.exists()]
+        created = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _remove_empty(made)
+        _remove_empty(created)
         raise _unwritable(path.parent, error) from error
     try:
         yield
     except BaseException:
-        _remove_empty(made)
+        _remove_empty(created)
         raise
 
 
@@ -152,9 +153,9 @@ def parents_of(path: Path) -> Iterator[None]:
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
     """Hold a lock of the operating system on a file or folder while the block runs, and yield True.
 
-    Several processes may hold a shared lock, only one an exclusive lock; a lock ends with its process. An exclusive lock
-    creates a missing file. Raises BlockingIOError if `wait` is False and another process holds the lock. Where there are no
-    such locks (Windows, some network drives) nothing is locked, and False is yielded.
+    Several processes may hold a shared lock, but only one an exclusive lock; a lock ends with its process. An exclusive lock
+    creates a missing file. Raises BlockingIOError if `wait` is False and another process holds the lock. Without support for
+    locks (Windows, some network drives) nothing is locked, and False is yielded.
     """
     try:
         import fcntl
@@ -206,7 +207,7 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 
 def _require_writable(path: Path) -> None:
-    """Raise InputError if `path` and its missing parents cannot be made. It is tried: permissions are not sufficient."""
+    """Raise InputError if `path` and its missing parents cannot be created. It tries, as permissions tell too little."""
     try:
         parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
         if not parent.is_dir():
@@ -252,7 +253,7 @@ def _version(package: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Return mappings, sequences, numpy scalars, dates, paths and plain values as JSON, keys sorted, ending in a newline.
+    """Return mappings, sequences, numpy scalars, dates, paths and plain values as JSON with sorted keys and a final newline.
 
     NaN and infinities become null. Raises TypeError for other values.
     """

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from finpod.rl.task import Task
 
 StrategyLike = Strategy | str | PathLike[str]
-"""Anything taken as a strategy: a Strategy, the name of a built-in one, a .py file or a trained folder."""
+"""A Strategy, the name of a built-in strategy, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
-"""Where strategies are kept, relative to the current folder; it is searched for a name like an unknown one."""
+"""Folder of strategies, relative to the current folder; searched for names similar to an unknown one."""
 _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
 def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
     """Return the strategy of a built-in name, of `file.py` (`file.py:ClassName` if it defines several) or a trained folder.
 
-    A Strategy is returned unchanged. `features` are the user's own feature functions that a trained folder was trained on.
-    A file is run as a module of its own: it may import installed packages, but not the files beside it. Its class must
-    be callable without arguments.
+    A Strategy is returned unchanged. `features` are the user's feature functions that a trained folder was trained on. A
+    file is run as a separate module: it may import installed packages, but not other files of its folder. Its class must be
+    callable without arguments.
 
-    Raises InputError for what does not exist, StrategyError, naming file and line, for a file without a usable Strategy,
-    and CheckpointError for a damaged or foreign folder.
+    Raises InputError for a strategy that does not exist; StrategyError, naming file and line, for a file without a usable
+    Strategy; CheckpointError for a folder that is damaged or not finpod's.
     """
     if isinstance(spec, Strategy):
         return spec
@@ -84,9 +84,7 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 
         return load_walkforward(folder, features)
     if (folder / TRAINED).is_file():
-        raise StrategyError(
-            f"{folder} holds agents of a task without a market, which are no strategy; give an ensemble"
-        )
+        raise StrategyError(f"{folder} holds agents of a task without a market, which cannot trade; give an ensemble")
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
@@ -98,7 +96,7 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 
 
 def _require_trials(manifest: Path) -> None:
-    """Raise CheckpointError for a number of trials that cannot be; what else may be wrong is the ensemble's to say."""
+    """Raise CheckpointError for an invalid number of trials. `Ensemble` checks the rest."""
     try:
         content = json.loads(manifest.read_text())
     except (OSError, ValueError):
@@ -106,15 +104,15 @@ def _require_trials(manifest: Path) -> None:
     trials = content.get("trials", 1) if isinstance(content, dict) else 1
     if type(trials) is not int or trials < 1:
         raise CheckpointError(
-            f"{manifest} is damaged: trials is {trials!r:.40}, no whole number from 1 on; train again"
+            f"{manifest} is damaged: trials is {trials!r:.40}; it must be a whole number of at least 1; train again"
         )
 
 
 def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of `file.py`, or of `file.py:ClassName` if it defines several.
 
-    A file is run as a module of its own; its class must be callable without arguments. Raises InputError for a file that
-    does not exist and for a class that is no task, naming what it lacks; StrategyError, naming file and line, for a file
+    A file is run as a separate module; its class must be callable without arguments. Raises InputError for a file that does
+    not exist and for a class that is not a task, naming the missing member; StrategyError, naming file and line, for a file
     that cannot be run.
     """
     from finpod.rl.task import NEEDED, require_task
@@ -122,7 +120,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
     path, wanted = _file_and_class(str(spec))
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(
-            f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of a file that exists", argument="task"
+            f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of an existing file", argument="task"
         )
     kinds = _classes(_module(path))
     if wanted and wanted not in kinds:
@@ -144,33 +142,33 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
-    """The functions a Python file defines, but for those with a leading underscore or the name of a built-in feature.
+    """Return the functions that a Python file defines, without private ones and those named like a built-in feature.
 
-    Raises InputError if there is no such file, StrategyError, in one line, if it cannot be run or defines none.
+    Raises InputError if the file does not exist, StrategyError if it cannot be run or defines no such function.
     """
     from finpod.features.panel import FEATURES
 
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(f"there is no Python file {path} to take features from; check the path", argument="features")
     module = _module(path)
-    own: list[Callable[[MarketData], Array]] = [
+    features: list[Callable[[MarketData], Array]] = [
         function
         for name, function in vars(module).items()
         if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__ == name
         if not name.startswith("_") and name not in FEATURES
     ]
-    if not own:
-        raise StrategyError(f"{path} defines no feature function of its own; write one that takes a market")
-    return own
+    if not features:
+        raise StrategyError(f"{path} defines no feature function; write one that takes a market")
+    return features
 
 
 def _module(path: Path) -> ModuleType:
-    """The file, run afresh under a name no other file has; no bytecode is written and `sys.path` stays as it is."""
+    """Run the file as a new module under a unique name, without writing bytecode or changing `sys.path`."""
     name = f"finpod_strategy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
     before = sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses and pickle look a class up by its module
+    sys.modules[name] = module  # dataclasses and pickle look up the module of a class
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
@@ -183,7 +181,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """'line 3: NameError: ...', the line being the last one of the file that was reached."""
+    """Return 'line 3: NameError: ...' with the last line of the file in the traceback."""
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -192,13 +190,13 @@ def _place(error: BaseException, path: Path) -> str:
 
 
 def _file_and_class(text: str) -> tuple[Path, str]:
-    """A path, and the name of a class in it if one is given, as in file.py:Class."""
+    """Split file.py:Class into the path and the name of the class, which may be empty."""
     file, _, wanted = text.rpartition(":")
     return (Path(file), wanted) if file.endswith(".py") else (Path(text), "")
 
 
 def _classes(module: ModuleType) -> dict[str, type]:
-    """The classes that a module defines itself, by name."""
+    """Return the classes defined in a module, by name."""
     return {
         kind.__name__: kind
         for kind in vars(module).values()
@@ -207,7 +205,7 @@ def _classes(module: ModuleType) -> dict[str, type]:
 
 
 def _strategy_class(path: Path, wanted: str) -> type[Strategy]:
-    """The one Strategy that a file defines, or the one that is `wanted`."""
+    """Return the only Strategy that a file defines, or the one named `wanted`."""
     kinds = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Strategy)}
     if wanted in kinds:
         return kinds[wanted]
@@ -222,7 +220,7 @@ def _strategy_class(path: Path, wanted: str) -> type[Strategy]:
 
 
 def _made(kind: type, path: Path, noun: str) -> Any:
-    """An instance of a class of the user's."""
+    """Return an instance of the user's class. Raises StrategyError if its constructor fails."""
     try:
         return kind()
     except FinpodError:

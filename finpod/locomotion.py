@@ -16,9 +16,9 @@ from finpod.rl.policy import Policy
 from finpod.rl.task import Score, Space, Task
 
 EPISODES = 20
-"""Episodes of an evaluation."""
+"""Number of episodes of an evaluation."""
 EVALUATION_SEED = 2**32 - 1
-"""Seed of their initial states; agents train with others."""
+"""Seed of their initial states; agents train with other seeds."""
 PPO = {
     "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10, "num_minibatches": 8,
     "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
@@ -35,11 +35,11 @@ class LocomotionTask(Task):
     name: str
     """One of `NAMES`."""
     variant: str = "standard"
-    """'standard'; 'full', with external contact forces; or 'fast', with a cheaper integrator. Scores are not comparable."""
+    """'standard'; 'full', with external contact forces; 'fast', with a cheaper integrator. Scores are not comparable."""
     threads: int | None = None
-    """Threads of the physics, which do not change results; None for all cores that the process may use."""
+    """Threads of the physics engine; None for all usable cores. They do not change results."""
     device: str = "cpu"
-    """'cpu', with MuJoCo, or 'cuda', with MuJoCo Warp; `train` sets it."""
+    """'cpu' for MuJoCo or 'cuda' for MuJoCo Warp; `train` sets it."""
     measure: str = field(init=False, default="mean_return")
     num_envs: int = field(init=False, default=64)
     num_inputs: int = field(init=False)
@@ -56,7 +56,7 @@ class LocomotionTask(Task):
         return spec_of(self.name, self.variant)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
-        """Return worlds to train in. Actions are scaled: 1 is the bound of the action space, so that all tasks explore alike."""
+        """Return worlds to train in. Actions are scaled so that 1 is the bound of the action space in every task."""
         options: dict[str, Any] = {"variant": self.variant, "threads": self.threads}
         return make_locomotion(
             self.name, num_envs, seed=seed, device=device, action_scale=self.definition.action_limit, **options
@@ -81,7 +81,7 @@ class LocomotionTask(Task):
         return Space(start=start, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of PPO that learn the task on five seeds, see backtests/README.md."""
+        """Return settings of PPO with which agents of five seeds learned the task, see backtests/README.md."""
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:

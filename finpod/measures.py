@@ -10,10 +10,10 @@
     drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
-Fractions, not percent. A ratio whose divisor is zero, or below 1e-12 a period (rounding dust), is NaN. An account at or
-below zero is ruined: it counts as zero from then on, and its returns after that are zero. NaN at the start of a curve
-stands for periods before it began and is dropped; any other NaN in what `metrics` is given is an error. Arrays may be
-numpy, lists, pandas Series or torch tensors; results of [T, E] are arrays [E].
+All are fractions, not percent. A ratio whose divisor is zero or below 1e-12 per period (a rounding error) is NaN. An account
+at or below zero is ruined: its equity and returns count as zero from then on. NaN at the start of a curve means that the
+curve had not begun and is dropped; any other NaN in the input of `metrics` is an error. Arrays may be numpy, lists, pandas
+Series or torch tensors; results of [T, E] are arrays [E].
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from finpod.errors import InputError
 from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
-"""A divisor below this, a period, counts as zero."""
+"""A divisor (per period) below this counts as zero."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Metrics:
     volatility: float
     """Yearly standard deviation of the returns; NaN for a single return."""
     sharpe: float
-    """Yearly mean over standard deviation of the returns above the risk-free rate."""
+    """Mean of the returns above the risk-free rate / their standard deviation, annualised."""
     sortino: float
-    """Yearly mean over downside deviation."""
+    """Mean return / downside deviation, annualised."""
     max_drawdown: float
-    """Deepest fall below the running peak, V_0 included; <= 0."""
+    """Largest drop below the running peak, V_0 included; <= 0."""
     calmar: float
-    """CAGR over the depth of the deepest fall."""
+    """CAGR / |maximum drawdown|."""
     days: int
     """Number of returns."""
 
@@ -57,7 +57,7 @@ class Relative:
     """A curve against a benchmark over the dates on which both have a value."""
 
     excess: float
-    """Total return less the benchmark's."""
+    """Total return minus the benchmark's."""
     beta: float
     """cov(r, b) / var(b)."""
     alpha: float
@@ -70,16 +70,16 @@ class Relative:
 
 @dataclass(frozen=True)
 class Drawdown:
-    """One fall below a peak and the way back."""
+    """One drop below a peak, and its recovery."""
 
     peak: np.datetime64
     """Last date at the peak."""
     valley: np.datetime64
     """Date of the lowest value."""
     recovery: np.datetime64 | None
-    """First date back at the peak; None if that has not happened."""
+    """First date back at the peak; None if there is none."""
     depth: float
-    """Value in the valley / value at the peak - 1."""
+    """Value at the trough / value at the peak - 1."""
     sessions: int
     """Sessions from the peak to the recovery, or to the end of the curve."""
 
@@ -87,14 +87,15 @@ class Drawdown:
 def metrics(
     equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Metrics:
-    """Metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], given by name.
+    """Return the metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], by keyword.
 
-    `risk_free` is a yearly rate. `periods_per_year` is measured from the dates of a Series or frame, and 252 without any;
-    a PeriodsWarning tells if the dates contradict it or are too few. Raises InputError for both or neither, for no returns
-    at all, for gaps and infinities, for a curve that does not start above zero, and for dates that do not increase.
+    `risk_free` is a yearly rate. By default `periods_per_year` is measured from the dates of a Series or frame, or 252
+    without dates. Issues a PeriodsWarning if the dates contradict it or are too few. Raises InputError unless exactly one of
+    `equity` and `returns` is given, for an empty input, gaps and infinities, for a curve that does not start above zero, and
+    for dates that do not increase.
     """
     if (equity is None) == (returns is None):
-        raise InputError("give metrics() either an equity curve or returns=..., by name, and not both")
+        raise InputError("give metrics() either an equity curve or returns=..., not both")
     check_rates(risk_free)
     if returns is None:
         dates, curve = dates_of(equity, "the equity curve"), _curve(equity)
@@ -122,16 +123,16 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 
     Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their session
     dates, whatever their time zones, or on their times if they are intraday; otherwise lengths must be equal. Undefined
-    figures are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
+    metrics are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
     """
-    own, other, dates = _joined(equity, benchmark)
-    common = np.isfinite(other) & (np.isfinite(own) if own.ndim == 1 else np.isfinite(own).all(axis=1))
+    curve, other, dates = _joined(equity, benchmark)
+    common = np.isfinite(other) & (np.isfinite(curve) if curve.ndim == 1 else np.isfinite(curve).all(axis=1))
     periods_per_year = periods_of(periods_per_year, None if dates is None else dates[common])
     if common.sum() < 2:
-        return Relative(*[_plain(np.full(own.shape[1:], np.nan))] * 5)
-    own, other = _curve(own[common]), _curve(other[common])
-    other = other if own.ndim == 1 else other[:, None]
-    steps, benchmark_steps = _steps(own), _steps(other)
+        return Relative(*[_plain(np.full(curve.shape[1:], np.nan))] * 5)
+    curve, other = _curve(curve[common]), _curve(other[common])
+    other = other if curve.ndim == 1 else other[:, None]
+    steps, benchmark_steps = _steps(curve), _steps(other)
     spread = benchmark_steps - benchmark_steps.mean(axis=0)
     variance = (spread * spread).sum(axis=0)
     sound = _deviation(benchmark_steps) >= DUST
@@ -140,7 +141,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
     active = steps - benchmark_steps
     deviation, year = _deviation(active), np.sqrt(periods_per_year)
     figures = (
-        (own[-1] / own[0] - 1) - (other[-1] / other[0] - 1),
+        (curve[-1] / curve[0] - 1) - (other[-1] / other[0] - 1),
         beta,
         (steps.mean(axis=0) - beta * benchmark_steps.mean(axis=0)) * periods_per_year,
         _ratio(active.mean(axis=0), deviation) * year,
@@ -150,23 +151,23 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 
 
 def simple_returns(equity: Any) -> Any:
-    """Returns [n] or [n, E] of a curve [n + 1] or [n + 1, E] from each value to the next; zero after ruin.
+    """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E] from each value to the next; zero after ruin.
 
-    NaN beside a missing value. A pandas Series gives a Series, each return under the date of its second value.
+    NaN next to a missing value. A pandas Series gives a Series, each return under the date of its second value.
     """
     steps = _steps(_ruined(_array(equity)))
     return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps
 
 
 def drawdowns(equity: Any) -> Array:
-    """Fall below the running peak, V_t / max(V_0..V_t) - 1, [T] or [T, E]; NaN where the curve has no value."""
+    """Return the drawdowns V_t / max(V_0..V_t) - 1, [T] or [T, E]; NaN where the curve has no value."""
     curve = _ruined(_array(equity))
     peak = np.fmax.accumulate(curve, axis=0)
     return np.where(peak > 0, curve / np.where(peak > 0, peak, 1.0) - 1, np.nan)
 
 
 def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
-    """The `top` deepest drawdowns of a curve [T] at `dates` [T], deepest first; missing values are left out."""
+    """Return the `top` largest drawdowns of a curve [T] at `dates` [T], largest first. Missing values are skipped."""
     curve, days = _array(equity), session_dates(dates)
     if curve.ndim != 1 or curve.shape != days.shape:
         raise InputError(f"the curve has shape {curve.shape} and the dates {days.shape}; both must be one series")
@@ -189,7 +190,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 def rolling_sharpe(
     returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Array:
-    """Sharpe ratio of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
+    """Return the Sharpe ratio [n] or [n, E] of the last `window` returns at each return; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     check_rates(risk_free)
     mean, deviation = _rolling(returns, window)
@@ -198,16 +199,16 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Yearly volatility of the last `window` returns at each of [n] or [n, E]; NaN before there are so many."""
+    """Return the yearly volatility [n] or [n, E] of the last `window` returns; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
 
 def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
-    """Compounded returns of a curve [T] by calendar 'month' or 'year'.
+    """Return the compounded returns of a curve [T] by calendar 'month' or 'year'.
 
-    Returns the periods [K] as datetime64[M] or [Y] and their returns [K]. A period counts from the last value before it,
-    so that the returns of all periods compound to the total return; missing values are left out.
+    Returns the periods [K] as datetime64[M] or [Y] and their returns [K]. A period starts at the last value before it,
+    so the returns of all periods compound to the total return. Missing values are skipped.
     """
     units = {"month": "datetime64[M]", "year": "datetime64[Y]"}
     if period not in units:
@@ -223,7 +224,7 @@ def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
 
 
 def _array(values: Any) -> Array:
-    """Lists, Series, frames and tensors as float64 [T] or [T, E]."""
+    """Return a list, Series, frame or tensor as float64 [T] or [T, E]."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     try:
@@ -236,7 +237,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """A checked curve, ruin applied; leading NaN stays."""
+    """Return a checked curve that is zero from ruin on; leading NaN stays."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -245,7 +246,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """The curve of `returns` from V_0 = 1, and the returns with ruin applied; NaN at their start keeps the curve at 1."""
+    """Return the curve of `returns` from V_0 = 1, and the returns, zero after ruin. The curve stays 1 over leading NaN."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -255,7 +256,7 @@ def _compounded(returns: Any) -> tuple[Array, Array]:
 
 
 def _check_gaps(values: Array, what: str, least: int) -> None:
-    """Refuse too few values, infinities and NaN after the first value."""
+    """Raise InputError for too few values, infinities, and NaN after the first value."""
     known = ~np.isnan(values)
     fewest = known.sum(axis=0).min() if known.size else 0
     if fewest < least:
@@ -267,18 +268,18 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
 
 
 def _first(values: Array) -> Array:
-    """First value that is not NaN, [] or [E]."""
+    """Return the first value that is not NaN, [] or [E]."""
     row = (~np.isnan(values)).argmax(axis=0)
     return np.take_along_axis(values, np.expand_dims(row, 0), axis=0)[0]
 
 
 def _ruined(curve: Array) -> Array:
-    """The curve with zero from the first value at or below zero on."""
+    """Return the curve, set to zero from the first value at or below zero on."""
     return np.where(np.logical_or.accumulate(curve <= 0, axis=0) & ~np.isnan(curve), 0.0, curve)
 
 
 def _steps(curve: Array) -> Array:
-    """Simple returns [n] or [n, E]; zero after ruin, NaN before the curve begins."""
+    """Return simple returns [n] or [n, E]; zero after ruin, NaN before the curve begins."""
     before = curve[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(before == 0, 0.0, curve[1:] / before - 1)
@@ -290,27 +291,27 @@ def _mean(steps: Array) -> Array:
 
 
 def _deviation(steps: Array) -> Array:
-    """Sample standard deviation over the periods that are not NaN; NaN for a single one."""
+    """Return the sample standard deviation of the values that are not NaN; NaN for a single value."""
     spread = np.where(np.isfinite(steps), steps - _mean(steps), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((spread**2).sum(axis=0) / (np.isfinite(steps).sum(axis=0) - 1))
 
 
 def _ratio(value: Array, divisor: Array) -> Array:
-    """value / divisor, NaN where the divisor is dust or NaN."""
+    """Return value / divisor, NaN where the divisor is NaN or counts as zero."""
     sound = np.asarray(divisor) >= DUST
     return np.where(sound, value / np.where(sound, divisor, 1.0), np.nan)
 
 
 def _plain(figure: Array) -> Any:
-    """A figure without dimensions as a Python number."""
+    """Return a 0-d array as a Python number, other arrays unchanged."""
     return figure if np.ndim(figure) else np.asarray(figure).item()
 
 
 def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
     steps = _array(returns)
     if window < 2:
-        raise InputError(f"a rolling window of {window} returns has no deviation; use 2 or more", argument="window")
+        raise InputError(f"window is {window}; a standard deviation needs 2 or more returns", argument="window")
     mean, deviation = np.full_like(steps, np.nan), np.full_like(steps, np.nan)
     if len(steps) >= window:
         views = sliding_window_view(steps, window, axis=0)
@@ -319,21 +320,21 @@ def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
 
 
 def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
-    """Both as arrays of equal length, and their dates; pandas objects with dates by those that both have."""
-    own, other = _array(equity), _array(benchmark)
+    """Return both as arrays of equal length, and their dates. Dated pandas objects are reduced to their common dates."""
+    curve, other = _array(equity), _array(benchmark)
     dates, benchmark_dates = dates_of(equity, "the equity curve"), dates_of(benchmark, "the benchmark")
     if dates is not None and benchmark_dates is not None:
         keys = [key.astype("datetime64[D]") for key in (dates, benchmark_dates)]
         if any((key[1:] == key[:-1]).any() for key in keys):  # intraday
             keys = [dates, benchmark_dates]
         _, rows, benchmark_rows = np.intersect1d(keys[0], keys[1], return_indices=True)
-        return own[rows], other[benchmark_rows], dates[rows]
-    if other.ndim != 1 or len(own) != len(other):
+        return curve[rows], other[benchmark_rows], dates[rows]
+    if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape}, the curve {own.shape}; give one of the same length",
+            f"the benchmark has shape {other.shape}, the curve {curve.shape}; give one of the same length",
             argument="benchmark",
         )
-    return own, other, benchmark_dates if dates is None else dates
+    return curve, other, benchmark_dates if dates is None else dates
 
 
 def check_rates(risk_free: float) -> None:

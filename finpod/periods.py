@@ -1,13 +1,13 @@
-"""Bars a year: measured from dates, compared with a number given by the user, and printed beside yearly figures.
+"""Bars a year: measured from dates, compared with the user's number, and printed with annualised metrics.
 
-    sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), set to the usual number
-                      that lies within 6 %, otherwise rounded
+    sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by a usual number
+                      within 6 % of it, else rounded
     bars a session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars a year       sessions a year times bars a session
 
-Fewer than 20 session dates, or fewer than 28 days, count as 252 sessions a year, unless the gaps between them are those of
-weekly, two-weekly, monthly, quarterly or yearly bars. In less than a year holidays, and weekends at the two ends, weigh so
-much that up to 4 days of the span are allowed for beside the 6 %.
+Fewer than 20 session dates, or fewer than 28 days, count as 252 sessions a year, unless the dates are evenly spaced weekly,
+two-weekly, monthly, quarterly or yearly bars. In less than a year, holidays and weekends at the two ends have a large effect;
+the span may then be wrong by up to 4 days in addition to the 6 %.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
 DEFAULT = 252
 """Periods a year of undated values, and of too few dates."""
 TOLERANCE = 0.06
-"""Relative distance within which a measured number becomes a usual one."""
+"""Relative distance within which a measured number is replaced by a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28
 """Fewest session dates, and days from first to last, for a measurement."""
 YEAR, SLACK = 366, 4
 """Below `YEAR` days from first to last, up to `SLACK` days of holidays and weekends are allowed for."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""(shortest gap, longest gap, bars a year) of regular bars, in days. Last sessions of months are up to 33 days apart."""
+"""(shortest gap, longest gap, bars a year) of regular bars, gaps in days. Last sessions of months are up to 33 days apart."""
 _FIRST_DATE, _LAST_DATE = 17000101, 22001231
-"""Range of whole numbers that are dates YYYYMMDD; larger numbers are seconds."""
+"""Range of whole numbers that are read as dates YYYYMMDD; larger numbers are read as seconds."""
 LONG_GAP = 10
-"""Multiple of the median gap from which a gap is a hole in the data."""
+"""Multiple of the median gap from which a gap counts as missing data."""
 CONTRADICTION = 1.1
-"""Factor from which the user's number contradicts the measured one; 2 if the dates are too few to measure."""
+"""Ratio from which the user's number contradicts the measured one; 2 if the dates are too few to measure."""
 FEWEST_GUESSED = 5
-"""Fewest dates that can contradict a number."""
+"""Fewest dates that can contradict the user's number."""
 
 
 class PeriodsWarning(UserWarning):
-    """The dates do not determine the periods a year, or contradict the number given."""
+    """The dates do not determine the periods a year, or contradict the user's number."""
 
 
 class Periods(NamedTuple):
@@ -61,9 +61,9 @@ class Periods(NamedTuple):
     rate: float
     """Sessions a year without long gaps, not rounded; NaN for fewer than two dates."""
     is_measured: bool
-    """Whether there were enough dates for a measurement."""
+    """True if there were enough dates for a measurement."""
     note: str
-    """Why the number may be wrong; empty for a usual one."""
+    """Reason why the number may be wrong; empty for a usual number."""
 
     @property
     def per_year(self) -> float:
@@ -72,7 +72,7 @@ class Periods(NamedTuple):
 
 
 def measure(dates: Array) -> Periods:
-    """Bars and sessions a year of datetime64 `dates` [T] in any order. Several on one day are bars of one session."""
+    """Measure bars and sessions a year of datetime64 `dates` [T], in any order. Dates of one day are bars of one session."""
     sessions, counts = np.unique(np.asarray(dates).astype("datetime64[D]"), return_counts=True)
     bars = float(np.median(counts)) if len(counts) else 1.0
     gaps = np.diff(sessions).astype(np.int64)
@@ -102,7 +102,7 @@ _WAY_OUT = "give periods_per_year if another number is right"
 
 
 def _regular(gaps: Array) -> int | None:
-    """Bars a year if at least three gaps [k], and most of them, have one of the `REGULAR` lengths."""
+    """Return the bars a year if at least three gaps [k], and most of them, fit one entry of `REGULAR`; else None."""
     for shortest, longest, number in REGULAR:
         fitting = int(((gaps >= shortest) & (gaps <= longest)).sum())
         if fitting >= 3 and 2 * fitting > len(gaps):
@@ -111,7 +111,7 @@ def _regular(gaps: Array) -> int | None:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """How `dates` [T] contradict the number given; empty if they agree or are too few."""
+    """Describe how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few."""
     measured = measure(dates)
     number, rate, limit = measured.per_year, measured.rate * measured.bars_per_session, CONTRADICTION
     if not measured.is_measured:
@@ -127,13 +127,13 @@ def contradiction(periods_per_year: float, dates: Array) -> str:
 
 
 def is_weekly_or_longer(dates: Array) -> bool:
-    """Whether the median gap between distinct days of `dates` [T] is six days or more."""
+    """Return True if the median gap between distinct days of `dates` [T] is six days or more."""
     gaps = np.diff(np.unique(np.asarray(dates).astype("datetime64[D]"))).astype(np.int64)
     return bool(len(gaps) and np.median(gaps) >= REGULAR[0][0])
 
 
 def check_periods(value: Any) -> float:
-    """The number, as an int if it is whole. Raises InputError unless it is positive and finite."""
+    """Return the number, as an int if it is whole. Raises InputError unless it is positive and finite."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise InputError(
             f"periods_per_year is {value!r}; it must be a positive number, such as 252", argument="periods_per_year"
@@ -142,22 +142,22 @@ def check_periods(value: Any) -> float:
 
 
 def plain(value: float) -> float:
-    """A whole number as an int, so that JSON and text show no decimals."""
+    """Return a whole number as an int, so that JSON and text show no decimals; others unchanged."""
     return int(value) if float(value).is_integer() else float(value)
 
 
 def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
-    """One line to print beside yearly figures: the bars a year."""
+    """Return a line that states the bars a year, to print with annualised metrics."""
     return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
 
 
 def aside(frequency: Mapping[str, float]) -> str:
-    """' (252 sessions a year)' to follow a yearly figure; empty without `periods_per_year` and `sessions_per_year`."""
+    """Return ' (252 sessions a year)' to print after an annualised metric; empty for an empty mapping."""
     return f" ({describe(**frequency)})" if frequency else ""
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:
-    """'252 sessions a year', '52 bars a year' for bars rarer than sessions, '98,280 bars a year (252 sessions)'."""
+    """Return '252 sessions a year', '52 bars a year' (fewer bars than sessions) or '98,280 bars a year (252 sessions)'."""
     number = f"{periods_per_year:,.10g}"
     if periods_per_year > sessions_per_year:
         return f"{number} bars a year ({sessions_per_year:,.6g} sessions)"
@@ -167,9 +167,9 @@ def describe(periods_per_year: float, sessions_per_year: float) -> str:
 
 
 def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
-    """The number given, else the one measured from `dates` [T], else `DEFAULT`.
+    """Return `periods_per_year`, or else the number measured from `dates` [T], or else `DEFAULT`.
 
-    Warns with a `PeriodsWarning`, attributed to the caller's caller, if the dates contradict the number or are too few.
+    Issues a `PeriodsWarning`, attributed to the caller's caller, if the dates contradict the number or are too few.
     Raises InputError for a number that is not positive and finite.
     """
     if periods_per_year is not None:
@@ -186,14 +186,14 @@ def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
 
 
 def session_dates(dates: Any) -> Array:
-    """Dates [T] as datetime64[D]; time-zone-aware dates become the day on their own clock."""
+    """Return dates [T] as datetime64[D]. A time-zone-aware date becomes its local day."""
     if getattr(dates, "tz", None) is not None:
         dates = dates.tz_localize(None)
     return np.asarray(dates).astype("datetime64[D]")
 
 
 def dates_of(values: Any, what: str) -> Array | None:
-    """The dates [T] of the index of a Series or frame, as datetime64[ns] on their own clock; None if it has none.
+    """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time; None if it has no dates.
 
     Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError for a date that is missing, repeated
     or out of order. Other labels of pandas objects must increase as well.
@@ -216,7 +216,7 @@ def dates_of(values: Any, what: str) -> Array | None:
 
 
 def _stamps(index: Any) -> Any:
-    """A DatetimeIndex of the dates of a pandas index; None if it holds none."""
+    """Return the dates of a pandas index as a DatetimeIndex; None if it holds none."""
     import pandas as pd
 
     if isinstance(index, pd.PeriodIndex):
@@ -245,5 +245,5 @@ def _stamps(index: Any) -> Any:
 
 
 def _label(label: Any) -> str:
-    """A date without its time if that is midnight."""
+    """Return a date as text, without its time if that is midnight."""
     return str(label).removesuffix(" 00:00:00")

@@ -1,4 +1,4 @@
-"""`dumps_by_value`: pickles that processes can read which do not have the user's own modules."""
+"""`dumps_by_value`: pickles for processes that cannot import the user's modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCKS = type(threading.Lock()), type(threading.RLock())
 
 
 class ByValue(cloudpickle.Pickler):
-    """Writes the code of the user's own modules, with the names of its files; caches of functions are left empty."""
+    """Includes the code of the user's modules, with its file names; caches of functions are emptied."""
 
     dispatch_table: ClassVar[Any] = ChainMap({CodeType: lambda code: _named(code)}, cloudpickle.Pickler.dispatch_table)
 
@@ -27,19 +27,19 @@ class ByValue(cloudpickle.Pickler):
         """Write a value."""
         known = cloudpickle.list_registry_pickle_by_value()
         files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-        own = [name for name, file in files.items() if isinstance(file, str) and file[-3:] == ".py"]
-        own = [name for name in own if not is_installed(files[name]) and name not in {*known, "__main__"}]
-        own = [name for name in own if getattr(sys.modules.get(name), "__name__", None) == name]
-        for name in own:
+        names = [name for name, file in files.items() if isinstance(file, str) and file[-3:] == ".py"]
+        names = [name for name in names if not is_installed(files[name]) and name not in {*known, "__main__"}]
+        names = [name for name in names if getattr(sys.modules.get(name), "__name__", None) == name]
+        for name in names:
             cloudpickle.register_pickle_by_value(sys.modules[name])
         try:
             super().dump(value)
         finally:
-            for name in own:
+            for name in names:
                 cloudpickle.unregister_pickle_by_value(sys.modules[name])
 
     def reducer_override(self, value: Any) -> Any:
-        """How locks, which are new for the reader, and functions with a cache are written; the rest as cloudpickle does."""
+        """Pickle locks as new locks and cached functions without their cache; leave the rest to cloudpickle."""
         if isinstance(value, LOCKS):
             return (threading.Lock if isinstance(value, LOCKS[0]) else threading.RLock), ()
         if isinstance(value, type(is_installed)) and not is_installed(value.__wrapped__.__code__.co_filename):
@@ -48,9 +48,9 @@ class ByValue(cloudpickle.Pickler):
 
 
 def dumps_by_value(value: Any) -> bytes:
-    """Return a pickle that holds the code of classes and functions of the user's own modules, such as a script or a notebook.
+    """Return a pickle that includes the code of the user's modules, such as a script or a notebook.
 
-    Code of finpod, of the standard library and of installed packages is named only; the reader must have it too.
+    Code of finpod, the standard library and installed packages is stored by name; the reader must have it installed.
     """
     ByValue(buffer := io.BytesIO()).dump(value)
     return buffer.getvalue()
@@ -58,7 +58,7 @@ def dumps_by_value(value: Any) -> bytes:
 
 @lru_cache(maxsize=4096)
 def is_installed(file: str) -> bool:
-    """Whether a file belongs to finpod, the standard library or an installed package."""
+    """Return True for a file of finpod, the standard library or an installed package."""
     path = Path(file).absolute()
     return bool(PACKAGE_FOLDERS & set(path.parts)) or any(path.is_relative_to(folder) for folder in _installed())
 

@@ -1,4 +1,4 @@
-"""Strategies by name: the built-in ones, baselines to set beside an agent, and the oracle of a simulated market. Loads no torch."""
+"""Built-in strategies by name: baselines, and the oracle of a simulated market. Does not load torch."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ YEAR, MONTH, WEEK = 252, 21, 5
 LEAST = 126
 """Returns within the year that an asset needs before its risk is measured."""
 LEAST_WEIGHT = 1e-6
-"""Weights below this are what a solver leaves of zero."""
+"""Weights below this count as zero: solvers return small positive weights."""
 PACKAGE = "skfolio"
-"""Solves minimum variance and hierarchical risk parity."""
+"""Package that solves minimum variance and hierarchical risk parity."""
 
 
 class BenchmarkHold(Strategy):
-    """The benchmark, bought with the first fill and held."""
+    """Buys the benchmark at the first fill and holds it."""
 
     name = "benchmark-hold"
     trades_benchmark = True
 
     def decide(self, view: MarketView) -> Decision:
-        """Everything in the one asset, once."""
+        """Return the whole account in the single asset, once."""
         return np.ones(1) if view.step == 0 else None
 
 
 class EqualWeight(Strategy):
-    """Equal parts in the members with a bar on the decision day, restored at every session."""
+    """Equal weights of the members with a bar on the decision day, rebalanced every session."""
 
     name = "equal-weight"
 
     def decide(self, view: MarketView) -> Decision:
-        """One n-th in each of today's n members."""
+        """Return 1/n for each of today's n members."""
         return equal_parts(view.member & view.tradable) if view.begins_session or view.step == 0 else None
 
 
 class BuyAndHold(Strategy):
-    """Equal parts in the members of the first day, never touched again."""
+    """Equal weights of the members of the first day, never rebalanced."""
 
     name = "buy-and-hold"
 
     def decide(self, view: MarketView) -> Decision:
-        """One n-th in each of the first day's n members, once."""
+        """Return 1/n for each of the first day's n members, once."""
         return equal_parts(view.member & view.tradable) if view.step == 0 else None
 
 
 class Momentum(Strategy):
-    """Equal parts in the strongest members, chosen anew every 21 sessions.
+    """Equal weights of the k members with the highest past return, chosen every 21 sessions.
 
-    Strength is the return from the first of the last `lookback` rows to the row `skip` before the last; a missing bar there
-    is priced at the one before it. `k` None takes a tenth of the members that have one, rounded down, at least one; with
-    fewer than two of them, all members in equal parts.
+    The past return runs from the first of the last `lookback` rows to the row `skip` before the last; a missing bar there
+    takes the price of the bar before it. `k` None selects a tenth of the members that have a past return, rounded down, at
+    least one. If fewer than two members have one, all members get equal weights.
     """
 
     name = "momentum"
@@ -73,7 +73,7 @@ class Momentum(Strategy):
             self.name = name
 
     def decide(self, view: MarketView) -> Decision:
-        """Rank by the return over `lookback` rows less the last `skip`."""
+        """Return equal weights of the strongest members."""
         if self.skip:
             _require_daily(self.name, view)
         closes = forward_fill(view.closes(self.lookback))
@@ -85,10 +85,10 @@ class Momentum(Strategy):
 
 
 class RiskWeighted(Strategy):
-    """Weights from the returns of the last 252 sessions, anew every 21 sessions, always all invested. For daily bars only.
+    """Weights computed from the returns of the last 252 sessions, every 21 sessions; fully invested. For daily bars only.
 
-    Among the members with a bar on the decision day and at least 126 returns in the year, whose price moved. The others get
-    nothing; where fewer than two are left, the members are held in equal parts.
+    Only members with a bar on the decision day, at least 126 returns in the year and a price that moved get a weight. If
+    fewer than two qualify, all members get equal weights.
     """
 
     every = MONTH
@@ -96,27 +96,27 @@ class RiskWeighted(Strategy):
     def __init__(self, name: str, weigh: Callable[[Array], Array]) -> None:
         self.name = name
         self.weigh = weigh
-        """Weights [n], zero or more, for returns [t, n] with NaN at the start of columns only; may raise anything."""
+        """Returns [t, n], with NaN only at the start of columns -> weights [n], zero or more. It may raise any error."""
         self.failures = 0
-        """Decisions of the last run for which no weights were found, so that inverse volatility was held instead."""
+        """Number of decisions of the last run without a solution, for which inverse volatility was used."""
 
     def decide(self, view: MarketView) -> Decision:
-        """Weights by `weigh` over the assets that qualify."""
+        """Return the weights of the assets that qualify."""
         _require_daily(self.name, view)
         self.failures = 0 if view.step == 0 else self.failures
         closes = view.closes(YEAR + 1)
         priced = forward_fill(closes)
         returns, among = priced[1:] / priced[:-1] - 1, view.member & view.tradable
-        kept = among & ((np.isfinite(returns) & np.isfinite(closes[1:])).sum(axis=0) >= LEAST)
-        kept[kept] = np.nanstd(returns[:, kept], axis=0, ddof=1) > DUST
-        if kept.sum() < 2:
+        eligible = among & ((np.isfinite(returns) & np.isfinite(closes[1:])).sum(axis=0) >= LEAST)
+        eligible[eligible] = np.nanstd(returns[:, eligible], axis=0, ddof=1) > DUST
+        if eligible.sum() < 2:
             return equal_parts(among)
-        weights = np.zeros(len(kept))
-        weights[kept] = self._solved(returns[:, kept])
+        weights = np.zeros(len(eligible))
+        weights[eligible] = self._solved(returns[:, eligible])
         return weights
 
     def _solved(self, returns: Array) -> Array:
-        """The weights of `weigh` with a sum of one; inverse volatility if it fails, since a baseline outlives its solver."""
+        """Return the weights of `weigh`, scaled to a sum of one; those of inverse volatility if it fails."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -127,21 +127,21 @@ class RiskWeighted(Strategy):
             ) from error
         except Exception:  # a solver may raise anything
             weights = np.full(returns.shape[1], np.nan)
-        kept = np.where(weights > LEAST_WEIGHT, weights, 0.0)
-        if np.isfinite(weights).all() and kept.any():
-            return kept / kept.sum()
+        positive = np.where(weights > LEAST_WEIGHT, weights, 0.0)
+        if np.isfinite(weights).all() and positive.any():
+            return positive / positive.sum()
         self.failures += 1
         return inverse_volatility(returns)
 
 
 def inverse_volatility(returns: Array) -> Array:
-    """Weights [n] in proportion to 1 / std(column, ddof=1) of returns [t, n], each column over its own; NaN are left out."""
+    """Return weights [n] in proportion to 1 / std(column, ddof=1) of returns [t, n]; NaN are skipped."""
     weights = 1 / np.nanstd(returns, axis=0, ddof=1)
     return weights / weights.sum()
 
 
 def minimum_variance(returns: Array) -> Array:
-    """Long-only weights [n] of least variance, solved by skfolio.
+    """Return the long-only weights [n] of minimum variance, solved by skfolio.
 
     min w' S w with w >= 0 and sum w = 1 (Markowitz 1952); S the covariance shrunk toward a multiple of the identity
     (Ledoit and Wolf 2004) over the longest span of returns [t, n] without NaN.
@@ -151,14 +151,14 @@ def minimum_variance(returns: Array) -> Array:
     from skfolio.prior import EmpiricalPrior
 
     model: Any = MeanRisk(prior_estimator=EmpiricalPrior(covariance_estimator=LedoitWolf()))
-    # In percent, for the solver stops at absolute tolerances; the weights do not depend on the unit.
+    # In percent: the solver has absolute tolerances, and the weights do not depend on the unit.
     return model.fit(100 * common_span(returns)).weights_
 
 
 def hierarchical_risk_parity(returns: Array) -> Array:
-    """Weights [n]: variance split down a tree of clusters of correlated assets (Lopez de Prado 2016), by skfolio.
+    """Return the weights [n] of hierarchical risk parity (Lopez de Prado 2016), by skfolio.
 
-    Single assets by variance, clusters by Ward linkage of the correlation distance, on the longest span without NaN.
+    The risk measure is the variance; clusters use Ward linkage of the correlation distance, on the longest span without NaN.
     """
     from skfolio.optimization import HierarchicalRiskParity
 
@@ -167,22 +167,22 @@ def hierarchical_risk_parity(returns: Array) -> Array:
 
 
 def common_span(returns: Array) -> Array:
-    """The last rows of [t, n], those in which no column has NaN; NaN stand only at the start of columns."""
+    """Return the last rows of [t, n], those without NaN. NaN may occur only at the start of columns."""
     return returns[int(np.isnan(returns).sum(axis=0).max()) :]
 
 
 class DollarVolume(Strategy):
-    """Weights in proportion to the square root of dollar volume, anew every 5 sessions, always all invested.
+    """Weights in proportion to the square root of dollar volume, rebalanced every 5 sessions; fully invested.
 
-    The mean of close * volume over 63 sessions, among the members with a bar: the anchor of the same name as a strategy.
-    For daily bars with volumes only.
+    Dollar volume is the mean of close * volume over 63 sessions, of the members with a bar, as in the anchor of the same
+    name. Only for daily bars with volumes.
     """
 
     name = "dollar-volume"
     every = WEEK
 
     def decide(self, view: MarketView) -> Decision:
-        """The anchor's weights of the decision day."""
+        """Return the anchor's weights of the decision day."""
         from finpod.trading.anchors import anchor_of_view
 
         _require_daily(self.name, view)
@@ -195,9 +195,10 @@ def _require_daily(name: str, view: MarketView) -> None:
 
 
 class SignalOracle(Strategy):
-    """The informed rule of a simulated market: it knows the planted signal, decides each fifth session and minds its costs.
+    """The informed rule of a simulated market: it knows the planted signal and decides every fifth session.
 
-    It tilts equal weight by the `forecast` and moves only a part of the way there: it keeps the share `keep` of what it holds.
+    It tilts equal weight by the `forecast`. To save costs it trades only part of the way there: its weights are `keep` times
+    the present ones plus 1 - `keep` times the tilted ones.
     """
 
     name = "oracle"
@@ -207,7 +208,7 @@ class SignalOracle(Strategy):
         self.signal, self.lookback, self.keep = signal, lookback, keep
 
     def decide(self, view: MarketView) -> Decision:
-        """The weights; equal ones while there are too few sessions, and for a signal of zero."""
+        """Return the weights; equal weights while there are too few sessions, and for a signal of zero."""
         among = view.tradable & view.member
         closes = view.closes(self.lookback + 1)
         known = among & np.isfinite(closes).all(axis=0)
@@ -220,32 +221,32 @@ class SignalOracle(Strategy):
 
 
 def forecast(closes: Array, lookback: int) -> Array:
-    """Scores [..., N] of the signal over the next five sessions, of closes [lookback + 1, ..., N].
+    """Return scores [..., N] of the signal over the next five sessions, from closes [lookback + 1, ..., N].
 
-    On day h of them the past return will be that of the last lookback - h sessions and of h sessions not known yet. The
-    score is the mean over h, z-scored across assets.
+    On day h of these, the past return consists of the last lookback - h known sessions and of h unknown ones. The score is
+    the mean of the known parts over h, z-scored across assets.
     """
     return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(WEEK, lookback))], axis=0))
 
 
 def tilted(score: Array) -> Array:
-    """Weights [..., N] proportional to exp(tanh score), the strongest tilt that agents have by default.
+    """Return weights [..., N] proportional to exp(tanh score), the strongest tilt that agents have by default.
 
-    Weaker tilts have higher net ratios, but not by skill: they save a part of what equal weight pays to stay equal.
+    Weaker tilts have higher net ratios, but not by skill: they save some of the rebalancing costs of equal weight.
     """
     parts = np.exp(np.tanh(score))
     return parts / parts.sum(axis=-1, keepdims=True)
 
 
-def partly(held: Array, wanted: Array, keep: Array | float) -> Array:
-    """Weights [..., N] between those held, which need no sum of one, and those wanted; the latter while all is cash."""
-    total = held.sum(axis=-1, keepdims=True)
-    before = np.where(total > 0, held / np.where(total > 0, total, 1.0), wanted)
+def partly(present: Array, wanted: Array, keep: Array | float) -> Array:
+    """Return weights [..., N] between `present`, scaled to a sum of one, and `wanted`; `wanted` if all is cash."""
+    total = present.sum(axis=-1, keepdims=True)
+    before = np.where(total > 0, present / np.where(total > 0, total, 1.0), wanted)
     return keep * before + (1 - keep) * wanted
 
 
 def z_scored(values: Array) -> Array:
-    """Values [..., N] less their mean, over their standard deviation; zero where all are equal."""
+    """Return (values - mean) / standard deviation over the last axis [..., N]; zero where all values are equal."""
     centred = values - values.mean(axis=-1, keepdims=True)
     spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True))
     return centred / np.where(spread > 0, spread, 1.0)
@@ -263,15 +264,15 @@ RULES: dict[str, Callable[[], Strategy]] = {
     "momentum-12-1": lambda: Momentum(YEAR + 1, k=None, skip=MONTH, name="momentum-12-1"),
     "dollar-volume": DollarVolume,
 }
-"""Name -> makes the strategy."""
+"""Name -> function that returns the strategy."""
 BASELINES = tuple(RULES)[4:]
-"""Those that are set beside an agent."""
+"""Names of the strategies with which an agent is compared."""
 SOLVED, SIZED = ("minimum-variance", "hierarchical-risk-parity"), ("dollar-volume",)
-"""Those that cannot do without `PACKAGE`, and without volumes."""
+"""Names of the strategies that need `PACKAGE`, and of those that need volumes."""
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
-    """The baselines to run beside a strategy on these data, and a warning where some are left out."""
+    """Return the baselines for a backtest on these data, and a warning for those that are left out."""
     if market.bars_per_session > 1:
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     left_out: list[str] = []

@@ -1,7 +1,7 @@
 """Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
-The intervals come from a stationary block bootstrap: days are drawn with replacement in blocks of random length, which keeps
-the dependence between neighbouring days (Politis and Romano 1994), and all series take the same days.
+The intervals come from a stationary block bootstrap (Politis and Romano 1994): days are drawn with replacement in blocks of
+random length, which preserves the dependence between neighbouring days. All series use the same days.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from finpod.measures import DUST, Array
 from finpod.seeds import require_seed
 
 METRICS = ("sharpe", "cagr", "max_drawdown")
-"""Figures that have intervals, named and defined as in `measures.Metrics`."""
+"""Metrics that have intervals, named and defined as in `measures.Metrics`."""
 STRATEGY = "strategy"
-"""Key of the intervals of the returns themselves."""
+"""Key of the intervals of the strategy itself."""
 _CHUNK = 2**18
-"""Resampled days in memory at a time for each series; few enough for the processor's cache."""
+"""Resampled days per series in memory at a time; they fit in the processor's cache."""
 EULER = 0.5772156649015329
 MOST_SPLITS = 20
-"""Most blocks of `overfitting`; more would make over 184,756 combinations."""
+"""Most blocks of `overfitting`: 20 blocks have 184,756 combinations."""
 
 
 class Interval(NamedTuple):
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
 
     @property
     def covers_zero(self) -> bool:
-        """Whether zero lies in the interval, so that luck alone may explain the estimate."""
+        """True if zero lies in the interval, so that luck alone may explain the estimate."""
         return not (self.low > 0 or self.high < 0)
 
 
@@ -55,13 +55,14 @@ def intervals(
     block: float | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Interval]]:
-    """Percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], alone and less those of `others` [n].
+    """Return percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], and of their differences
+    from `others` [n].
 
-    Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval: under 'strategy' the figures of `returns`, under the name
-    of each other series the difference. All series are of the same days; `risk_free` is a yearly rate. The mean block length
-    is `block`, else the `block_length` of the returns or of the difference, so that an interval does not depend on the other
-    series. A figure that is undefined in a resample is left out; an interval without any figure is NaN. Resamples have peaks
-    of their own, so the drawdown of the series may lie outside its interval.
+    Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval. 'strategy' has the metrics of `returns`; the name of each
+    other series has the differences. All series cover the same days; `risk_free` is a yearly rate. The mean block length is
+    `block`, or else the `block_length` of the returns or of the difference in question, so an interval does not depend on the
+    remaining series. A metric that is undefined in a resample is skipped; an interval without any value is NaN. The peaks of
+    resamples differ, so the drawdown of the series may lie outside its interval.
 
     Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
     """
@@ -70,17 +71,18 @@ def intervals(
             f"level {level}, resamples {resamples}, block {block}: the level lies between 0 and 1, the others are 1 or more"
         )
     require_seed(seed)
-    own = _checked(returns, len(returns))
-    bases = {name: _checked(other, len(own)) for name, other in others.items()}
-    lengths = {STRATEGY: block or block_length(own)}
-    lengths |= {key: block or block_length(own - base) for key, base in bases.items()}
+    strategy_returns = _checked(returns, len(returns))
+    days = len(strategy_returns)
+    bases = {name: _checked(other, days) for name, other in others.items()}
+    lengths = {STRATEGY: block or block_length(strategy_returns)}
+    lengths |= {key: block or block_length(strategy_returns - base) for key, base in bases.items()}
     rate = (1 + risk_free) ** (1 / periods_per_year) - 1
     figures: dict[str, Array] = {}
     for length in set(lengths.values()):
         keys = [key for key in bases if lengths[key] == length]
-        series = np.stack([own, *(bases[key] for key in keys)])
-        chunks = chain([np.arange(len(own))[None]], _stationary(len(own), resamples, length, seed))
-        # [3, 1 + others, 1 + resamples], in the first column the days as they came
+        series = np.stack([strategy_returns, *(bases[key] for key in keys)])
+        chunks = chain([np.arange(days)[None]], _stationary(days, resamples, length, seed))
+        # [3, 1 + others, 1 + resamples]; the first column has the days in their order
         drawn = np.concatenate(
             [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks], axis=-1
         )
@@ -95,31 +97,32 @@ def intervals(
 def growth_interval(
     returns: Array, other: Array, *, periods_per_year: float = 252, level: float = 0.95, resamples: int = 10_000
 ) -> Interval:
-    """Percentile interval of the CAGR of `returns` [n] less that of `other` [n]: the one of `intervals`, much faster.
+    """Return the percentile interval of the CAGR of `returns` [n] minus that of `other` [n].
 
-    It draws the same days, and adds up whole blocks. Raises InputError as `intervals` does, and for a return of -1 or less.
+    It equals that of `intervals` but is much faster: it draws the same days and sums whole blocks. Raises InputError as
+    `intervals` does, and for a return of -1 or less.
     """
     steps = np.stack([_checked(one, len(returns)) for one in (returns, other)])
     if (steps <= -1).any():
         raise InputError(f"a return is {steps.min():g}; the growth of a lost account has no interval")
     days = steps.shape[1]
-    days_twice = np.tile(steps, 2)  # for blocks that go on at the beginning
+    days_twice = np.tile(steps, 2)  # blocks wrap around to the first day
     sums = np.cumsum(np.log1p(np.pad(days_twice, ((0, 0), (1, 0)))), axis=1)
     totals = [np.diff(sums[:, [0, days]])]
     for begun, first, size in _blocks(days, resamples, block_length(steps[0] - steps[1]), seed=0):
         blocks = sums[:, first + size] - sums[:, first]
         totals.append(np.add.reduceat(blocks, np.flatnonzero(begun % days == 0), axis=1))
-    own, base = np.expm1(np.concatenate(totals, axis=1) * (periods_per_year / days))
-    return _interval(own - base, level)
+    growth, base_growth = np.expm1(np.concatenate(totals, axis=1) * (periods_per_year / days))
+    return _interval(growth - base_growth, level)
 
 
 def block_length(values: Array) -> float:
-    """Mean block length for a series [n]: as its autocorrelations ask, and n^(1/3) at least.
+    """Return the mean block length for a series [n], from its autocorrelations; at least n^(1/3).
 
     (G / g)^(2/3) n^(1/3) with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over |k| <= m, R the autocovariances and
     h(x) = min(1, 2 - 2 |x|); m is twice the last lag before max(5, log10 n) autocorrelations in a row lie within
     2 sqrt(log10(n) / n). At most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by Patton, Politis and White
-    2009). The floor is there for what autocorrelations do not show, such as calm and stormy times.
+    2009). The lower bound accounts for dependence that autocorrelations do not show, such as volatility clustering.
     """
     days = len(values)
     floor, cap = days ** (1 / 3), min(3 * math.sqrt(days), days / 3)
@@ -136,12 +139,12 @@ def block_length(values: Array) -> float:
     lags = np.arange(1, widest + 1)
     weighted = np.minimum(1, 2 - 2 * lags / widest) * covariance[lags]
     slope, spectrum = abs(2 * (lags * weighted).sum()), abs(covariance[0] + 2 * weighted.sum())
-    asked = (slope / spectrum) ** (2 / 3) * floor if spectrum > DUST * covariance[0] else cap
-    return float(max(floor, min(asked, cap)))
+    optimal = (slope / spectrum) ** (2 / 3) * floor if spectrum > DUST * covariance[0] else cap
+    return float(max(floor, min(optimal, cap)))
 
 
 def _checked(series: Array, days: int) -> Array:
-    """The series as float64 [n]."""
+    """Return the series as float64 [n]. Raises InputError for another length and for NaN."""
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
@@ -153,15 +156,15 @@ def _checked(series: Array, days: int) -> Array:
 
 
 def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[Array]:
-    """Rows [resamples, days] in chunks: each day follows the one before it, or with probability 1 / block begins anew."""
+    """Yield rows [resamples, days] in chunks. With probability 1 / block a day starts a new block at random."""
     for begun, first, size in _blocks(days, resamples, block, seed):
         rows = np.arange(size.sum()) + np.repeat(first - begun, size)
-        rows -= days * (rows >= days)  # a block that reaches the end goes on at the beginning
+        rows -= days * (rows >= days)  # a block wraps around at the end
         yield rows.reshape(-1, days)
 
 
 def _blocks(days: int, resamples: int, block: float, seed: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Blocks [B], end to end, in chunks of whole resamples: where each begins, its first day, and its number of days."""
+    """Yield blocks [B] in chunks of whole resamples: the position, the first day and the number of days of each block."""
     random = np.random.default_rng(seed)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
@@ -177,7 +180,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
     days = steps.shape[-1]
     wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
     ruined = wealth[..., -1] == 0
-    if ruined.any():  # what comes after ruin counts as zero
+    if ruined.any():  # returns after ruin count as zero
         steps[..., 1:][wealth[..., :-1] == 0] = 0.0
         np.maximum(steps, -1.0, out=steps)
     mean = steps.mean(axis=-1)
@@ -193,7 +196,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Percentile interval of an estimate and its resamples, [1 + resamples]."""
+    """Return the percentile interval of an estimate and its resamples, [1 + resamples]."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -202,7 +205,7 @@ def _interval(values: Array, level: float) -> Interval:
 
 
 def expected_best(trials: int, sd: float) -> float:
-    """Expected maximum of `trials` skill-less scores of mean 0 and standard deviation `sd`.
+    """Return the expected maximum of `trials` scores without skill, of mean 0 and standard deviation `sd`.
 
     sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))), g Euler's constant, z the normal quantile (Bailey and Lopez de Prado 2014);
     0 for one trial. Raises InputError for less than one trial or a negative deviation.
@@ -218,7 +221,7 @@ def expected_best(trials: int, sd: float) -> float:
 
 
 def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_year: float = 252) -> float:
-    """Probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
+    """Return the probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
 
     Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)) with s and s* per period, g3 skewness and g4 kurtosis
     (Bailey and Lopez de Prado 2012). NaN for constant returns and for fewer than three.
@@ -229,17 +232,17 @@ def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_
 
 
 def deflated_sharpe(returns: Array, trials: int, sd: float, *, periods_per_year: float = 252) -> float:
-    """`probabilistic_sharpe` against the best yearly Sharpe ratio that `trials` skill-less ones of deviation `sd` would show."""
+    """Return `probabilistic_sharpe` with the `expected_best` yearly Sharpe ratio of `trials` without skill as benchmark."""
     return probabilistic_sharpe(returns, expected_best(trials, sd), periods_per_year=periods_per_year)
 
 
 def minimum_length(
     returns: Array, benchmark: float = 0.0, *, level: float = 0.95, periods_per_year: float = 252
 ) -> float:
-    """Number of returns like these [n] after which `probabilistic_sharpe` passes `level`: the minimum track record length.
+    """Return the minimum track record length: the number of returns like these [n] for `probabilistic_sharpe` > `level`.
 
-    1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 (Bailey and Lopez de Prado 2012). Infinite where the Sharpe
-    ratio is not above `benchmark`, which no length would show; NaN for constant returns and for fewer than three.
+    1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 (Bailey and Lopez de Prado 2012). Infinite if the Sharpe ratio
+    is not above `benchmark`; NaN for constant returns and for fewer than three.
     """
     if not 0.5 <= level < 1:
         raise InputError(
@@ -253,10 +256,10 @@ def minimum_length(
 
 
 def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
-    """Standard error of the yearly Sharpe ratio of `returns` [n]: sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)).
+    """Return the standard error of the yearly Sharpe ratio of `returns` [n]: sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)).
 
-    With s, g3 and g4 as in `probabilistic_sharpe` (Lo 2002, Mertens 2002). Of constant returns it is that of a ratio of
-    zero, sqrt(P / (n - 1)); NaN for fewer than two.
+    s, g3 and g4 are those of `probabilistic_sharpe` (Lo 2002, Mertens 2002). Constant returns have the standard error of a
+    ratio of zero, sqrt(P / (n - 1)); NaN for fewer than two.
     """
     spread = _sharpe_and_spread(returns)[1]
     return (
@@ -267,7 +270,7 @@ def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
 
 
 def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
-    """Sharpe ratio s a period, and the standard deviation of its estimate times sqrt(n - 1); NaN where undefined."""
+    """Return the Sharpe ratio s per period, and the standard deviation of its estimate times sqrt(n - 1); NaN if undefined."""
     steps = np.asarray(returns, dtype=np.float64)
     if len(steps) < 3 or steps.std(ddof=1) < DUST:
         return math.nan, math.nan
@@ -278,14 +281,15 @@ def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
 
 
 def overfitting(returns: Array, *, splits: int = 16) -> float:
-    """Probability that the column of `returns` [T, M] with the highest Sharpe ratio is below the median on other days.
+    """Return the probability of backtest overfitting (PBO) of `returns` [T, M].
 
-    Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017): the rows are cut into
-    `splits` blocks, in order, whose lengths differ by one at most; each half of the blocks is once in sample and the rest
-    out of sample. A rank exactly at the median counts half. A column without a Sharpe ratio (a constant one) ranks last,
-    equal ones share a rank, and halves in which no column has one are left out. NaN for fewer than two columns or two rows a
-    block. Raises InputError for another shape, NaN, and a number of splits that is odd or not within 2..20. Takes about 50
-    bytes a combination and column.
+    It is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample, by
+    combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows are cut in order into
+    `splits` blocks whose lengths differ by at most one; each half of the blocks is in sample once and the rest out of sample.
+    A rank exactly at the median counts half. A constant column, which has no Sharpe ratio, ranks last; equal columns share a
+    rank; halves without any Sharpe ratio are skipped. NaN for fewer than two columns or two rows per block. Raises InputError
+    for another shape, NaN, and a number of splits that is odd or not within 2..20. Takes about 50 bytes per combination and
+    column.
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
@@ -300,7 +304,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     if trials < 2 or rows < 2 * splits:
         return math.nan
     inside = _half_sharpes(table, splits)
-    outside = inside[::-1]  # combinations come in order, so the rest of the first is the last, and so on
+    outside = inside[::-1]  # combinations are in order: the complement of the first is the last
     best = inside.argmax(axis=1)[:, None]
     first, then = (np.take_along_axis(side, best, axis=1) for side in (inside, outside))
     rank = (outside < then).sum(axis=1) + ((outside == then).sum(axis=1) + 1) / 2
@@ -309,7 +313,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
 
 
 def _half_sharpes(table: Array, splits: int) -> Array:
-    """[C, M] Sharpe ratios a period over each half of the blocks, in lexicographic order; -inf where undefined."""
+    """Return [C, M] Sharpe ratios per period over each half of the blocks, in lexicographic order; -inf if undefined."""
     rows = len(table)
     edges = np.arange(splits) * rows // splits
     halves = np.array(list(combinations(range(splits), splits // 2)))
@@ -317,10 +321,10 @@ def _half_sharpes(table: Array, splits: int) -> Array:
     np.put_along_axis(taken, halves, 1.0, axis=1)
     count = (taken @ np.diff(edges, append=rows))[:, None]
     mean = table.mean(axis=0)
-    centred = table - mean  # of which sums of squares lose no digits
+    centred = table - mean  # keeps the precision of sums of squares
     total, squares = (taken @ np.add.reduceat(values, edges) for values in (centred, centred**2))
     variance = (squares - total**2 / count) / (count - 1)
-    # a half in which a column stands still leaves only rounding of its distance from the mean
+    # a column that is constant in a half leaves only rounding errors of its distance from the mean
     known = variance > np.maximum(DUST**2, 1e-12 * squares / count)
     sharpe = (total / count + mean) / np.sqrt(np.where(known, variance, 1.0))
     return np.where(known, sharpe, -np.inf)

@@ -1,4 +1,4 @@
-"""`Store`: a folder on this machine or at a URL, whose files are either whole or absent."""
+"""`Store`: a folder on this machine or at a URL, with atomic writes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem, FileType
 
 READERS = 16
-"""Parts of a file that are read in parallel."""
+"""Number of parts of a file that are read in parallel."""
 
 
 class Store:
     """A folder on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
 
-    Names of files may contain slashes. Objects at a URL cannot be appended to: each addition is an object of its own in the
-    folder NAME.parts, and `read` joins them. Methods raise InputError that names a file that cannot be written, read or
-    removed; the constructor raises it for a URL that cannot be opened.
+    File names may contain slashes. Objects at a URL cannot be appended to: each addition becomes a new object in the folder
+    NAME.parts, and `read` joins them. Methods raise InputError that names the file if it cannot be written, read or removed;
+    the constructor raises InputError for a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -33,14 +33,14 @@ class Store:
         self.folder = None if remote else _local(text)
         """The folder on this machine; None for a URL."""
         self.where = str(self.folder) if self.folder is not None else text if text.endswith("://") else text.rstrip("/")
-        """The folder or URL as messages show it."""
+        """The folder or URL in messages."""
         self.system, root = _opened(text) if self.folder is None else _opened(self.folder.absolute().as_uri())
         self._root = root.rstrip("/")
         self._made: set[str] = set()  # folders known to exist
-        self._next: dict[str, int] = {}  # number of the next part of a file; nobody else adds to it
+        self._next: dict[str, int] = {}  # number of the next part of a file, which has only one writer
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole."""
+        """Write a file; readers see all of it or nothing."""
         if self.folder is not None:
             write_bytes(self.folder / name, content)
             return
@@ -54,7 +54,7 @@ class Store:
                 file.write(content)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file, with everything appended to it. Raises FileNotFoundError if there is none."""
+        """Return the content of a file with all additions. Raises FileNotFoundError if it does not exist."""
         parts = self.names(f"{name}.parts")
         whole = [name] if not parts or name in self.names(name.rpartition("/")[0]) else []
         with self._named("read", name), ThreadPoolExecutor(READERS) as readers:  # a log may be thousands of parts
@@ -72,7 +72,7 @@ class Store:
         self._next[name] += 1
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the files directly in a folder, sorted, without hidden ones; none if the folder does not exist."""
+        """Return the files directly in a folder, sorted, without hidden files; empty if the folder does not exist."""
         from pyarrow.fs import FileType
 
         prefix = f"{folder}/" if folder else ""
@@ -85,7 +85,7 @@ class Store:
         return [name for name in self._listed("", FileType.Directory) if name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
-        """Remove a file and everything appended to it, if it exists."""
+        """Remove a file and all additions, if it exists."""
         for path in (name, *self.names(f"{name}.parts")):
             with self._named("remove", path):
                 try:
@@ -117,7 +117,7 @@ class Store:
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
-        """Turn errors of the file system into InputError that names the file, except for a missing file that is read."""
+        """Turn errors of the file system into InputError that names the file, except when reading a missing file."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -129,7 +129,7 @@ class Store:
 
 
 def _append(path: Path, content: bytes) -> None:
-    """Append with one write, forced to the disk. A write that a full disk cuts short is undone."""
+    """Append with one write and sync it to disk. An incomplete write on a full disk is undone."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -151,7 +151,7 @@ def _local(text: str) -> Path:
     if "://" not in text:
         return Path(text)
     if not text.startswith("file:///"):
-        raise InputError(f"{text} names no file of this machine; write file:/// and the whole path, or the path alone")
+        raise InputError(f"{text} names no file on this machine; write file:/// and the full path, or only the path")
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 

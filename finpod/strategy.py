@@ -1,4 +1,4 @@
-"""Strategies and what they see: `Strategy`, `MarketView`, `FeatureTable` and `top_k`. Loads no torch."""
+"""`Strategy`, its view of the market (`MarketView`, `FeatureTable`) and `top_k`. Does not load torch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
-"""Types that `decide` may return; the alias is text so that pandas is not loaded for it."""
+"""Types that `decide` may return. The alias is a string so that pandas need not be loaded."""
 FeatureLike = str | Callable[[MarketData], Array]
 SETS_KEPT = 2
-"""Sets of features that are kept as tables."""
+"""Number of feature sets that are cached as tables."""
 
 
 class FeatureTable:
-    """Raw features of a market, each computed once and read a row at a time; causal, so a row may be read before its future.
+    """Raw features of a market, each computed once for all rows. They are causal: row t depends on rows <= t only.
 
-    The sets asked for last are kept as tables too; agents that observe different features share the columns.
+    The most recently requested sets are cached as tables; agents that observe different features share the columns.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -34,28 +34,28 @@ class FeatureTable:
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
-        """Names [F] and values [T, N, F] float32, NaN where undefined."""
+        """Return names [F] and values [T, N, F] float32, NaN where undefined."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
             from finpod.features.panel import compute, name_of, resolve
 
-            kept, _ = resolve(self.market, names)
-            if missing := [feature for feature in kept if feature not in self._columns]:
+            features, _ = resolve(self.market, names)
+            if missing := [feature for feature in features if feature not in self._columns]:
                 computed = compute(self.market, missing).numpy()
                 self._columns |= {feature: computed[..., i] for i, feature in enumerate(missing)}
-            values = np.stack([self._columns[feature] for feature in kept], axis=-1)
+            values = np.stack([self._columns[feature] for feature in features], axis=-1)
             values.flags.writeable = False
             while len(self._tables) >= SETS_KEPT:
                 del self._tables[next(iter(self._tables))]
-            self._tables[key] = tuple(map(name_of, kept)), values
+            self._tables[key] = tuple(map(name_of, features)), values
         return self._tables[key]
 
 
 class MarketView:
-    """All that a decision may look at: the market up to and including the decision row, and the account.
+    """The information for a decision: the market up to and including the decision row, and the account.
 
-    Windows have shape [k, N], oldest first, adjusted; NaN where there is no bar (also before the data begin), never
-    filled. Arrays are read-only. With close fills the decision row is the session before the fill's.
+    Windows have shape [k, N], oldest row first, with adjusted prices. They are NaN where there is no bar, also before the
+    data begin; gaps are not filled. Arrays are read-only. With close fills the decision row is the row before the fill.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class MarketView:
         self._row = row
         self._table = table or FeatureTable(market)
         self.step = step
-        """Number of sessions since the first decision of the run; 0 at that."""
+        """Number of sessions since the first decision of the run; 0 at the first decision."""
         self.cash = cash
         """Cash of the account, in currency."""
         self.equity = equity
-        """Value of the account at the last mark seen."""
+        """Value of the account at the last visible close."""
         self.held = np.zeros(len(market.tickers)) if held is None else held.view()
-        """[N] weights at the last mark seen."""
+        """[N] weights at the last visible close."""
         self.held.flags.writeable = False
 
     @property
@@ -89,11 +89,11 @@ class MarketView:
 
     @property
     def begins_session(self) -> bool:
-        """Whether the decision row is the first bar of its session; always so for daily data."""
+        """True if the decision row is the first bar of its session; always True for daily data."""
         return bool(self._market.begins_session[self._row])
 
     def rows_of(self, sessions: int) -> int:
-        """Number of rows in so many sessions; one each for daily data."""
+        """Return the number of rows in `sessions`; one per session for daily data."""
         return max(round(sessions * self._market.bars_per_session), 1)
 
     @property
@@ -122,24 +122,24 @@ class MarketView:
         return self._last(self._market.close, "closes", k)
 
     def opens(self, k: int) -> Array:
-        """[k, N] opens. Raises InputError where the data have none."""
+        """[k, N] opens. Raises InputError if the data have none."""
         return self._last(self._market.open, "opens", k)
 
     def highs(self, k: int) -> Array:
-        """[k, N] highs. Raises InputError where the data have none."""
+        """[k, N] highs. Raises InputError if the data have none."""
         return self._last(self._market.high, "highs", k)
 
     def lows(self, k: int) -> Array:
-        """[k, N] lows. Raises InputError where the data have none."""
+        """[k, N] lows. Raises InputError if the data have none."""
         return self._last(self._market.low, "lows", k)
 
     @property
     def has_volumes(self) -> bool:
-        """Whether the data have volumes."""
+        """True if the data have volumes."""
         return self._market.volume is not None
 
     def volumes(self, k: int) -> Array:
-        """[k, N] volumes. Raises InputError where the data have none."""
+        """[k, N] volumes. Raises InputError if the data have none."""
         return self._last(self._market.volume, "volumes", k)
 
     def benchmark(self, k: int) -> Array:
@@ -147,7 +147,7 @@ class MarketView:
         return self._last(self._market.benchmark_close, "benchmark", k)
 
     def extra(self, column: str, k: int) -> Array:
-        """[k, N] values of a column of the user's own, as each of the last k rows knew them; NaN where nothing was known.
+        """[k, N] values of one of the user's columns, as known at each of the last k rows; NaN where no value was known.
 
         Raises InputError for a column that the market does not have.
         """
@@ -155,18 +155,18 @@ class MarketView:
 
     @property
     def extra_names(self) -> tuple[str, ...]:
-        """Names of the user's own columns, those of `load_market(..., extra=...)`."""
+        """Names of the user's columns, from `load_market(..., extra=...)`."""
         return self._market.extra.names
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the default features these data can give."""
+        """Names of the default features that the data support."""
         from finpod.features.panel import name_of, resolve
 
         return tuple(map(name_of, resolve(self._market, None)[0]))
 
     def left_out(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> tuple[str, ...]:
-        """Names of features asked for that these data cannot give; `features` has no column for them."""
+        """Return the names of requested features that the data do not support; `features` has no column for them."""
         from finpod.features.panel import resolve
 
         return resolve(self._market, names)[1]
@@ -181,7 +181,7 @@ class MarketView:
 
     def _last(self, table: Array | None, what: str, k: int) -> Array:
         if table is None:
-            raise InputError(f"{what}({k}): these data are close only; use closes")
+            raise InputError(f"{what}({k}): these data have no {what}; use closes")
         if k < 1:
             raise InputError(f"{what}({k}): ask for at least one row")
         first = self._row + 1 - k
@@ -193,43 +193,43 @@ class MarketView:
 
 
 class Strategy:
-    """Something that decides. Subclass it and write `decide`.
+    """Base class of strategies. A subclass defines `decide`.
 
-    One that remembers things between decisions begins anew when `view.step` is 0: the same object may be run again.
+    A strategy with state must reset it when `view.step` is 0, as the same object may be run several times.
     """
 
     name: str = "Strategy"
-    """As tables and reports call it; the class name unless the class says otherwise."""
+    """Name in tables and reports; the class name by default."""
     trained_until: str | None = None
-    """Last day it was trained or chosen on; a backtest refuses a window that starts on or before it."""
+    """Last day of the data it was trained or selected on. A backtest refuses a window that starts on or before it."""
     trials: int = 1
-    """Number of variants that were tried before this one was chosen."""
+    """Number of variants that were tried before it was selected."""
     every: int = 1
-    """Decide each n-th session, beginning with the first; between decisions nothing is traded."""
+    """Decide every n-th session, starting with the first. Nothing is traded between decisions."""
     max_weight: float | None = None
-    """Cap on single weights that a backtest keeps it to unless told another; None for none. See `finpod.backtest`."""
+    """Default cap on single weights in a backtest; None for no cap. See `finpod.backtest`."""
     max_turnover: float | None = None
-    """Cap on what one decision trades, likewise."""
+    """Default cap on the turnover of one decision in a backtest; None for no cap."""
     anchor: str = "equal-weight"
-    """Name in `finpod.trading.anchors.ANCHORS` of the rule that it has to beat, restored as often as it decides."""
+    """Name in `finpod.trading.anchors.ANCHORS` of the portfolio that it must beat, rebalanced as often as it decides."""
     trades_benchmark: bool = False
-    """Whether its market is the benchmark alone, as a market of one name."""
+    """True if it trades a market that consists of the benchmark only."""
 
     windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
-    """First and last day of the windows it was made on: 'train', 'validation'; reports mark them."""
+    """First and last day of the windows 'train' and 'validation' that it was developed on; reports mark them."""
     provenance: Mapping[str, Any] = MappingProxyType({})
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
-    """[n, trials] validation returns of all that was tried, one table for each choice that was made."""
+    """[n, trials] validation returns of all trials, one table per selection."""
     tried_over: Sequence[Array] = ()
-    """[n] returns of the baseline over which the trials of each of these tables were ranked; empty if over none."""
+    """[n] returns of the baseline against which the trials of each table were ranked; empty without a baseline."""
     variants: Sequence[Strategy] = ()
-    """The same recipe from other seeds; a backtest runs them too, to show how much is luck."""
+    """The same training with other seeds. A backtest runs them too, to show the effect of luck."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" for tournaments of other seeds, "member" for the agents of one."""
+    """Kind of the variants: "seed" for tournaments with other seeds, "member" for the agents of one tournament."""
     alone: Sequence[Strategy] = ()
-    """The single agents it is made of, the best on validation first; a backtest runs them too."""
+    """Its agents, the best on validation first. A backtest runs them too."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -237,7 +237,7 @@ class Strategy:
             cls.name = cls.__name__
 
     def decide(self, view: MarketView) -> Decision:
-        """Target weights: an array [N], a Series or dict by ticker (names left out get 0), or None to trade nothing.
+        """Return target weights: an array [N], a Series or dict by ticker (missing tickers get 0), or None for no trade.
 
         Weights are fractions of the account, zero or more, with a sum of at most one; the rest stays in cash.
         """
@@ -245,7 +245,7 @@ class Strategy:
 
 
 def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
-    """[N] equal weights in the k strongest of `among` [N]; fewer if fewer have a strength, none for NaN.
+    """Return equal weights [N] of the k assets of `among` [N] with the largest `strength` [N]. NaN is never selected.
 
     Ties go to the earlier column. Raises InputError if k is not positive.
     """
@@ -260,5 +260,5 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
 
 
 def equal_parts(among: Array) -> Array:
-    """[N] equal weights over a mask [N]; all zero for an empty one."""
+    """Return equal weights [N] over a mask [N]; all zero for an empty mask."""
     return among / max(int(among.sum()), 1)

@@ -1,4 +1,4 @@
-"""Markets with a known answer: a planted signal of stated strength, or real days in random order, without any signal.
+"""Synthetic markets: simulated ones with a planted signal of known strength, and resampled real days without any signal.
 
 Model, for session t and name i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
@@ -28,11 +28,11 @@ from finpod.strategy import Strategy
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
 """Standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return, a session."""
 SIGNAL = 0.1
-"""Signal of a market for which nothing is asked; the net ratio of the informed rule is about 4."""
+"""Default signal; the net ratio of the informed rule is about 4."""
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
-"""Most names, and most days: those end in the year 2239."""
+"""Most names and most days; the days then end in the year 2239."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Sessions between decisions of the informed rule, its costs, and number of names: the terms of `CALIBRATED`."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -45,7 +45,7 @@ class Calibration(NamedTuple):
     signals: tuple[float, ...]
     """Without the sign."""
     keeps: tuple[float, ...]
-    """Share of its holding that the informed rule keeps at each decision: the best of 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
+    """`keep` of the informed rule (`SignalOracle`): the best of 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
 
 
 CALIBRATED: dict[tuple[int, int], Calibration] = {
@@ -74,8 +74,8 @@ CALIBRATED: dict[tuple[int, int], Calibration] = {
         keeps=(0.7, 0.5, 0.5, 0.5, 0.3, 0.3),
     ),
 }
-"""(lookback, sign) -> its signals, made by `python -m finpod.bench.calibrate`. On 1,000 other markets of 2,600 sessions each
-mean ratio is within 0.04 of the one aimed at."""
+"""(lookback, sign) -> calibration, computed by `python -m finpod.bench.calibrate`. On 1,000 other markets of 2,600 sessions
+each mean ratio is within 0.04 of its target."""
 
 
 class Draws(NamedTuple):
@@ -90,7 +90,7 @@ class Draws(NamedTuple):
 
 
 def draw(random: np.random.Generator, names: int, days: int, markets: tuple[int, ...] = ()) -> Draws:
-    """Draw what is random in markets of shape `markets`."""
+    """Return the random part of markets of shape `markets`."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     return Draws(beta, factor, random.normal(0.0, 1.0, (days, *markets, names)))
@@ -119,7 +119,7 @@ class SimulatedMarket(MarketData):
     signal: float = 0.0
     """Correlation of the cross-sectional past return with the next day's idiosyncratic return."""
     lookback: int = HOLD
-    """Sessions over which that past return is taken."""
+    """Number of sessions of that past return."""
 
     @property
     def oracle(self) -> Strategy:
@@ -143,11 +143,12 @@ def simulate_market(
     """Return a market of `names` stocks over `days` weekdays from 2010-01-04, the same for the same arguments.
 
     `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across names, with the
-    next day's idiosyncratic return; `reversal` turns its sign. `net_ratio`, in place of it, is the yearly information ratio
-    of the informed rule (`oracle`) over equal weight, decisions each fifth session, 10 bps a side, fills at the open: from 0
-    (no signal) to 3 for 20 names, and times sqrt(names / 20) for others, which holds to 3 % from 20 to 50 names. Between
-    `RATIOS` it is interpolated. Without either the signal is 0.1. `beta_premium` is the share of the drift
-    that is paid for beta: at 1 a name of beta 2 drifts twice as fast as one of beta 1.
+    next day's idiosyncratic return; `reversal` changes its sign. Instead, `net_ratio` sets the signal by the yearly
+    information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
+    fills at the open. It is from 0 (no signal) to 3 for 20 names. For other numbers the limit is multiplied by
+    sqrt(names / 20), which is accurate to 3 % from 20 to 50 names. Signals between `RATIOS` are interpolated. By default the
+    signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a name of beta 2 drifts twice
+    as fast as one of beta 1.
 
     Raises InputError for arguments out of range.
     """
@@ -192,22 +193,22 @@ def simulate_market(
 
 
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
-    """Return a market of `days` weekdays (as many as there are by default) drawn with replacement from those of `market`.
+    """Return a market of `days` weekdays (default: as many as `market` has) drawn with replacement from those of `market`.
 
-    A day is drawn whole: all names and the benchmark together, with highs, lows and the dollar volume. Correlations and fat
-    tails stay; changes of calm and stormy times do not. All names are members on every day, whatever they were in `market`.
+    Whole days are drawn: all names and the benchmark together, with highs, lows and the dollar volume. Correlations and fat
+    tails are preserved, volatility clustering is not. All names are members on every day, whatever they were in `market`.
 
-    What a day did tells nothing of the next, and every open is the close before it, for real gaps close again in part, from
-    which a rule that trades at the open would earn. A constant c[i] is taken from the returns r[t, i] of each name,
+    Successive days are independent. Every open equals the close before it: real overnight gaps partly reverse, and a rule
+    that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i] of each name,
 
         c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
 
     which makes equal weight the numeraire portfolio of these days (Long 1990): before costs no rule is expected to grow
-    faster. Equal means alone would not do. On 20 names of the NASDAQ-100, 2008 to 2021, a tilt to low volatility grows faster
-    then, since it loses less to variance, and over 8 years its growth is called skill in 5.5 % of 3,000 markets; with c it is
-    2.0 %. Blocks of days would not do either: buying the losers of five days earns from them.
+    faster. Equalising only the means is not enough: on 20 names of the NASDAQ-100, 2008 to 2021, a tilt to low volatility
+    then grows faster, as it loses less to variance, and over 8 years its growth is called skill in 5.5 % of 3,000 markets;
+    with c in 2.0 %. Blocks of days are no alternative: buying the losers of five days profits from them.
 
-    Raises InputError for a market with missing bars or of other than daily ones, and for fewer than two days.
+    Raises InputError for a market with missing bars or bars that are not daily, and for fewer than two days.
     """
     if not isinstance(market, MarketData):
         raise InputError(f"market is of type {type(market).__name__}; give a MarketData", argument="market")
@@ -250,12 +251,12 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
 
 
 def opens_of(close: Array) -> Array:
-    """The close before each; the first close on the first day."""
+    """Return the opens: each close but the last, preceded by the first close."""
     return np.concatenate([close[:1], close[:-1]])
 
 
 def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> float:
-    """The signal that has a net ratio, without its sign. Raises InputError for a ratio that was not calibrated."""
+    """Return the absolute signal for a net ratio. Raises InputError for a ratio out of the calibrated range."""
     breadth = (names / NAMES) ** 0.5
     require_number("net_ratio", net_ratio, 0, RATIOS[-1] * breadth, of=f" for {names} names")
     signals = CALIBRATED[lookback, -1 if reversal else 1].signals
@@ -263,14 +264,14 @@ def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> 
 
 
 def require_number(name: str, value: Any, least: int, most: float, kind: Any = Real, of: str = "") -> None:
-    """Raise InputError for a value that is no number of this kind within [least, most]."""
+    """Raise InputError unless the value is a number of type `kind` within [least, most]."""
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
         number, bound = "whole number" if kind is Integral else "number", np.floor(100 * most) / 100
         raise InputError(f"{name} is {value!r}; give a {number} from {least} to {bound:g}{of}", argument=name)
 
 
 def manifest_of(title: str, membership: str) -> dict[str, object]:
-    """Return the manifest of a market that was made."""
+    """Return the manifest of a synthetic market."""
     return {
         "source": "simulated",
         "title": title,
@@ -287,7 +288,7 @@ def manifest_of(title: str, membership: str) -> dict[str, object]:
 
 
 def _wealth(start: Array, returns: Array) -> Array:
-    """[T, ...] prices from `start` [...]; the return of the first day is not taken."""
+    """Return prices [T, ...] from `start` [...]; the return of the first day is ignored."""
     steps = 1 + returns
     steps[0] = start
     return np.cumprod(steps, axis=0)

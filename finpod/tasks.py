@@ -30,12 +30,12 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
-"""Costs that an agent may scale in training."""
+"""Cost settings that a search may scale in training."""
 COST_FACTOR = (0.5, 2.0)
-"""Bounds of the factor on these costs."""
+"""Bounds of the factor on these settings."""
 DISCOUNT = 0.87
-"""Discount of PPO per session; 0.5 per decision at hold=5. A trade matters for about that long: an account does not move the
-market, and later rewards are mostly noise from other decisions."""
+"""Discount of PPO per session; 0.5 per decision at hold=5. The horizon is short because later rewards are mostly noise from
+other decisions: an account does not move the market."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
@@ -55,7 +55,7 @@ class StockTask(Task):
     fill: str | None
     """'open', 'close', or None for open if the data have opens."""
     features: Features
-    """Features that agents observe."""
+    """Requested features of the agents."""
     train: tuple[int, int]
     """First and last training row."""
     validation: tuple[int, int]
@@ -63,7 +63,7 @@ class StockTask(Task):
     device: str = "cpu"
     """Device of the tables."""
     observed: tuple[str, ...] | None = None
-    """Features that the agent observes; None for all."""
+    """Features that this agent observes; None for all."""
     practice: TradingConfig | None = None
     """`trading` with the reward and costs that the agent trains with; None for `trading` itself."""
     name: str = field(init=False, default="stocks")
@@ -84,12 +84,12 @@ class StockTask(Task):
 
     @cached_property
     def execution(self) -> Execution:
-        """The market as orders meet it."""
+        """Fill prices, marks and masks of the market."""
         return build_execution(self.market, self.fill, self.device)
 
     @cached_property
     def anchor(self) -> Tensor:
-        """[T, N] float64 weights of the anchor, which a tilt starts from and agents have to beat."""
+        """[T, N] float64 weights of the anchor, which actions tilt and agents must beat."""
         first = max(self.train[0] - self.execution.lag, 0)
         return anchor_weights(self.execution, self.trading.anchor, self.market, slice(first, self.validation[1] + 1))
 
@@ -137,7 +137,7 @@ class StockTask(Task):
 
     @property
     def undifferentiable(self) -> str | None:
-        """Setting that no gradient passes through; None if gradients pass."""
+        """Name of the setting through which no gradient passes; None if gradients pass."""
         return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
@@ -168,7 +168,7 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of PPO. The discount per session becomes one per decision."""
+        """Return settings of PPO. The discount per session is converted to one per decision."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
@@ -218,7 +218,7 @@ class StockTask(Task):
         return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
-        """Return what an ensemble needs of the task: features and scaling, trading terms, windows, and the hash of the data."""
+        """Return the parts of the task that an ensemble needs: features, scaling, trading terms, windows and data hash."""
         day = [f"{date!s:.10}" for date in self.market.dates]
         panel = self.own_panel
         return {
@@ -312,9 +312,11 @@ def make_stock_task(
                 argument=name,
             )
     known = market.rows(0, validation_rows[1] + 1)
-    # later delistings are not known yet, and must not even change the hash of the data
+    # later delistings are unknown at that time and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = np.any(known.member & known.has_bar, axis=0)  # before training too: they are part of the market return
+    seen = np.any(
+        known.member & known.has_bar, axis=0
+    )  # also before training: these assets are part of the market return
     names = [known.tickers[column] for column in np.flatnonzero(seen)]
     if not names:
         raise InputError("no asset is a member with a price up to the end of validation; choose other dates")

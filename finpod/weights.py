@@ -1,4 +1,4 @@
-"""Decisions of a strategy, checked: from its view to weights that the ledger can use."""
+"""Validated decisions of strategies, as weights for the ledger."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 LAST_BITS = 1e-12
 """Error of a sum by rounding."""
 TOLERANCE = 1e-6
-"""Weights may lie this far below zero, and their sum this far above one, before it is an error."""
+"""Tolerance of weights below zero and of sums above one."""
 READ_AT_ONCE = 2**19
-"""Ready weights that are checked at a time."""
+"""Number of precomputed weights that are checked at a time."""
 
 
 class Decided(NamedTuple):
-    """A time that a run asked a strategy: the last row that it saw, its step, its account, and its weights [N] before caps."""
+    """One decision of a run: the last visible row, the step, the account, and the weights [N] before caps."""
 
     row: int
     step: int
@@ -41,7 +41,7 @@ class Decided(NamedTuple):
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
-    """Checked weights [N] of one decision, or None; whatever goes wrong is a StrategyError naming strategy and day."""
+    """Return the checked weights [N] of one decision, or None. Any error becomes a StrategyError naming strategy and day."""
     try:
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):
@@ -62,7 +62,7 @@ def decisions_of(
     table: FeatureTable | None = None,
     log: list[Decided] | None = None,
 ) -> Decide:
-    """The strategy's decisions as `simulate` asks for them, for a single account; `log` collects them."""
+    """Return the `decide` function of a strategy for `simulate`, for a single account; `log` collects the decisions."""
     if not (isinstance(strategy.every, int) and strategy.every >= 1):
         raise StrategyError(f"strategy {label} decides every {strategy.every!r} sessions; every must be 1 or more")
     market, marks = window.market, window.execution.mark
@@ -84,10 +84,10 @@ def decisions_of(
 
 
 class PrecomputedWeights:
-    """Weights decided beforehand, of one strategy [T, N] or of S at once [S, T, N], checked as they are read.
+    """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N], checked as they are read.
 
-    They are not copied: leave them as they are while this is in use. Raises InputError for a shape, or the labels of a
-    frame, that are not the market's.
+    They are not copied and must not be changed during use. Raises InputError for a shape, or labels of a frame, that differ
+    from the market's.
     """
 
     def __init__(self, weights: Any, label: str, window: Window) -> None:
@@ -98,16 +98,16 @@ class PrecomputedWeights:
         ):
             if hasattr(weights, "columns") and not sound(getattr(weights, labels)):
                 raise InputError(
-                    f"the {labels} of the ready weights must be the market's {expected}; reindex them",
+                    f"the {labels} of the weights must be the market's {expected}; reindex them",
                     argument="strategy",
                 )
         table = _as_table(weights)
         self.many = table.ndim == 3
-        """Whether they are those of S strategies, and not of one."""
+        """True for weights of S strategies [S, T, N]."""
         table = table if self.many else table[None]
         if table.ndim != 3 or table.shape[1:] != market.shape or not len(table):
             raise InputError(
-                f"ready weights have shape {np.shape(weights)}; they must be [T, N] = {market.shape}, or [S, T, N] for S > 0",
+                f"the weights have shape {np.shape(weights)}; they must be [T, N] = {market.shape}, or [S, T, N] for S > 0",
                 argument="strategy",
             )
         self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
@@ -115,19 +115,19 @@ class PrecomputedWeights:
         self._table, self._window = table, window
 
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
-        """[last - first, S, N] float64 for the rows from `first` up to `last`, NaN where a decision trades nothing.
+        """Return [last - first, S, N] float64 for the rows [first, last), NaN for decisions that trade nothing.
 
-        Raises StrategyError, naming strategy and day, for weights that cannot be; the earliest day is the one named.
+        Raises StrategyError that names the strategy and the earliest day with invalid weights.
         """
-        asked = self._table[strategies, first:last].swapaxes(0, 1)
-        weights = torch.empty(asked.shape, dtype=torch.float64)
-        np.copyto(weights.numpy(), asked)
+        table = self._table[strategies, first:last].swapaxes(0, 1)
+        weights = torch.empty(table.shape, dtype=torch.float64)
+        np.copyto(weights.numpy(), table)
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # Neither is true of NaN. Small negative weights may add up to more than the tolerance, which is for each.
+        # Both are False for NaN. The tolerance is per weight, so small negative weights may add up to more.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         if not sound.all():
-            doubtful = asked[~sound.numpy()].astype(np.float64)
+            doubtful = table[~sound.numpy()].astype(np.float64)
             wrong = _unusable(doubtful) & ~np.isnan(doubtful).all(axis=-1)
             if wrong.any():
                 row, s = np.argwhere(~sound.numpy())[wrong.argmax()]
@@ -137,13 +137,13 @@ class PrecomputedWeights:
         return _scaled(weights, total.unsqueeze(-1))
 
     def steps(self, s: int) -> Tensor:
-        """[n, N] float64 what strategy `s` decides at each of the window's steps, NaN where it trades nothing."""
+        """Return [n, N] float64: the decisions of strategy `s` at the steps of the window, NaN where it trades nothing."""
         rows = self._window.decision_rows
         decided = self.rows(max(int(rows[0]), 0), int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
 
     def decisions(self, strategies: slice = slice(None)) -> Decide:
-        """The decisions of strategies as `simulate` asks for them, read some rows at a time."""
+        """Return the `decide` function of the strategies for `simulate`; weights are read in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
         size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
         start, ready, idle = 0, torch.empty(0), [True]
@@ -159,7 +159,7 @@ class PrecomputedWeights:
 
 
 def _is_of(market: MarketData, index: Any) -> bool:
-    """Whether an index is that of the market's dates, on whatever clock: of sessions, or the bars in New York."""
+    """Return True if an index has the market's dates, in any time zone: session dates, or bars in New York time."""
     try:
         if market.bars_per_session == 1:
             return np.array_equal(session_dates(index), session_dates(market.dates))
@@ -171,7 +171,7 @@ def _is_of(market: MarketData, index: Any) -> bool:
 
 
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
-    """A decision as weights [N] that are not negative and sum to at most one.
+    """Return a decision as weights [N] that are not negative and sum to at most one.
 
     Raises StrategyError naming strategy and day for NaN, for a weight below -1e-6 and for a sum above 1 + 1e-6.
     """
@@ -192,27 +192,27 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
                 "(finpod is long only)"
             )
         raise StrategyError(
-            f"{where} decided weights that sum to {weights.sum():.6f}; the sum must not pass 1 (finpod does not borrow)"
+            f"{where} decided weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
         )
     clean = torch.from_numpy(weights).clamp(min=0)
     return _scaled(clean, clean.sum(-1, keepdim=True)).numpy()
 
 
 def _as_table(weights: Any) -> Array:
-    """The array itself if it is one of floating point, else a float64 copy."""
+    """Return a floating-point array unchanged, anything else as a float64 copy."""
     try:
         table = np.asarray(weights)
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{weights!r:.60} is neither a Strategy nor an array of weights; give an instance of one, or load_strategy(...)",
+            f"{weights!r:.60} is neither a Strategy nor an array of weights; give one of these, or load_strategy(...)",
             argument="strategy",
         ) from error
 
 
 def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:
     try:
-        if hasattr(decision, "keys"):  # a Series or a dict; a Series iterates over values, so ask for its keys
+        if hasattr(decision, "keys"):  # a Series or a dict; iterating over a Series gives values, not keys
             by_ticker: Mapping[str, float] | pd.Series = decision
             unknown = [str(ticker) for ticker in by_ticker.keys() if ticker not in tickers]  # noqa: SIM118
             keys = list(by_ticker.keys())
@@ -231,16 +231,16 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
 
 
 def _unusable(weights: Array) -> Array:
-    """[...] bool for weights [..., N]: not finite, negative or more than the account, beyond the tolerance."""
+    """Return [...] bool for weights [..., N]: a weight is not finite or negative, or the sum exceeds one (with tolerance)."""
     with np.errstate(invalid="ignore"):
         above = weights.clip(min=0).sum(axis=-1) > 1 + TOLERANCE
         return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
 
 
 def _scaled(weights: Tensor, total: Tensor) -> Tensor:
-    """Weights [..., N], none negative, scaled in place to a sum of 1 where their `total` [..., 1] passes it.
+    """Scale nonnegative weights [..., N] in place to a sum of 1 where their `total` [..., 1] exceeds it.
 
-    A sum that is 1 but for its last bits is left alone, as the environment leaves it.
+    A sum that exceeds 1 only by rounding is left unchanged, as in the environment.
     """
     above = total > 1 + LAST_BITS
     return weights.div_(total.where(above, 1.0)) if above.any() else weights

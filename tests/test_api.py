@@ -137,5 +137,5 @@ def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
     assert inspect.signature(finpod.backtest) == inspect.signature(engine.backtest)
     assert "trained folder" in finpod.backtest.__doc__
     for wrong in ([1.0], RULES["momentum"]):
-        with pytest.raises(InputError, match=r"ready weights have shape|neither a Strategy nor"):
+        with pytest.raises(InputError, match=r"the weights have shape|neither a Strategy nor"):
             finpod.backtest(wrong, market)

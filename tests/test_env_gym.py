@@ -286,13 +286,13 @@ def test_d14_a_device_that_is_not_there_is_an_error(monkeypatch):
 
     gpus(0)
     assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
-    with pytest.raises(InputError, match="device 'cuda' was asked for, but torch finds no GPU"):
+    with pytest.raises(InputError, match="device is 'cuda'"):
         pick_device("cuda")
     gpus(1)
     assert pick_device("auto") == pick_device("cuda") == torch.device("cuda")
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("cuda:0") == torch.device("cuda:0")
-    with pytest.raises(InputError, match="device 'cuda:1'"):
+    with pytest.raises(InputError, match="device is 'cuda:1'"):
         pick_device("cuda:1")
     for name in ("gpu", "cuda:x", ""):
         with pytest.raises(InputError, match="choose auto, cpu or cuda"):

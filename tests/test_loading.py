@@ -148,7 +148,7 @@ def test_feature_functions_of_a_file(write, tmp_path):
         "def _helper(market):\n    return 1\n\ndef return_5(market):\n    return market.close\n\nother = mine\n"
     )
     assert [function.__name__ for function in load_features(path)] == ["mine"]
-    with pytest.raises(StrategyError, match="defines no feature function of its own"):
+    with pytest.raises(StrategyError, match="defines no feature function"):
         load_features(write("x = 1\n"))
     with pytest.raises(StrategyError, match="cannot be run: line 1: SystemExit"):
         load_features(write("raise SystemExit(0)\n"))

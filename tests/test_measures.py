@@ -239,7 +239,7 @@ def test_rolling_figures_are_the_metrics_of_the_window():
     assert (sharpe[-1], volatility[-1]) == (near(last.sharpe), near(last.volatility))
     assert np.isnan(rolling_sharpe([0.001] * 20, 10)).all()
     assert np.isnan(rolling_sharpe(returns, 50)).all()
-    with pytest.raises(InputError, match="window of 1"):
+    with pytest.raises(InputError, match="window is 1"):
         rolling_sharpe(returns, 1)
 
 

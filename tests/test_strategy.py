@@ -99,8 +99,8 @@ def test_features_are_computed_once_for_all_rows():
     ("ask", "message"),
     [
         (lambda view: view.closes(0), r"closes\(0\): ask for at least one row"),
-        (lambda view: view.opens(3), r"opens\(3\): these data are close only; use closes"),
-        (lambda view: view.volumes(3), r"volumes\(3\): these data are close only"),
+        (lambda view: view.opens(3), r"opens\(3\): these data have no opens; use closes"),
+        (lambda view: view.volumes(3), r"volumes\(3\): these data have no volumes"),
         (lambda view: view.highs(3), r"highs\(3\)"),
         (lambda view: view.lows(3), r"lows\(3\)"),
     ],

@@ -335,7 +335,7 @@ def test_defaults(monkeypatch):
         ({"learner": "sac9"}, "unknown learner 'sac9'"),
         ({"colour": "red"}, "no setting 'colour'"),
         ({"features": ["retrun_5"]}, "unknown feature 'retrun_5'; did you mean return_5?"),
-        ({"features": []}, "no feature is asked for"),
+        ({"features": []}, "features is empty"),
         ({"action": "guess"}, "action is 'guess'"),
         ({"fill": "noon"}, "fill is 'noon'"),
         ({"device": "abacus"}, "'abacus'"),

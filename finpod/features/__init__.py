@@ -1,1 +1,1 @@
-"""Features: what agents and strategies observe of a market."""
+"""Features of a market, which agents and strategies observe."""

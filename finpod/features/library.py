@@ -1,13 +1,13 @@
 """Every built-in feature with its formula: the default set (scale-free), and the published set of the FinRL papers.
 
-Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market's return,
-the equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are taken over the last n sessions, today's included.
+Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market return, the
+equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are over the last n sessions, including today's.
 
-The default set holds no price level, which would carry the splits and dividends of later years: multiplying all prices of
-an asset by a constant (and dividing its volume by it) changes nothing.
+The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all prices
+of an asset by a constant (and dividing its volume by it) changes no feature.
 
-The published set is the state of the FinRL papers and tutorials as `stockstats` defines it. It contains price levels of
-adjusted prices, and so splits and dividends that came later: use it to repeat published work, not to judge that work.
+The published set is the state of the FinRL papers and tutorials as `stockstats` defines it. It contains levels of adjusted
+prices, which reveal later splits and dividends: use it to reproduce published work, not to evaluate it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Definition:
     formula: str
     """One line, in the notation of this module."""
     kind: Kind = "cross"
-    """How it is scaled: across the day's members, or by mean and standard deviation of the training rows."""
+    """Scaling: across the day's members, or by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()
-    """Tables of `MarketData` that it needs besides the closes."""
+    """Tables of `MarketData` that it needs in addition to the closes."""
     market_wide: bool = False
     """True for one value a day, the same for every asset."""
 
@@ -83,7 +83,7 @@ class Bars:
         return torch.tensor(forward_fill(getattr(self._market, name)), dtype=torch.float64, device=self.device)
 
     def change(self, name: str) -> Tensor:
-        """Return the change of a table [T, N] since the asset's bar before."""
+        """Return the change of a table [T, N] since the asset's previous bar."""
         return self.table(name) - delay(self.last(name), 1)
 
     @cached_property

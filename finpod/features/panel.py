@@ -1,7 +1,7 @@
-"""From `MarketData` to a `Panel`: the features of all assets as finite observations on a device.
+"""`build_panel`: the features of all assets of a `MarketData` as finite observations on a device.
 
-Row t is computed from rows <= t alone and does not change, to the last bit, whatever comes after it. A feature whose
-tables the data lack (no volume, no highs) is left out by name, never filled in.
+Row t is computed from rows <= t only; later rows do not change it, to the last bit. A feature whose tables are missing (no
+volume, no highs) is left out and listed by name, never filled in.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from finpod.market.extra import column_of
 from finpod.measures import Array
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""A name in `FEATURES`, a user's column as `extra:NAME`, or a function `MarketData -> [T, N]`, NaN where undefined."""
+"""Name in `FEATURES`, `extra:NAME` for a user's column, or function `MarketData -> [T, N]`, NaN where undefined."""
 Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, a sequence of either, or None for the default set."""
 
 MOST_UNDEFINED = 0.5
-"""Largest share of the training rows on which a feature may be undefined. An undefined feature is observed as 0, its mean:
-a feature that is almost never defined in training has values later that no agent has seen."""
+"""Largest share of the training rows on which a feature may be undefined. Undefined values are observed as 0, the mean; a
+feature that is rarely defined in training would later take values that agents have never seen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """What agents observe of a market, on one device."""
+    """Observations of a market, on one device."""
 
     features: Tensor
     """[T, N, F] float32, scaled, finite; 0 where undefined."""
@@ -46,12 +46,12 @@ class Panel:
     left_out: tuple[str, ...]
     """Requested features whose tables the data lack."""
     scaling: Scaling
-    """How the features were scaled; belongs to the agent trained on them."""
+    """Scaling of the features, which is stored with the agents trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> share of the members' bars on the training rows without a value, where it is above 0. Empty if the
-    scaling is that of a trained agent."""
+    """Feature -> share of the members' bars on the training rows at which it is undefined, if above 0. Empty with the scaling
+    of a trained agent."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """The same for features that were dropped because the share is above `MOST_UNDEFINED`."""
+    """The same for features that were dropped because their share is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
@@ -62,14 +62,14 @@ def name_of(feature: Feature) -> str:
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Return the requested features, sets expanded, and the names of those whose tables `market` lacks.
 
-    Raises InputError for an unknown name, a user's column that the market does not have, a function without a name of its
-    own, and when no feature is left.
+    Raises InputError for an unknown name, a user's column that the market does not have, a function named like a built-in
+    feature or like another one, and when no feature is left.
     """
-    kept: dict[str, Feature] = {}
+    available: dict[str, Feature] = {}
     left_out: list[str] = []
     for feature in _expand(features):
         name = name_of(feature)
-        if name in kept and kept[name] != feature:
+        if name in available and available[name] != feature:
             raise InputError(f"two features are called {name}; rename one", argument="features")
         if (column := column_of(feature)) is not None:
             market.extra.is_shared(column)  # raises for a column that the market does not have
@@ -77,26 +77,26 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         if definition is not None and any(getattr(market, table) is None for table in definition.tables):
             left_out.append(name)
         else:
-            kept[name] = feature
-    if not kept:
+            available[name] = feature
+    if not available:
         raise InputError(
             f"no feature is left: these data lack the tables for {', '.join(left_out)}"
             if left_out
-            else "no feature is asked for; leave features out for the default set",
+            else "features is empty; leave it out for the default set",
             argument="features",
         )
-    return tuple(kept.values()), tuple(dict.fromkeys(left_out))
+    return tuple(available.values()), tuple(dict.fromkeys(left_out))
 
 
 def compute(market: MarketData, features: Features = None, device: str | torch.device = "cpu") -> Tensor:
-    """Return raw features [T, N, F] float32, one for each that `resolve` keeps; NaN without a bar and during warm-up.
+    """Return raw features [T, N, F] float32, those that `resolve` returns; NaN without a bar and during warm-up.
 
     Raises InputError as `resolve` does, and for a function whose result is not [T, N].
     """
-    kept, _ = resolve(market, features)
+    available, _ = resolve(market, features)
     bars = Bars(market, device)
-    values = torch.empty((*market.shape, len(kept)), dtype=torch.float32, device=bars.device)
-    for number, feature in enumerate(kept):
+    values = torch.empty((*market.shape, len(available)), dtype=torch.float32, device=bars.device)
+    for number, feature in enumerate(available):
         defined = bars.has_bar
         if (column := column_of(feature)) is not None:
             table = torch.tensor(np.array(market.extra[column]), device=bars.device)
@@ -121,8 +121,8 @@ def build_panel(
     """Return the features of `market`, computed, scaled and checked.
 
     A new scaling is fitted on the training rows `fit`, (first, stop). Features that are undefined on more than half of the
-    members' bars of these rows are dropped, see `Panel.dropped`. A given `scaling`, that of a trained agent, is used as it
-    is and names the features if `features` is None.
+    members' bars of these rows are dropped, see `Panel.dropped`. The `scaling` of a trained agent is used unchanged; it also
+    determines the features if `features` is None.
 
     Raises InputError without scaling and training rows, and when no feature has enough values on the training rows;
     CheckpointError when the features are not those of the scaling; DataError that names ticker, date and feature for an
@@ -131,14 +131,14 @@ def build_panel(
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:
             raise CheckpointError(
-                f"the agent was trained on {', '.join(foreign)}, no feature of finpod; pass the function in features="
+                f"the agent was trained on {', '.join(foreign)}, which is not built in; pass the function in features="
             )
         features = scaling.names
-    kept, left_out = resolve(market, features)
-    names = tuple(map(name_of, kept))
+    available, left_out = resolve(market, features)
+    names = tuple(map(name_of, available))
     if scaling is not None:
         scaling.require(names)
-    raw = compute(market, kept, device)
+    raw = compute(market, available, device)
     _require_finite(raw, market, names)
     member = torch.tensor(np.array(market.member), device=raw.device)
     tradable = torch.tensor(np.array(market.has_bar), device=raw.device)
@@ -146,7 +146,7 @@ def build_panel(
         return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
     if fit is None:
         raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
-    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(_kind_of(feature, market) for feature in kept))
+    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(_kind_of(one, market) for one in available))
     undefined = _undefined(raw, member & tradable, *fit, names)
     dropped = {name: share for name, share in undefined.items() if share > MOST_UNDEFINED}
     columns = [column for column, name in enumerate(names) if name not in dropped]
@@ -182,7 +182,7 @@ def _undefined(raw: Tensor, listed: Tensor, first: int, stop: int, names: Sequen
 
 
 def _expand(features: Features) -> list[Feature]:
-    """Return the single features, sets replaced by theirs."""
+    """Return the single features, with sets replaced by their members."""
     if features is None:
         features = "default"
     single: list[Feature] = []
@@ -190,7 +190,7 @@ def _expand(features: Features) -> list[Feature]:
         if callable(feature):
             if name_of(feature) in {*FEATURES, *SETS, "<lambda>"}:
                 raise InputError(
-                    f"a feature of your own cannot be called {name_of(feature)}; define it under another name",
+                    f"a feature function cannot be called {name_of(feature)}; define it under another name",
                     argument="features",
                 )
             single.append(feature)
@@ -205,7 +205,7 @@ def _expand(features: Features) -> list[Feature]:
 
 
 def _kind_of(feature: Feature, market: MarketData) -> Kind:
-    """How a feature is scaled; a user's column with one value for all tickers does not differ across them."""
+    """Return the kind of scaling. A user's column with one value for all tickers cannot be scaled across them."""
     if (column := column_of(feature)) is not None:
         return "pooled" if market.extra.is_shared(column) else "cross"
     return FEATURES[feature].kind if isinstance(feature, str) else "cross"

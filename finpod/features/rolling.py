@@ -1,12 +1,12 @@
 """Causal statistics over the last rows of a table, for all assets at once.
 
 Tables are float64 [..., T, N] with time on the next-to-last axis; NaN means that there is no value. Row t of every
-result is computed from rows <= t alone, by operations whose order does not depend on later rows: another future leaves it
-identical to the last bit. A window counts rows. Its statistic is taken over the values in it, and is NaN where fewer than
-`COVERAGE` of its rows have a value.
+result is computed from rows <= t only, by operations whose order does not depend on later rows: later rows do not change it,
+to the last bit. A window counts rows. Its statistic is over the values in it, and NaN if the share of its rows with a value
+is below `COVERAGE`.
 
 A window is composed of blocks of 1, 2, 4, ... rows, S_2k[t] = S_k[t] + S_k[t-k]. This takes log2(window) passes over the
-table and avoids the cancellation, and the spreading of NaN, of differences of running sums.
+table. Differences of running sums would suffer from cancellation and spread NaN.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def log(table: Tensor) -> Tensor:
 
 
 def enough(count: Tensor, window: int) -> Tensor:
-    """Return whether `count` values are enough for a statistic over `window` rows."""
+    """Return True where `count` values are enough for a statistic over `window` rows."""
     return count >= math.ceil(COVERAGE * window)
 
 
@@ -121,7 +121,7 @@ def _over_window(
 ) -> tuple[Tensor, ...]:
     """Combine `level`, the statistic of single rows, over the last `window` rows.
 
-    `merge` takes (later, earlier); `empty` is what a row before the first one counts as.
+    `merge` takes (later, earlier); `empty` is the value of rows before the first one.
     """
 
     def earlier(state: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:

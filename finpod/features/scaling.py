@@ -1,4 +1,4 @@
-"""`Scaling`: how raw features become observations, fitted on training rows and kept with the agent."""
+"""`Scaling` of raw features to observations, fitted on training rows and stored with the agent."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from finpod.errors import CheckpointError, InputError
 from finpod.features.library import Kind
 
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
-"""Observations lie within +- this many standard deviations."""
+"""Bound of observations in standard deviations."""
 _CONSTANT = 1e-6
-"""A standard deviation below this part of the mean is the rounding of a constant float32 feature."""
+"""A standard deviation below this share of the mean is a rounding error of a constant float32 feature."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How each of F features is scaled. It contains statistics of the training rows alone.
+    """Scaling of F features, with statistics of the training rows only.
 
-    "pooled": (x - mean) / sd with the figures below, clipped at 5. "cross": the z-score of x across the day's members
-    that have a value, clipped at 3; other assets are measured by the members' mean and deviation. Undefined values, and a
-    feature that was constant or never defined on the training rows, become 0.
+    "pooled": (x - mean) / sd with the statistics below, clipped at 5. "cross": the z-score of x across the day's members
+    that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined values, and
+    features that were constant or never defined on the training rows, become 0.
     """
 
     names: tuple[str, ...]
@@ -74,7 +74,7 @@ class Scaling:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Scaling:
-        """Return the scaling that `to_dict` wrote. Raises CheckpointError for anything else."""
+        """Return the scaling from the result of `to_dict`. Raises CheckpointError for anything else."""
         try:
             columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
             figures = [float(value) for name in ("mean", "sd") for value in columns[name]]
@@ -87,7 +87,7 @@ class Scaling:
         return cls(**columns)
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise CheckpointError, naming the difference, unless `names` are the features scaled here, in order."""
+        """Raise CheckpointError, naming the difference, unless `names` equal the features of the scaling, in order."""
         requested = tuple(names)
         if requested == self.names:
             return
@@ -103,7 +103,7 @@ class Scaling:
 
 
 def _mean_and_sd(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and sd of the members' values [T, N] as float64 scalars; (0, 0) if there are none, sd 0 for a constant."""
+    """Return mean and sd of the members' values [T, N] as float64 scalars; (0, 0) if there are none, sd 0 if constant."""
     known = member & values.isfinite()
     count = known.sum().clamp(min=1)
     values = values.double()
@@ -113,7 +113,7 @@ def _mean_and_sd(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cross_score(values: Tensor, member: Tensor) -> Tensor:
-    """z-scores [T, N] across each day's members; NaN on days on which they do not differ."""
+    """Return z-scores [T, N] across each day's members; NaN on days on which all members are equal."""
     known = member & values.isfinite()
     count = known.sum(dim=1, keepdim=True).clamp(min=1)
     mean = values.where(known, 0.0).sum(dim=1, keepdim=True) / count

@@ -15,16 +15,16 @@ from finpod.features.rolling import DUST, delay, rolling_mean
 _CHUNK = 64
 """Days computed at once; bounds the memory at _CHUNK * window * N floats."""
 _LEAST_SHRINKAGE = 1e-6
-"""Keeps the matrix invertible where the estimated intensity is zero."""
+"""Least shrinkage intensity, which keeps the matrix invertible."""
 
 
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_name: bool = False) -> Tensor:
     """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the `window` sessions before.
 
     d_t = z' R^-1 z, where z are today's returns standardised by mean and deviation of the window, and R their correlation
-    matrix in the window, shrunk towards the identity by the intensity of Ledoit and Wolf (2004). Used are the day's
-    members (`member` [T, N]) that have a return today and on every session of the window; assets that join the index later
-    are not. `per_name` divides by their number. NaN where there are none.
+    matrix in the window, shrunk towards the identity by the intensity of Ledoit and Wolf (2004). Only the day's members
+    (`member` [T, N]) with a return today and on every session of the window are used, not assets that join the index later.
+    `per_name` divides by their number. NaN if there are none.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
@@ -40,10 +40,10 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_name: bool =
 
 
 def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances [B, 1] and numbers of assets used [B, 1], from history [B, N, W], today [B, N] and the assets to use [B, N].
+    """Return distances [B, 1] and numbers of assets used [B, 1], from history [B, N, W], today [B, N] and `usable` [B, N].
 
-    Assets that are not used stay in place as zeros. Shapes, and so the order of every sum, do not depend on the members,
-    and a row is the same to the last bit whatever comes after it.
+    Assets that are not used stay in place as zeros. Shapes, and so the order of every sum, do not depend on the members, so
+    that later rows do not change a row, to the last bit.
     """
     window = history.shape[-1]
     mean = history.mean(dim=-1, keepdim=True)
@@ -64,8 +64,8 @@ def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, T
 
 
 def _shrinkage(standardised: Tensor, correlation: Tensor, count: Tensor) -> Tensor:
-    """Intensity b2 / d2 [B, 1, 1] of Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional covariance
-    matrices", for standardised returns [B, N, W] and the identity as target."""
+    """Return the intensity b2 / d2 [B, 1, 1] of Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional
+    covariance matrices", for standardised returns [B, N, W] and the identity as target."""
     window = standardised.shape[-1]
     size = correlation.square().sum(dim=(-2, -1))
     fourth = standardised.square().sum(dim=1).square().mean(dim=-1)
