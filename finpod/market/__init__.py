@@ -1,1 +1,1 @@
-"""Prices: where they come from, what they mean, and what a trade does with them."""
+"""Market data: reading, cleaning and adjusting prices, and the members of indexes."""

@@ -1,4 +1,4 @@
-"""Anomalies: bars that look wrong and are left alone, listed for whoever decides whether to trust them."""
+"""Anomalies: bars that look wrong but are not changed, listed for the user to judge."""
 
 from __future__ import annotations
 

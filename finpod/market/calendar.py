@@ -1,4 +1,4 @@
-"""The sessions of an exchange, from exchange_calendars: which dates are sessions, when each is over, what is past at a row."""
+"""Sessions of an exchange, from exchange_calendars, and the rows of a market in time."""
 
 from __future__ import annotations
 

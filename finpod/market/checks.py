@@ -1,4 +1,4 @@
-"""Bars and volumes that cannot be right, and prices carried forward to the end: masked, or mended where that is certain."""
+"""Masks for impossible bars and volumes and for prices carried forward to the end; certain errors are repaired."""
 
 from __future__ import annotations
 

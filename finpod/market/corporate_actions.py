@@ -12,7 +12,7 @@ from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 
 SPECIAL = 0.1
-"""Share of the price from which a dividend is taken as reinvested at the ex-day's close: the usual formula fails there."""
+"""Dividend / price from which a dividend counts as reinvested at the ex-day's close, as the usual formula fails there."""
 WHOLE_CENTS = 0.9
 """Share of closes in whole cents from which prices count as traded."""
 LARGE = np.log(1.9)

@@ -116,7 +116,7 @@ def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
 
 @dataclass
 class RepairLog:
-    """What was decided while bars were read, changed while they were cleaned, and left alone although it looks wrong.
+    """Log of decisions of the reader, of repairs, and of suspicions that were not changed.
 
     All repairs and suspicions are counted, and the first of each kind listed.
     """
