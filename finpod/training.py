@@ -24,7 +24,7 @@ from finpod.rl import LEARNERS
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.recorded import find, run_entry
+from finpod.tournament.recorded import RunEntry, find
 from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
@@ -145,12 +145,12 @@ def train(
     setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # checks every seed
     folder.require(**how)
     remarks = _prepare(setup, progress, watch)
-    record = {**_by_name(features), "device": used, "market": {} if market is None else market.origin, "asked": asked}
-    origin = run_entry(out, storage, [one.plan.seed for one in setups], record)
+    loaded = {} if market is None else market.origin
+    entry = RunEntry.of(out, storage, setups, device=used, market=loaded, asked=asked, **_by_name(features))
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
     tell = progress or (lambda doing, share: None)
-    return run(setups, folder, pods, origin, finish, how=how, progress=tell, watch=watch, remarks=remarks)
+    return run(setups, folder, pods, vars(entry), finish, how=how, progress=tell, watch=watch, remarks=remarks)
 
 
 def require_learner(name: str, config: Any = None) -> Any:

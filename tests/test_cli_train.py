@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import zlib
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from made_tournaments import hash_of, wait_until
 
 import finpod
 from finpod.errors import InputError
-from finpod.files import to_json_line
 from finpod.market.snapshots import save_snapshot
 from finpod.storage import Store
 from finpod.tournament.evolution import EvolutionConfig
@@ -327,21 +325,6 @@ def whole_python(simulated, tmp_path_factory):
     return hash_of(folder / "strategies" / "python")
 
 
-def earlier_version(place, **changes):
-    """Make a run what an earlier version has left: no entry `run` in its logs; with `changes` a file asked.json."""
-    for log in place.glob("seed-*/log.jsonl"):
-        records = [json.loads(line[9:]) for line in log.read_text().splitlines()]
-        run = next(record["run"] for record in records if record["kind"] == "begin")
-        texts = [to_json_line({name: value for name, value in record.items() if name != "run"}) for record in records]
-        log.write_text("".join(f"{zlib.crc32(text.encode()):08x} {text}\n" for text in texts))
-    if changes:
-        options = {"task": "stocks", "train": "2010-02-01:2010-06-30", "validation": "2010-07-01:2010-09-30",
-                   "out": run["out"], "market": "sim", "members": None, "benchmark": "QQQ", "learner": "ppo",
-                   "features": ",".join(run["features"]), "fee_bps": 10.0, "agents": 3, "seed": 0, "seeds": 1,
-                   "storage": None, "tensorboard": None}  # fmt: skip
-        (place / "asked.json").write_text(json.dumps(options | changes))
-
-
 @pytest.mark.parametrize("options", ["", OPTIONS], ids=["by its name", "with all options"])
 @pytest.mark.parametrize(("source", "market"), [("file", ""), ("memory", "--market sim")])
 def test_g18_a_run_begun_from_python_is_resumed(work, killed, whole_python, source, market, options):
@@ -402,20 +385,6 @@ def test_g18_functions_are_no_part_of_a_log(work, simulated):
         )  # fmt: skip
     refused = run("train --resume strategies/own --market sim").error
     assert "own.unfinished uses the feature function age, which a log cannot hold; continue from Python" in refused
-
-
-@pytest.mark.parametrize("side_file", [True, False], ids=["with its side file", "without"])
-def test_g18_a_run_of_an_earlier_version_is_resumed(work, leave, whole, side_file):
-    leave(3)
-    assert run(LINE, SIZE).code == 130
-    place = work / "strategies" / "tiny.unfinished"
-    earlier_version(place, **({"members": None} if side_file else {}))
-    leave(1)
-    assert run(RESUME, "" if side_file else "--market sim").code == 130
-    leave(None)
-    assert run(RESUME).code == 0  # the market is in the log now
-    assert hash_of(work / "strategies" / "tiny") == whole
-    assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
 
 
 def test_a_fork_goes_on_elsewhere(work, leave, whole):
@@ -480,14 +449,12 @@ def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, lea
     assert not (work / "logs" / "run").exists()
 
 
-def test_files_that_have_gone_are_told_with_their_option(work, leave):
+def test_a_market_that_has_gone_is_told_with_its_option(work, leave):
     (work / "bars").symlink_to(work / "data" / "sim")
     leave(1)
     assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
     (work / "bars").unlink()
     assert f"there is no market {work}/bars" in run(RESUME).error
-    earlier_version(work / "strategies" / "tiny.unfinished", members="/gone/members")
-    assert "/gone/members" in run(RESUME, "--market sim").error
 
 
 def test_a_run_at_a_url_is_gone_on_with_there(work, leave, whole, monkeypatch):

@@ -491,29 +491,29 @@ def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkey
     where, recorded = recorded_of(str(tmp_path / "tiny"), None)
     assert where == recorded.where == str(place)
     assert recorded.plan == replace(PLAN, agents=3, keep=2, seed=7, steps=4 * STEPS_AN_UPDATE)
-    assert (recorded.config, recorded.threads, recorded.seeds) == (CONFIG, 1, 1)
-    task = recorded.task
+    assert (recorded.config, recorded.header["task"]["threads"], recorded.run.seeds) == (CONFIG, 1, [7])
+    task, entry = recorded.header["task"], recorded.run
     assert (task["trading"]["hold"], task["trading"]["num_envs"], task["fill"]) == (2, 8, "open")
     days = [f"{day!s:.10}" for day in market.dates]
     assert (tuple(task["windows"]["train"]), tuple(task["windows"]["validation"])) == (
         (days[TRAIN[0]], days[TRAIN[1]]),
         (days[VALIDATION[0]], days[VALIDATION[1]]),
     )
-    assert (recorded.features, recorded.functions) == (["return_5", "volatility_21"], ())
-    assert (recorded.market, recorded.data_title) == ({}, market.title)
-    assert (recorded.out, recorded.storage) == (str(tmp_path / "tiny"), None)
-    assert recorded.asked == {"tensorboard": "/events"}
+    assert (entry.features, entry.functions) == (["return_5", "volatility_21"], [])
+    assert (entry.market, recorded.header["data_title"]) == ({}, market.title)
+    assert (entry.out, entry.storage) == (str(tmp_path / "tiny"), None)
+    assert entry.asked == {"tensorboard": "/events"}
     named = replace(market, origin={"path": "/data/sim"})
     interrupted(named, tmp_path / "tiny", after=5, resume=True, plan=replace(PLAN, alike=0.5))
     _, recorded = recorded_of(str(place), None)
-    assert (recorded.plan.alike, recorded.market, recorded.asked) == (
+    assert (recorded.plan.alike, recorded.run.market, recorded.run.asked) == (
         0.5,
         {"path": "/data/sim"},
         {"tensorboard": "/events"},
     )
     interrupted(market, tmp_path / "fork", after=5, fork=place)
     _, recorded = recorded_of(str(tmp_path / "fork"), None)
-    assert (recorded.out, recorded.market) == (str(tmp_path / "fork"), {"path": "/data/sim"})
+    assert (recorded.run.out, recorded.run.market) == (str(tmp_path / "fork"), {"path": "/data/sim"})
     monkeypatch.setattr(Store, "read", _unreachable)
     assert refusal(recorded_of, str(place), None) == "cannot read s3://runs"
     monkeypatch.undo()

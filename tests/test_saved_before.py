@@ -43,6 +43,14 @@ def test_an_unfinished_run_whose_agents_were_ranked_by_another_figure_is_refused
     assert (saved / "run.unfinished").exists()
 
 
+def test_the_command_resumes_no_run_of_an_earlier_version(saved):
+    for line in (["--resume", str(saved / "run")], ["--fork", str(saved / "run"), "--out", str(saved / "other")]):
+        ended = CliRunner().invoke(app, ["train", *line])
+        assert isinstance(ended.exception, InputError)
+        assert str(saved / "run.unfinished") in str(ended.exception)
+    assert (saved / "run.unfinished").exists()
+
+
 def test_the_log_of_a_finished_run_is_verified():
     board = verify_log(SAVED / "ensemble" / "log-7.jsonl")
     assert len(board.log) == 4

@@ -216,7 +216,7 @@ def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path,
     monkeypatch.setattr(training, "run_slice", run_slice)
     monkeypatch.chdir(tmp_path)  # where no file toy.py lies
     _, recorded = recorded_of("strategies/toy", None)
-    assert recorded.asked["task"] == f"{toy}:Toy"
+    assert recorded.run.asked["task"] == f"{toy}:Toy"
     assert recorded.plan.alike == 0.9
     ended = cli("train --resume strategies/toy --device cpu")
     assert ended.exit_code == 0, ended.output

@@ -175,7 +175,7 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     base = recorded.plan if recorded else Plan()
     sizes = PLAN.values(values) | ({"steps": Plan.steps} if values["steps"] is None else {})
     plan = replace(base, search=replace(base.search, **EVOLUTION.values(values)), stop=stop, **sizes)
-    known = recorded.task.get("trading", {}).get("costs", {}) if recorded else {}
+    known = recorded.header["task"].get("trading", {}).get("costs", {}) if recorded else {}
     costs = replace(Costs(**known), **options.COSTS.values(values))
     trading_of(costs=costs, **TRADING.values(values), **CAPS.values(values))
     where = PODS.values(values)
@@ -198,43 +198,43 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
     Raises InputError if a value is not in the log and was not typed (a market from memory, feature functions), and for
     files that no longer exist.
     """
-    if recorded.functions and "features" not in typed:
+    entry, stop = recorded.run, recorded.plan.stop
+    if entry.functions and "features" not in typed:
         raise InputError(
-            f"{recorded.where} uses the feature function {recorded.functions[0]}, which a log cannot hold; continue from Python "
+            f"{recorded.where} uses the feature function {entry.functions[0]}, which a log cannot hold; continue from Python "
             "with finpod.train(..., features=[...], resume=True)"
         )
-    stop = recorded.plan.stop
     values = {
         **_of_task(recorded),
-        "learner": recorded.learner,
-        "envs": recorded.num_envs,
+        "learner": recorded.header["learner"],
+        "envs": recorded.header["num_envs"],
         **PLAN.options(vars(recorded.plan)),
         **EVOLUTION.options(vars(recorded.plan.search)),
         **STOP.options(vars(stop)),
-        "seeds": recorded.seeds,
+        "seeds": len(entry.seeds),
         "stop_minutes": None if stop.seconds is None else stop.seconds / 60,
-        "out": None if recorded.out is None else Path(recorded.out),
-        "storage": recorded.storage,
-        "tensorboard": Path(text) if (text := recorded.asked.get("tensorboard")) else None,
+        "out": Path(entry.out),
+        "storage": entry.storage,
+        "tensorboard": Path(text) if (text := entry.asked.get("tensorboard")) else None,
     }
     recorded_values = {
         name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)
     }
-    return recorded_values | (_market(recorded, typed) if "trading" in recorded.task else {})
+    return recorded_values | (_market(recorded, typed) if "trading" in recorded.header["task"] else {})
 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
     """Recorded options of the task. Raises InputError for a task that was an object in memory."""
-    task, features = recorded.task, recorded.features
+    task, features, asked = recorded.header["task"], recorded.run.features, recorded.run.asked
     if "variant" in task:
         return {name: task[name] for name in ("task", "variant")}
     if "trading" not in task:
-        if "task" not in recorded.asked:
+        if "task" not in asked:
             raise InputError(
                 f"{recorded.where} trains the task {task.get('task')}, an object that a log cannot hold; continue from Python "
                 "with finpod.train(task, ..., resume=True)"
             )
-        return {"task": recorded.asked["task"]}
+        return {"task": asked["task"]}
     trading = task["trading"]
     return {
         "train": ":".join(task["windows"]["train"]),
@@ -252,10 +252,10 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
 
     Raises InputError for a market from memory, and for a file that no longer exists.
     """
-    market = dict(recorded.market)
+    market = dict(recorded.run.market)
     if not market and "market" not in typed:
         raise InputError(
-            f"{recorded.where} was begun with a market from memory ({recorded.data_title}); give it with --market"
+            f"{recorded.where} was begun with a market from memory ({recorded.header.get('data_title')}); give it with --market"
         )
     known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET.names}
     for name in ("benchmark", "calendar"):

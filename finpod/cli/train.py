@@ -73,7 +73,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
         elif not whole:
             raise InputError(f"{where} ended before anything was logged; give {spelled(*needed(values))} too")
         if resume and not storage:
-            values |= driven(resume, recorded.storage if recorded else None, out)
+            values |= driven(resume, recorded.run.storage if recorded else None, out)
     refuse_others(values["task"], typed)
     if lacking := [name for name in needed(values) if values[name] is None]:
         raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(values))}")
@@ -162,9 +162,9 @@ def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Cost
     arguments = {name: values[name] for name in ("learner", "agents", "rounds", "keep", "steps", "seed")}
     if recorded is not None:
         known = {*TRADING.names.values(), *CAPS.names.values(), "costs"}
-        trading = recorded.task.get("trading", {})
-        arguments |= {name: value for name, value in trading.items() if name not in known}
-        arguments |= {"config": recorded.config, "threads": recorded.threads}
+        task = recorded.header["task"]
+        arguments |= {name: value for name, value in task.get("trading", {}).items() if name not in known}
+        arguments |= {"config": recorded.config, "threads": task["threads"]}
     if values["envs"] is not None:
         arguments["num_envs"] = values["envs"]
     if values["task"] in NAMES:

@@ -40,7 +40,7 @@ class TrialLog:
         self.header: Mapping[str, Any] = {}
         """Plan, settings, task and versions, as the last scheduler had them; empty before there is one."""
         self.origin: Mapping[str, Any] = {}
-        """The entry `run` beside it: how the run was called, see `Recorded`."""
+        """The entry `run` beside it: how the run was called, see `RunEntry`."""
         self.board = Leaderboard(run)
         """Its trials. Whoever appends a record must take it in."""
         self.end = ""

@@ -1,135 +1,87 @@
 """Unfinished runs by name: where one lies, and what its logs say of its settings, so that its name is enough to go on.
 
 The first line of a log holds a header, which decides whether agents compare, and beside it the entry `run`: what else the
-next driver needs. Runs of earlier versions have a file `asked.json` in place of that entry, or nothing.
+next driver needs.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finpod.errors import InputError
 from finpod.files import UNFINISHED
 from finpod.rl import LEARNERS
-from finpod.storage import Store
 from finpod.tournament.history import FINISHED
 from finpod.tournament.log import TrialLog, begun_logs
-from finpod.tournament.run_folder import ASKED, RunFolder
-from finpod.tournament.setup import Plan, completed
+from finpod.tournament.run_folder import RunFolder
+from finpod.tournament.setup import Plan, TournamentSetup, completed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RunEntry:
+    """The entry `run`. Paths are absolute, so that they hold in every folder."""
+
+    out: str
+    """Folder of the ensemble."""
+    storage: str | None
+    """Folder or URL for log and checkpoints, if it is not beside `out`."""
+    seeds: Sequence[int]
+    """Of its tournaments."""
+    features: str | Sequence[str] | None
+    """Features that were asked for by name; None for the default ones, and for a task without a market."""
+    functions: Sequence[str]
+    """Names of the features that are functions, which no log can hold."""
+    device: str | None = None
+    """What the driver computes on."""
+    market: Mapping[str, Any]
+    """Arguments with which the market was loaded; empty for a market from memory."""
+    asked: Mapping[str, Any]
+    """Further values that a driver has left for the next."""
+
+    @classmethod
+    def of(cls, out: Path, storage: str | None, setups: Sequence[TournamentSetup], **rest: Any) -> RunEntry:
+        """Return the entry of a run of so many tournaments."""
+        place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
+        seeds = [setup.plan.seed for setup in setups]
+        return cls(out=str(out.absolute()), storage=place, seeds=seeds, **rest)
+
+
+class Recorded(NamedTuple):
     """Settings of an unfinished run, as its last driver had them."""
 
     where: str
     """Folder or URL of its logs."""
+    header: Mapping[str, Any]
+    """That of its first log."""
     plan: Plan
     """Of its first tournament."""
-    seeds: int
-    """Tournaments, of the plan's seed and those that follow it."""
-    learner: str
-    """Name of the learner."""
     config: Any
     """Settings of the learner of the first agent."""
-    task: Mapping[str, Any]
-    """What the task says of itself in the header, as plain values."""
-    threads: int
-    """CPU threads of a slice."""
-    num_envs: int | None
-    """Environments of each agent, if they are not as many as the task has by itself."""
-    features: str | list[str] | None
-    """Features that were asked for by name; None for the default ones."""
-    functions: tuple[str, ...]
-    """Names of the features that are functions, which no log can hold."""
-    market: Mapping[str, Any]
-    """Arguments with which the market was loaded; empty for a market from memory."""
-    data_title: str
-    """One line that says what the prices are."""
-    out: str | None
-    """Folder of the ensemble."""
-    storage: str | None
-    """Folder or URL for log and checkpoints, if it is not beside `out`."""
-    asked: Mapping[str, Any]
-    """Further values that a driver has left for the next."""
-
-
-def run_entry(out: Path, storage: str | None, seeds: Sequence[int], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry `run` of a log: fields of `Recorded`, and the device that the driver computes on.
-
-    `record` may hold features, functions, device, market and asked; a task without a market has no features and no
-    market. Paths are absolute, so that they hold in every folder.
-    """
-    features = record.get("features")
-    return {
-        "out": str(out.absolute()),
-        "storage": storage if storage is None or "://" in storage else str(Path(storage).absolute()),
-        "seeds": list(seeds),
-        "features": features if features is None or isinstance(features, str) else list(features),
-        "functions": list(record.get("functions", ())),
-        "device": record.get("device"),
-        "market": dict(record.get("market", {})),
-        "asked": dict(record.get("asked", {})),
-    }
+    run: RunEntry
+    """What stands beside the header."""
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
     """Where an unfinished run lies, and its recorded settings; None if it ended before its log had a header.
 
-    Raises InputError where there is no unfinished run, CheckpointError for a log that is damaged.
+    Raises InputError where there is no unfinished run, and for one of an earlier version, CheckpointError for a damaged log.
     """
     place = find(run, storage).store
     logs = [TrialLog(place, name, seed) for name, seed in begun_logs(place).items()]
     first = next((log for log in logs if log.header), None)
     if first is None:
         return place.where, None
-    header, origin = completed(first.header), first.origin or _side_file(place)
-    task = header["task"]
-    seeds = origin.get("seeds") or [log.board.run for log in logs]
-    recorded = Recorded(
-        where=place.where,
-        plan=Plan.from_dict(header["plan"] | {"seed": seeds[0]}),
-        seeds=len(seeds),
-        learner=header["learner"],
-        config=LEARNERS[header["learner"]].Config(**header["config"]),
-        task=task,
-        threads=task["threads"],
-        num_envs=header["num_envs"],
-        features=origin["features"] if "features" in origin else task.get("features"),
-        functions=tuple(origin.get("functions", ())),
-        market=origin.get("market", {}),
-        data_title=header.get("data_title", ""),
-        out=origin.get("out"),
-        storage=origin.get("storage"),
-        asked=origin.get("asked", {}),
-    )
-    return place.where, recorded
-
-
-def _side_file(place: Store) -> dict[str, Any]:
-    """The entry `run` that the options in `asked.json` stand for; empty without that file."""
-    try:
-        asked = dict(json.loads(place.read(ASKED)))
-    except (FileNotFoundError, ValueError):
-        return {}
-    market = {"path": asked["market"], "members": asked["members"]}
-    if asked["members"] is not None or asked["benchmark"] != "QQQ":  # else the default of those versions
-        market["benchmark"] = None if asked["benchmark"] == "none" else asked["benchmark"]
-    if asked.get("extra"):
-        market["extra"] = asked["extra"]
-    words = [word.strip() for word in str(asked["features"]).split(",") if word.strip()]
-    return {
-        "out": asked["out"],
-        "storage": asked["storage"],
-        "seeds": list(range(asked["seed"], asked["seed"] + asked["seeds"])),
-        "features": None if words == ["default"] else words,
-        "market": market,
-        "asked": {"tensorboard": asked.get("tensorboard")},
-    }
+    if not first.origin:
+        raise InputError(
+            f"{place.where} was begun by an earlier version of finpod, whose scores do not compare; train again"
+        )
+    header, entry = completed(first.header), RunEntry(**first.origin)
+    plan = Plan.from_dict(header["plan"] | {"seed": entry.seeds[0]})
+    config = LEARNERS[header["learner"]].Config(**header["config"])
+    return place.where, Recorded(place.where, header, plan, config, entry)
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:

@@ -20,8 +20,6 @@ from finpod.storage import Store
 from finpod.tournament.log import NAME, TrialLog, begun_logs, differences
 from finpod.tournament.setup import LEVELS, completed, on_resume
 
-ASKED = "asked.json"
-"""The options of a run that an earlier version began on the command line."""
 LEASE = 120.0
 """Seconds after which the mark of a driver at a URL counts as left behind."""
 SETTLE = 0.2
@@ -121,7 +119,7 @@ class RunFolder:
         """Remove what a run left, and nothing else."""
         for name in begun_logs(self.store):
             self.store.remove_folder(name.removesuffix(f"/{NAME}"))
-        self.store.remove(ASKED)
+        self.store.remove("asked.json")  # of runs of earlier versions
 
     def finish(self) -> None:
         """Remove it, for its output is written."""
@@ -145,7 +143,7 @@ def open_log(
     forked: bool = False,
     origin: Mapping[str, Any] = MappingProxyType({}),
 ) -> TrialLog:
-    """Return the log of a tournament with `header` and the entry `run` (`origin`, see `run_entry`) as those of its last driver.
+    """Return the log of a tournament with `header` and the entry `run` (`origin`, see `RunEntry`) as those of its last driver.
 
     Raises InputError naming the first setting that differs from the log's header and may not, see `setup.on_resume`.
     """

@@ -62,7 +62,7 @@ def run(
 ) -> T:
     """Run one tournament after the other, one a seed, and return what `finish` makes of them and of their logs by name.
 
-    `how` are the arguments of `RunFolder.drive`. Each log holds its setup, and `origin` (see `run_entry`), from which the task
+    `how` are the arguments of `RunFolder.drive`. Each log holds its setup, and `origin` (see `RunEntry`), from which the task
     can be made again. Whoever watches is told the `remarks` first. Log and checkpoints are removed once `finish` has
     returned. Raises InputError for a run that is unfinished (unless it is resumed or overwritten), that another process
     drives, or that has other settings.
