@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +17,10 @@ from finpod.envs.market_env import TradingConfig
 from finpod.errors import CheckpointError, InputError
 from finpod.features.panel import FEATURES, column_of, name_of
 from finpod.features.scaling import Scaling
-from finpod.files import ENSEMBLE, new_folder, to_json, write_bytes, write_text
+from finpod.files import ENSEMBLE
 from finpod.market.data import MarketData
 from finpod.measures import Array
-from finpod.rl.checkpoint import Checkpoint
+from finpod.rl.checkpoint import Checkpoint, read_marker, save_agents
 from finpod.strategy import MarketView, Strategy
 from finpod.trading.anchors import anchor_of_view
 from finpod.trading.ledger import Costs
@@ -203,24 +202,9 @@ class Ensemble(Strategy):
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
         """Write `ensemble.json`, one checkpoint a member and what goes `beside` them, by name; all or nothing."""
-        with new_folder(folder, overwrite=overwrite) as fresh:
-            files = [f"member-{i}.pt" for i in range(len(self.members))]
-            for file, member in zip(files, self.members, strict=True):
-                member.save(fresh / file)
-            content = {
-                "format": FORMAT,
-                "members": files,
-                "runs": self.runs,
-                "trials": self.trials,
-                "provenance": self.provenance,
-                "log": self.log,
-                "choice": self.choice,
-                "scores": self.scores,
-                "baseline": self.baseline,
-            }
-            for file, stored in beside.items():
-                write_bytes(fresh / file, stored)
-            write_text(fresh / ENSEMBLE, to_json(content))
+        names = ("runs", "trials", "provenance", "log", "choice", "scores", "baseline")
+        content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
+        save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
         return folder
 
 
@@ -229,12 +213,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
 
     Raises CheckpointError, naming the file, for a foreign, older or damaged folder.
     """
-    try:
-        content = json.loads((folder / ENSEMBLE).read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is not a trained folder: cannot read {ENSEMBLE}; train again") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{folder / ENSEMBLE} is not of this version of finpod ({FORMAT}); train again")
+    content = read_marker(folder, ENSEMBLE, FORMAT)
     try:
         members = [Checkpoint.load(folder / Path(str(file)).name) for file in content["members"]]
         return Ensemble(

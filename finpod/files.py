@@ -116,10 +116,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 yield temporary
                 temporary.chmod(0o755)
                 require_free(path, overwrite, next((name for name in KINDS if (temporary / name).exists()), None))
-                if os.path.lexists(path):
-                    _swap(path, temporary)
-                else:
-                    temporary.replace(path)
+                replace_folder(path, temporary)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
@@ -218,8 +215,11 @@ def _require_writable(path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def _swap(path: Path, fresh: Path) -> None:
-    """Replace the folder `path` by `fresh`; put the old folder back if that fails."""
+def replace_folder(path: Path, fresh: Path) -> None:
+    """Give the folder `fresh` the name `path`; what stood there is gone when that is done, and back if it fails."""
+    if not os.path.lexists(path):
+        fresh.replace(path)
+        return
     aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
     try:
         path.replace(aside / "old")

@@ -21,6 +21,7 @@ from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.locomotion import LocomotionTask
 from finpod.market.data import DateLike, MarketData
 from finpod.rl import LEARNERS
+from finpod.rl.checkpoint import save_agents
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
@@ -28,7 +29,7 @@ from finpod.tournament.recorded import RunEntry, find
 from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
-from finpod.tournament.trained_run import Run, TrainedRun, logged, provenance, save_run
+from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, logged, provenance
 from finpod.tournament.training import Pods, Progress, run
 from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_execution
@@ -340,7 +341,10 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
 def _trained_run(out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
     """Save the selected agents of all tournaments as a trained run, the best first."""
     chosen = sorted((pair for one in runs for pair in one.chosen), key=lambda pair: -pair[0].score)
-    members = [agent for _, agent in chosen]
-    trials = sum(len(one.board.log) for one in runs)
-    save_run(out, members, trials, provenance(runs, device), logs, overwrite=overwrite)
+    content = {
+        "format": FORMAT,
+        "trials": sum(len(one.board.log) for one in runs),
+        "provenance": provenance(runs, device),
+    }
+    save_agents(out, TRAINED, [agent for _, agent in chosen], content, logs, overwrite=overwrite)
     return TrainedRun(out, runs[0].setup.task)

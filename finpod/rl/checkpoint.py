@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -116,6 +117,39 @@ class Checkpoint:
             return cls(**content)
         except TypeError as error:
             raise CheckpointError(f"{path} lacks parts of a checkpoint; train again") from error
+
+
+def save_agents(
+    folder: Path,
+    marker: str,
+    members: Sequence[Checkpoint],
+    content: Mapping[str, Any],
+    beside: Mapping[str, bytes],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write a folder of agents: one a file, `content` with their names in the file `marker`, and files `beside`; or nothing."""
+    with files.new_folder(folder, overwrite=overwrite) as fresh:
+        names = [f"member-{i}.pt" for i in range(len(members))]
+        for name, member in zip(names, members, strict=True):
+            member.save(fresh / name)
+        for name, stored in beside.items():
+            files.write_bytes(fresh / name, stored)
+        files.write_text(fresh / marker, files.to_json({"members": names, **content}))
+
+
+def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
+    """Return the content of the JSON file that marks a trained folder, of the format `form`.
+
+    Raises CheckpointError, naming the file, for a foreign, older or damaged one.
+    """
+    try:
+        content: Any = json.loads((folder / marker).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder} is not a trained folder: cannot read {marker}; train again") from error
+    if not isinstance(content, dict) or content.get("format") != form:
+        raise CheckpointError(f"{folder / marker} is not of this version of finpod ({form}); train again")
+    return content
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finpod.errors import CheckpointError, InputError
-from finpod.files import TRAINED, new_folder, to_json, write_bytes, write_text
+from finpod.files import TRAINED
 from finpod.rl import LEARNERS
-from finpod.rl.checkpoint import Checkpoint, versions
+from finpod.rl.checkpoint import Checkpoint, read_marker, versions
 from finpod.rl.policy import Policy
 from finpod.rl.task import Task
 from finpod.tournament.history import read_history
@@ -114,14 +113,7 @@ class TrainedRun:
     def __init__(self, folder: str | Path, task: Task | None = None) -> None:
         """Read a finished run. Raises CheckpointError, naming the file, for a folder that is not one."""
         self.folder, self.task = Path(folder), task
-        try:
-            content = json.loads((self.folder / TRAINED).read_text())
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{self.folder} is not a trained run: cannot read {TRAINED}; give the folder that train wrote"
-            ) from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise CheckpointError(f"{self.folder / TRAINED} is not of this version of finpod ({FORMAT}); train again")
+        content = read_marker(self.folder, TRAINED, FORMAT)
         try:
             self.provenance: dict[str, Any] = dict(content["provenance"])
             self.files, self.trials = tuple(map(str, content["members"])), int(content["trials"])
@@ -163,24 +155,3 @@ class TrainedRun:
             f"TrainedRun({self.name!r}: {self.provenance['task']}, {len(self)} of {self.trials} trials kept, "
             f"best {self.provenance['score']} {best['score']:.4g} by agent {best['agent']})"
         )
-
-
-def save_run(
-    folder: Path,
-    members: Sequence[Checkpoint],
-    trials: int,
-    provenance: Mapping[str, Any],
-    logs: Mapping[str, bytes],
-    *,
-    overwrite: bool = False,
-) -> Path:
-    """Write the folder of a `TrainedRun`; all or nothing."""
-    with new_folder(folder, overwrite=overwrite) as fresh:
-        files = [f"member-{i}.pt" for i in range(len(members))]
-        for file, member in zip(files, members, strict=True):
-            member.save(fresh / file)
-        for file, content in logs.items():
-            write_bytes(fresh / file, content)
-        manifest = {"format": FORMAT, "members": files, "trials": trials, "provenance": provenance}
-        write_text(fresh / TRAINED, to_json(manifest))
-    return folder

@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from finpod.devices import pick_device
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.features.panel import name_of
-from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, require_free, to_json, versions
+from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, replace_folder, require_free, to_json, versions
 from finpod.market.data import DateLike, MarketData
 from finpod.result import BacktestResult
 from finpod.tournament.log import differences
@@ -114,22 +113,16 @@ class SegmentsFolder(RunFolder):
 
     def clear(self) -> None:
         """Remove what has been written."""
-        for rest in (*self.path.glob("segment-*"), *self.path.glob(".*"), self.path / WALK_FORWARD):
-            shutil.rmtree(rest) if rest.is_dir() else rest.unlink(missing_ok=True)
+        self._remove("segment-*", ".*", WALK_FORWARD)
 
     def finish(self) -> None:
         """Give the folder the name of the output; what stood there is gone only when that is done."""
-        for rest in (*self.path.glob(".*"), self.path / "lock"):  # what a killed run was writing
+        self._remove(".*", "lock")  # what a killed run was writing
+        replace_folder(self.out, self.path)
+
+    def _remove(self, *patterns: str) -> None:
+        for rest in [path for pattern in patterns for path in self.path.glob(pattern)]:
             shutil.rmtree(rest) if rest.is_dir() else rest.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.out.parent, prefix=f".{self.path.name}.") as aside:
-            if self.out.exists():
-                self.out.replace(Path(aside) / "old")
-            try:
-                self.path.replace(self.out)
-            except BaseException:
-                if (Path(aside) / "old").exists():
-                    (Path(aside) / "old").replace(self.out)
-                raise
 
 
 def _trained(

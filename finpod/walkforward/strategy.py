@@ -6,7 +6,6 @@ twice.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -24,6 +23,7 @@ from finpod.files import WALK_FORWARD, to_json, write_text
 from finpod.market.data import MarketData, as_date
 from finpod.measures import Array, simple_returns
 from finpod.result import BacktestResult
+from finpod.rl.checkpoint import read_marker
 from finpod.strategy import MarketView, Strategy
 from finpod.walkforward.schedule import Segment
 
@@ -202,13 +202,7 @@ def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
     """Segments and settings. Raises CheckpointError, naming the file, if it is foreign or damaged."""
-    path = folder / WALK_FORWARD
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is no walk-forward: cannot read {WALK_FORWARD}; train again") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not of this version of finpod ({FORMAT}); train again")
+    content = read_marker(folder, WALK_FORWARD, FORMAT)
     try:
         segments = [
             Segment(decides_from=one["decides_from"], **{what: (one[what][0], one[what][1]) for what in WINDOWS})
@@ -216,7 +210,7 @@ def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
         ]
         return segments, dict(content["settings"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CheckpointError(f"{path} is damaged (it lacks {error}); train again") from error
+        raise CheckpointError(f"{folder / WALK_FORWARD} is damaged (it lacks {error}); train again") from error
 
 
 def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
