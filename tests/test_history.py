@@ -40,16 +40,16 @@ def trial(number, score=0.0, run=0, agent=None, settings=None, **values):
 
 
 def of(history, number, seed=0):
-    return history.of(seed).logs[0].trials[number]
+    return history.of(seed).logs[0].board.trials[number]
 
 
 def test_the_run_is_told_whole(history, folder):
     assert (history.name, history.where, history.finished, history.notes) == ("six", str(folder), True, ())
-    assert [log.seed for log in history.logs] == [0, 1]
+    assert [log.board.run for log in history.logs] == [0, 1]
     assert len(history.trials) == 36
     assert all(log.end == "all trials done" for log in history.logs)
-    assert history.logs[1].plan["seed"] == 1
-    assert [one.number for one in history.logs[0].trials] == list(range(18))
+    assert history.logs[1].header["plan"]["seed"] == 1
+    assert [one.number for one in history.logs[0].board.trials] == list(range(18))
     assert {one.state for one in history.trials} == {"ended", "failed"}
 
 
@@ -101,7 +101,7 @@ def test_experience_counts_ancestors_and_effort_does_not(history):
         assert one.steps == 300 * one.level
         assert one.spent == 300
     assert (fresh.steps, fresh.spent) == (600, 600)
-    assert copied.parent == history.of(copied.run).logs[0].trials[copied.source].agent
+    assert copied.parent == history.of(copied.run).logs[0].board.trials[copied.source].agent
 
 
 def test_members_are_those_of_the_ensemble(history, folder):
@@ -163,7 +163,7 @@ def test_a_changed_header_is_told(tmp_path):
     play(store, plan, Invented())
     play(store, plan, Invented(), versions={"finpod": "0.2.0"})
     (log,) = read_history(tmp_path / "x").logs
-    assert log.notes == ("after 2 trials were drawn, versions.finpod became '0.2.0' (it was '0.1.0')",)
+    assert log.notes == ["after 2 trials were drawn, versions.finpod became '0.2.0' (it was '0.1.0')"]
     assert log.header["versions"] == {"finpod": "0.2.0"}
 
 

@@ -130,7 +130,7 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt
 @pytest.mark.parametrize("record", [("draw", {"jobs": [{}]}), ("begin", {"header": {"format": "other 9"}})])
 def test_a_foreign_log_is_named(store, record):
     TrialLog(store).append(record[0], **record[1])
-    with pytest.raises(CheckpointError, match=f"{NAME} is not a log of this version"):
+    with pytest.raises(CheckpointError, match=f"line 1 of .*{NAME} is not of this version"):
         TrialLog(store)
 
 

@@ -15,8 +15,10 @@ from finpod.report.pages import duration
 from finpod.report.svg import draw, report_style
 from finpod.report.training import provenance, render_training_report, write_training_report
 from finpod.report.training_charts import CHARTS, ROWS, Training, working_time
-from finpod.tournament.history import History, Log, read_history
+from finpod.storage import Store
+from finpod.tournament.history import History, read_history
 from finpod.tournament.leaderboard import Loss, Trial, ranked
+from finpod.tournament.log import TrialLog
 from finpod.tournament.ranking import lineage
 from finpod.workers.executor import Placement
 
@@ -42,7 +44,8 @@ def trial(number, score=0.0, *, start=0.0, pod=1, level=1, run=0, settings=None,
 
 def made(trials, **header):
     """A history of one tournament."""
-    log = Log(seed=0, header={"plan": {"rounds": 3}, **header}, trials=tuple(trials), end="", notes=())
+    log = TrialLog(Store("nowhere"))
+    log.header, log.board.trials = {"plan": {"rounds": 3}, **header}, list(trials)
     return History(name="made", where="nowhere", finished=False, logs=(log,))
 
 

@@ -121,7 +121,7 @@ def facts(history: History) -> dict[str, Any]:
         ],
         "open": [{"run": one.run, "trial": one.number, "agent": one.agent} for one in trials if one.state == "open"],
         "luck": luck(trials)._asdict(),
-        "ended": {str(log.seed): log.end or None for log in history.logs},
+        "ended": {str(log.board.run): log.end or None for log in history.logs},
         "notes": [*history.notes, *(note for log in history.logs for note in log.notes)],
     }
 

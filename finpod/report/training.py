@@ -43,9 +43,9 @@ def write_training_report(history: History, path: str | Path, *, overwrite: bool
 
 def render_training_report(history: History) -> str:
     """The page as HTML; warns of each part that was left out."""
-    run, log = Training(history), history.logs[-1]
+    run, plan = Training(history), history.logs[-1].header["plan"]
     shared = {"history": history, "run": run, "legend": LEGEND, "is_of_stocks": history.is_of_stocks}
-    return render_page(LAYOUT, run, f"training of {history.name}", plan=log.plan, task=_task(history), **shared)
+    return render_page(LAYOUT, run, f"training of {history.name}", plan=plan, task=_task(history), **shared)
 
 
 def _task(history: History) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def _range(trials: Sequence[Trial], name: str) -> str:
 
 def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     """Plan, task and versions as label and text, as the last tournament had them; empty groups are left out."""
-    header, plan = history.logs[-1].header, dict(history.logs[-1].plan)
+    header, plan = history.logs[-1].header, dict(history.logs[-1].header["plan"])
     plan.pop("seed", None)
     undefined = sorted(header.get("undefined", {}).items(), key=lambda item: -item[1])
     groups = [
-        ("Tournament", [("Seeds", ", ".join(str(log.seed) for log in history.logs)), *flat(plan)]),
+        ("Tournament", [("Seeds", ", ".join(str(log.board.run) for log in history.logs)), *flat(plan)]),
         ("Task", [*flat({"data": header.get("data_title", "")}), *flat(_task(history))]),
         (
             "Features by the share of training rows on which they are undefined",

@@ -21,29 +21,6 @@ FINISHED = (ENSEMBLE, TRAINED)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Log:
-    """One tournament."""
-
-    seed: int
-    """Its seed."""
-    header: Mapping[str, Any]
-    """Plan, settings, task and versions, as its last scheduler had them."""
-    trials: tuple[Trial, ...]
-    """In the order of their numbers; their returns are over the baseline where agents are ranked so."""
-    end: str
-    """The rule that ended it; empty while it is unfinished."""
-    notes: tuple[str, ...]
-    """Settings that changed from one scheduler to the next, in words."""
-    where: str = ""
-    """Path or URL of the file."""
-
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """The plan as plain values."""
-        return self.header["plan"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class History:
     """All tournaments of a run."""
 
@@ -53,8 +30,8 @@ class History:
     """Where its logs lie."""
     finished: bool
     """Whether its output was written."""
-    logs: tuple[Log, ...]
-    """One a seed."""
+    logs: tuple[TrialLog, ...]
+    """One a seed; the returns of their trials are over the baseline where agents are ranked so."""
     notes: tuple[str, ...] = ()
     """What a reader should know."""
     figures: tuple[Mapping[str, Any], ...] = ()
@@ -63,7 +40,7 @@ class History:
     @property
     def trials(self) -> list[Trial]:
         """Those of all tournaments."""
-        return [trial for log in self.logs for trial in log.trials]
+        return [trial for log in self.logs for trial in log.board.trials]
 
     @property
     def title(self) -> str:
@@ -90,9 +67,9 @@ class History:
         """The tournament of one seed alone; all for None. Raises InputError for a seed that has none."""
         if seed is None:
             return self
-        chosen = tuple(log for log in self.logs if log.seed == seed)
+        chosen = tuple(log for log in self.logs if log.board.run == seed)
         if not chosen:
-            known = ", ".join(str(log.seed) for log in self.logs)
+            known = ", ".join(str(log.board.run) for log in self.logs)
             raise InputError(f"{self.where} has no tournament of seed {seed}; it has {known}", argument="seed")
         return replace(self, logs=chosen)
 
@@ -108,7 +85,7 @@ def read_history(run: str | Path) -> History:
     provenance = _provenance(place, notes) if finished else {}
     kept = frozenset((member["agent"], member["generation"] + 1) for member in provenance.get("members", ()))
     read = [_read(place, name, seed, kept) for name, seed in logs.items()]
-    if not any(log.trials for log in read):
+    if not any(log.board.trials for log in read):
         raise InputError(f"{place.where} has just begun, and no agent is drawn yet; look again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
     if finished and begun_logs(Store(Path(place.where + UNFINISHED))):
@@ -162,14 +139,14 @@ def _provenance(place: Store, notes: list[str]) -> dict[str, Any]:
     return provenance
 
 
-def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> Log:
+def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
     """One tournament."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
-    trials = tuple(
+    log.board.trials = [
         replace(trial, returns=trial.returns - baseline, kept=(trial.agent, trial.level) in kept)
         if trial.state == "ended"
         else trial
         for trial in log.board.trials
-    )
-    return Log(seed=seed, header=log.header, trials=trials, end=log.end, notes=tuple(log.changes), where=log.where)
+    ]
+    return log

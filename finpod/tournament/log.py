@@ -45,33 +45,33 @@ class TrialLog:
         """Its trials. Whoever appends a record must take it in."""
         self.end = ""
         """The rule that ended it; empty while it is unfinished."""
-        self.changes: list[str] = []
-        """Changes of the header from one scheduler to the next, in words."""
+        self.notes: list[str] = []
+        """Settings that changed from one scheduler to the next, in words."""
         self.count = 0
         """Records."""
         try:
             content = store.read(name)
         except FileNotFoundError:
             content = b""
-        records, sound = parse_log(content, self.where)
+        records, sound = _parsed(content, self.where)
         self.torn = sound < len(content)
         """Whether a last line that is cut short stands behind the records; `append` writes over it."""
         self._sound = content[:sound] if self.torn else b""
         try:
             for record in records:
                 self._take(record)
+                self.count += 1
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"{self.where} is not a log of this version of finpod: {error!r}; train again"
-            ) from error
+            line = f"line {self.count + 1} of {self.where}"
+            raise CheckpointError(f"{line} is not of this version of finpod: {error!r}; train again") from error
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        self.count += 1
+        """Take in one more record."""
         if record["kind"] == "begin":
             header = record["header"]
             if not str(header["format"]).startswith("finpod tournament "):
                 raise ValueError(header["format"])
-            self.changes += [
+            self.notes += [
                 f"after {len(self.board.trials)} trials were drawn, {name} became {new!r} (it was {old!r})"
                 for name, old, new in (differences(self.header, header) if self.header else ())
             ]
@@ -98,16 +98,13 @@ class TrialLog:
         self.torn = False
 
 
-def parse_log(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of a log, and how many of its bytes are sound: all, or all but a last line that is cut short.
-
-    Raises CheckpointError, naming the line, for damage anywhere before it.
-    """
+def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
+    """The records of a log, and how many of its bytes are sound: all, or all but a last line that is cut short."""
     records: list[dict[str, Any]] = []
     sound = 0
     lines = content.splitlines(keepends=True)
     for i, line in enumerate(lines):
-        record = _parsed(line, i)
+        record = _record(line, i)
         if record is not None:
             records.append(record)
             sound += len(line)
@@ -118,7 +115,7 @@ def parse_log(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
     return records, sound
 
 
-def _parsed(line: bytes, number: int) -> dict[str, Any] | None:
+def _record(line: bytes, number: int) -> dict[str, Any] | None:
     """The record of a line, or None if it is damaged."""
     with suppress(ValueError, KeyError, TypeError):
         checksum, text = line.decode().split(" ", 1)
@@ -143,11 +140,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def begun_logs(place: Store) -> dict[str, int]:
     """Return name -> seed of each log of the unfinished run in a place, by seed."""
     seeds = {f"{folder}/{NAME}": folder.removeprefix("seed-") for folder in place.folders("seed-")}
-    begun = [name for name, seed in seeds.items() if seed.isdecimal() and _exists(place, name)]
+    begun = [name for name, seed in seeds.items() if seed.isdecimal() and exists(place, name)]
     return {name: int(seeds[name]) for name in sorted(begun, key=lambda name: int(seeds[name]))}
 
 
-def _exists(place: Store, name: str) -> bool:
+def exists(place: Store, name: str) -> bool:
+    """Whether there is a file that has been appended to."""
     return name in place.names(name.rpartition("/")[0]) or bool(place.names(f"{name}.parts"))
 
 

@@ -14,7 +14,7 @@ from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.evolution import Evolver
 from finpod.tournament.leaderboard import LEARNER, OF_TRIAL, Leaderboard
-from finpod.tournament.log import differences, parse_log
+from finpod.tournament.log import TrialLog, differences, exists
 from finpod.tournament.setup import Plan, completed, space_of
 
 
@@ -27,31 +27,26 @@ def verify_log(path: str | Path) -> Leaderboard:
     """
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)
-    try:
-        content = Store(folder).read(name)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no log at {path}; name a file such as OUT/log-0.jsonl", argument="path") from error
-    derived = _Derived()
-    for line, record in enumerate(parse_log(content, text)[0], start=1):
-        try:
-            fault = derived.take(record)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            fault = f"is not of this version of finpod: {type(error).__name__} {error}"
-        if fault:
-            raise CheckpointError(f"line {line} of {text} {fault}")
-    return derived.board
+    store = Store(folder)
+    if not exists(store, name):
+        raise InputError(f"there is no log at {path}; name a file such as OUT/log-0.jsonl", argument="path")
+    return _Derived(store, name).board
 
 
-class _Derived:
-    """A tournament as far as its log has been read."""
+class _Derived(TrialLog):
+    """A log whose trials are derived from the lines before them, as far as it has been read."""
 
-    def __init__(self) -> None:
-        self.board, self.plan = Leaderboard(), Plan()
-        self.levels, self.measure = list[int](), ""
-        self.evolver: Evolver | None = None
+    plan, levels, measure = Plan(), list[int](), ""
+    evolver: Evolver | None = None
 
-    def take(self, record: Mapping[str, Any]) -> str:
-        """Take in one more line; what is wrong with it, or nothing."""
+    def _take(self, record: Mapping[str, Any]) -> None:
+        if fault := self._fault(record):
+            raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
+        if record["kind"] != "draw":  # its trials are on the board as they were derived
+            super()._take(record)
+
+    def _fault(self, record: Mapping[str, Any]) -> str:
+        """What is wrong with one more line, or nothing."""
         kind, over = record["kind"], len(self.board.log)
         if kind == "begin":
             self._begin(completed(record["header"]))
@@ -64,10 +59,7 @@ class _Derived:
             return "" if record["trials"] == over else f"says that {record['trials']} trials had ended, and {over} had"
         if kind not in OF_TRIAL:
             return f"is of a kind that this version of finpod does not know: {kind!r}"
-        if fault := self._fault(record):
-            return fault
-        self.board.take(record)
-        return ""
+        return self._of_trial(record)
 
     def _begin(self, header: Mapping[str, Any]) -> None:
         """A scheduler began, the first or one that went on, perhaps with other settings."""
@@ -101,7 +93,7 @@ class _Derived:
                 return f"does not follow from those before it: trial {trial.number} has {differs}"
         return ""
 
-    def _fault(self, record: Mapping[str, Any]) -> str:
+    def _of_trial(self, record: Mapping[str, Any]) -> str:
         """What is wrong with a record of one trial."""
         number = record["trial"]
         if not 0 <= number < len(self.board.trials):
