@@ -176,8 +176,16 @@ def _module(path: Path) -> ModuleType:
             del sys.modules[name]
         else:
             sys.modules[name] = before
-        raise StrategyError(f"{path} cannot be run: {_place(error, path)}") from error
+        raise StrategyError(f"{path} cannot be run: {_place(error, path)}{_beside(error, path)}") from error
     return module
+
+
+def _beside(error: BaseException, path: Path) -> str:
+    """The way out for a missing module that lies in the folder of the file."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    folder = path.resolve().parent
+    found = name and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
+    return f"; to import {name}, add its folder to PYTHONPATH: {folder}" if found else ""
 
 
 def _place(error: BaseException, path: Path) -> str:
