@@ -141,6 +141,13 @@ def test_a_file_without_a_bar_that_can_be_used_is_refused():
         load_market(swapped, benchmark=None)
 
 
+def test_every_reason_for_which_the_bars_of_a_file_were_refused_is_named():
+    days = pd.bdate_range("2024-01-12", periods=3)  # the second is a holiday
+    negative = pd.DataFrame({"date": days, "ticker": "A", "close": -1.0})
+    with pytest.raises(DataError, match=r"not a session: 1.*price.*: 2"):
+        load_market(negative, benchmark=None)
+
+
 def test_names_without_a_bar_are_no_names():
     days = pd.bdate_range("2024-01-02", periods=3)
     frame = pd.DataFrame({"date": days, "ticker": pd.Categorical(["A"] * 3, categories=["A", "GHOST"]), "close": 10.0})

@@ -195,8 +195,8 @@ def _possible_bars(bars: pd.DataFrame, dropped: Array, name: str, log: RepairLog
     dates = np.unique(bars["date"].to_numpy()[~dropped])
     kept = mask_impossible(long_bars(bars, dropped), log)
     if not len(kept):
-        first = log.content()["repairs"][0]["kind"]
-        raise DataError(f"{name} holds no bar that can be used; {first}, and so on for all")
+        kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
+        raise DataError(f"{name} holds no bar that can be used; {kinds}")
     return mask_stale_tails(kept, dates, log)
 
 
