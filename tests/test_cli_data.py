@@ -55,6 +55,11 @@ def test_only_a_snapshot_is_replaced_and_that_is_known_before_the_work(monkeypat
     assert Path("data/mine/result.json").read_text() == "precious"
 
 
+def test_no_snapshot_takes_the_name_of_the_bundled_prices(faulty):
+    assert "'sample'" in run("data import bars.csv --benchmark IDX --name sample").error
+    assert not Path("data/sample").exists()
+
+
 def test_import_check_and_show(faulty):
     facts = json.loads(run("data import bars.csv --benchmark IDX --json").out)
     assert (facts["sessions"], facts["names"], facts["path"]) == (21, 2, "data/bars")

@@ -181,6 +181,8 @@ def show(
 
 def _target(name: str, overwrite: bool) -> Path:
     """The folder of the snapshot; checked before any work."""
+    if name == "sample":  # this name always means the bundled prices, so the snapshot could not be reached by its name
+        raise InputError("'sample' is the name of the bundled prices; choose another", argument="name")
     target = options.DATA / plain_word(name)
     require_free(target, overwrite, SNAPSHOT)
     return target
