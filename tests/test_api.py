@@ -113,7 +113,7 @@ def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message)
 @pytest.mark.parametrize("wrong", [None, "sample", 3])
 def test_what_is_no_market_is_one_line(wrong):
     for call in (finpod.backtest, finpod.audit):
-        with pytest.raises(InputError, match=r"market is .*; give what load_market"):
+        with pytest.raises(InputError, match=f"market is a {type(wrong).__name__};"):
             call("momentum", wrong)
 
 

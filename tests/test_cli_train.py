@@ -125,7 +125,7 @@ def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, lin
 @pytest.mark.parametrize(
     ("options", "values"),
     [
-        ("--market nosuch --max-weight 3 --device cuda", ["--max-weight is 3.0", "--device 'cuda'", "data/nosuch"]),
+        ("--market nosuch --max-weight 3 --device cuda", ["--max-weight is 3.0", "--device is 'cuda'", "data/nosuch"]),
         ("--out data/sim --validation 2010-06-01:2010-09-30", ["data/sim", "--validation starts on 2010-06-01"]),
         ("--address 127.0.0.1:1 --features retrun_5", ["127.0.0.1:1", "retrun_5"]),
         ("--ray --pod-cpus 1000", ["1000 CPU"]),

@@ -355,7 +355,7 @@ def test_sets_names_and_functions_mix(market):
         ("momentum_12_l", "did you mean momentum_12_1"),
         (["default", "defualt"], "did you mean default"),
         (["zzz"], "choose from default"),
-        ([], "no feature"),
+        ([], "features is empty"),
         (lambda market: market.close, "<lambda>"),
         (3, "unknown feature 3"),
     ],

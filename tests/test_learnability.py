@@ -121,6 +121,7 @@ def check_noise(size, tmp_path):
     assert sum(covered) >= 4, covered
 
 
+@pytest.mark.journey
 def test_a_planted_signal_is_learnt(tmp_path):
     check_signal(SMALL, tmp_path)
 
@@ -130,6 +131,7 @@ def test_a_planted_signal_is_learnt_at_full_size(tmp_path):
     check_signal(FULL, tmp_path)
 
 
+@pytest.mark.journey
 def test_nothing_is_learnt_where_there_is_nothing(tmp_path):
     check_noise(BRIEF, tmp_path)
 
