@@ -307,8 +307,8 @@ def make_stock_task(
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:
             raise InputError(
-                f"the {name} window has {last - first} sessions to trade, fewer than hold = {trading.hold}; take a longer "
-                "window or a shorter hold",
+                f"the {name} window has {last - first} sessions to trade, fewer than hold={trading.hold}; take a longer "
+                "window or decide more often",
                 argument=name,
             )
     known = market.rows(0, validation_rows[1] + 1)

@@ -365,7 +365,7 @@ def test_compiled_steps_agree_to_a_millionth():
 
 
 def test_a_window_must_hold_one_step():
-    with pytest.raises(InputError, match="2 sessions to trade, fewer than hold = 3"):
+    with pytest.raises(InputError, match="2 sessions to trade, fewer than hold=3"):
         make_env(make_market([1, 2, 3], [1, 2, 3]), hold=3)
     with pytest.raises(InputError, match="0 sessions"):
         make_env(make_market([1, 2]), fill="close")

@@ -187,5 +187,5 @@ def test_accounts_start_on_the_agents_own_days(market):
 
 
 def test_a_hold_longer_than_the_window_gives_one_line(market):
-    with pytest.raises(InputError, match="55 sessions to trade, fewer than hold = 70"):
+    with pytest.raises(InputError, match="55 sessions to trade, fewer than hold=70"):
         make_pod(market, hold=70)

@@ -84,5 +84,5 @@ def test_training_on_thirty_rows_works_or_says_what_is_short(run):
     none = "--train 2024-01-02:2024-01-26 --validation 2024-03-01:2024-04-01"
     refused(run(f"{train} {none} --out strategies/x {size}"), "outside the data")
     walk = "walkforward stocks --market thirty.csv --start 2024-02-05 --validation 5 --test 5 --out strategies/wf"
-    refused(run(f"{walk} --train 10 {size}"), "sessions to trade, fewer than hold = 5")
+    refused(run(f"{walk} --train 10 {size}"), "sessions to trade, fewer than --rebalance-every 5;")
     refused(run(f"{walk} --train 4y {size}"), "2024-02-05")

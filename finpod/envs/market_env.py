@@ -44,8 +44,8 @@ class MarketEnv:
         self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
             raise InputError(
-                f"the window has {self.last - self.first} sessions to trade, fewer than hold = {config.hold}; "
-                "choose a longer window or a shorter hold"
+                f"the window has {self.last - self.first} sessions to trade, fewer than hold={config.hold}; "
+                "choose a longer window or decide more often"
             )
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")

@@ -113,8 +113,8 @@ def schedule(
             rows = np.r_[opening, len(market.dates)][close + 1] - opening[begin] if close >= begin else 0
             if rows <= hold:
                 raise InputError(
-                    f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} sessions to trade, fewer than hold = "
-                    f"{hold}; take a longer window or a shorter hold, purge or embargo"
+                    f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} sessions to trade, fewer than "
+                    f"hold={hold}; take a longer window, decide more often, or shorten purge or embargo"
                 )
         begin = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
         segment = Segment(
@@ -143,7 +143,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
     if last - first < hold:
         raise InputError(
             f"from {sessions[np.searchsorted(opening, first)]} on there are {last - first} sessions to trade, fewer than "
-            f"hold = {hold}; let it end later"
+            f"hold={hold}; let it end later"
         )
     begin, rows = int(np.searchsorted(opening, first)), [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
@@ -152,7 +152,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
             break
         if row == rows[-1]:
             raise InputError(
-                f"test is {test}, shorter than hold = {hold}; take a longer test or a shorter hold", argument="test"
+                f"test is {test}, shorter than hold={hold}; take a longer test or decide more often", argument="test"
             )
         rows.append(row)
     return rows
