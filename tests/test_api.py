@@ -75,7 +75,7 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
     expected = finpod.compare([one, two], names=["one", "two"]).to_json()
     assert finpod.compare(["one", Path("backtests/two")]).to_json() == expected
     assert finpod.compare([one, "two"], names=["one", "two"]).to_json() == expected
-    with pytest.raises(InputError, match=r"backtests/onee holds no backtest result .*; did you mean one\?"):
+    with pytest.raises(InputError, match=r"backtests/onee does not exist; did you mean one\?"):
         finpod.compare(["onee", two])
 
 

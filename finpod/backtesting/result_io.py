@@ -146,7 +146,8 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
     except (OSError, ValueError, KeyError, TypeError) as error:
         runs = [path.parent.name for path in sorted(BACKTESTS.glob(f"*/{RESULT}")) if path.parent != source]
         fix = did_you_mean(source.name, runs, f"give a run: its folder, or its name under {BACKTESTS}/")
-        raise InputError(f"{source} holds no backtest result ({_reason(error)}); {fix}", argument="run") from error
+        problem = f"holds no backtest result ({_reason(error)})" if source.is_dir() else "does not exist"
+        raise InputError(f"{source} {problem}; {fix}", argument="run") from error
     if version != FORMAT:
         raise InputError(
             f"{source} has result format {version}, this finpod reads {FORMAT}; run it again", argument="run"
