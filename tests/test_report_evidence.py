@@ -59,6 +59,8 @@ def test_the_audit_is_a_line_if_passed_and_a_red_box_if_not(html):
     assert '<span class="badge red">Looks ahead</span>' in failed
     assert re.search(r'<div class="failed">\s*<p>Look-ahead audit: failed on 1 day</p>', failed)
     assert "&lt;b&gt; on 2024-01-05 changes by 0.5" in failed
+    replayed = render(make_result(days=30, audit=Audit(True, days=("2024-01-05",), compared=342)))
+    assert "Look-ahead audit: passed, 342 decisions compared" in replayed
     unknown = render(make_result(days=30, audit=Audit(None, reason="failed", note="it hung")))
     assert '<div class="doubtful"><p>Look-ahead audit: not audited: it hung</p>' in unknown
     assert '<span class="badge">Not audited</span>' in unknown
