@@ -281,10 +281,15 @@ class BacktestResult:
         return save(self, Path(folder), overwrite=overwrite, run=run)
 
     def report(self, path: str | Path, *, overwrite: bool = True) -> Path:
-        """Write the self-contained HTML report and return its path."""
-        from finpod.report import write_report
+        """Write the self-contained HTML report and return its path.
 
-        return write_report(self, Path(path), overwrite=overwrite)
+        Equal results give equal bytes. A chart or a section that raises an error is left out, with a line in its place and a
+        ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
+        """
+        from finpod.report.pages import write_page
+        from finpod.report.sections import render
+
+        return write_page(lambda: render(self), path, overwrite=overwrite)
 
     def __str__(self) -> str:
         from finpod.backtesting.text import format_result

@@ -35,7 +35,7 @@ BUDGETS = {
     "workers": 1030,
     "evidence backtesting comparison": 2505,
     "tournament walkforward": 2620,
-    "report": 1670,
+    "report": 1600,
     "deploy bench cli": 2850,
     "spine": 6500,
 }

@@ -22,7 +22,7 @@ from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
 from finpod.measures import drawdowns, metrics, relative
 from finpod.records import Audit, ResultWarning, Severity
-from finpod.report.compare import render_comparison, write_comparison
+from finpod.report.compare import render_comparison
 from finpod.strategy import Strategy
 from finpod.trading.ledger import Costs
 
@@ -426,5 +426,5 @@ def test_the_page_is_written_whole_and_only_over_what_it_may(three, tmp_path):
         == render_comparison(compare([run(1), run(2), run(3)]), "Three")
     )
     with pytest.raises(InputError, match=r"three\.html"):
-        write_comparison(three, path, overwrite=False)
+        three.report(path, overwrite=False)
     assert [one.name for one in path.parent.iterdir()] == ["three.html"]

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 import finpod
 from finpod.backtesting.comparison import compare
 from finpod.cli import app
-from finpod.report import render
 from finpod.report.compare import render_comparison
+from finpod.report.sections import render
 from finpod.report.training import render_training_report
 from finpod.tournament.history import read_history
 

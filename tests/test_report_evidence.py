@@ -18,9 +18,9 @@ from finpod.evidence.skill import MEASURED
 from finpod.figures import percent, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
-from finpod.report import render, sections
+from finpod.report import sections
 from finpod.report.charts import BANDS
-from finpod.report.sections import ends_of, mark, ranked, scale_of, significance, swept, warnings_of
+from finpod.report.sections import places, ranked, render, warnings_of
 
 SMALL = {"days": 60, "names": 4, "randoms": 5}
 
@@ -80,18 +80,18 @@ def test_intervals_stand_in_a_table_with_their_drawing(result, html):
     assert (cells[4][2], cells[8][3]) == ("-3.6% to 19.0%", "below zero")
     assert table.count('<span class="track"') == 12
     assert luck_sentence(result) in Page(html).text
+    drawn = re.findall(
+        r'left:([\d.]+)%;width:([\d.]+)%"></i><i class="zero" style="left:([\d.]+)%".*?left:([\d.]+)%', table
+    )
+    bars = np.array(drawn, dtype=float).T.reshape(4, 3, 4)  # left, width, zero and dot of three measures
+    assert (np.ptp(bars[2], axis=1) == 0).all()  # one scale a measure
+    assert ((bars[0] >= 0) & (bars[0] <= bars[3]) & (bars[3] <= bars[0] + bars[1]) & (bars[0] + bars[1] <= 100)).all()
 
 
-def test_a_mark_lies_where_its_figures_do(result):
-    assert mark(-1.0, 3.0, (-2.0, 8.0), dot=0.5) == (10.0, 40.0, 20.0, 25.0, "")
-    assert mark(1.0, 3.0, (-2.0, 8.0)).tone == "gain"
-    assert mark(-1.5, -0.5, (-2.0, 8.0)).tone == "loss"
-    assert mark(math.nan, 1.0, (0.0, 1.0)) is None
-    assert scale_of([0.5, math.nan, 1.0]) == pytest.approx((-0.06, 1.06))
-    assert scale_of([]) == pytest.approx((-0.06, 0.06))
-    for spans in significance(result, made_evidence())["spans"].values():
-        assert len({span["mark"].zero for span in spans}) == 1  # one scale a measure
-        assert all(0 <= at.left <= at.dot <= at.left + at.width <= 100 for at in (span["mark"] for span in spans))
+def test_places_are_percent_of_a_line_that_holds_zero():
+    at = places(pd.DataFrame({"low": [-2.0, math.nan], "estimate": [0.5, 1.0], "high": [8.0, math.inf]}))
+    np.testing.assert_array_equal(at, [[5.4, 27.7, 94.6, 23.2], [math.nan, 32.1, math.nan, 23.2]])
+    assert places(pd.DataFrame({"low": [0.0], "high": [0.0]})).to_numpy().tolist() == [[50.0] * 3]
 
 
 def test_undefined_figures_of_luck_are_not_drawn(monkeypatch):
@@ -112,22 +112,16 @@ def test_each_probability_has_an_answer(result, monkeypatch):
     chosen = {"deflated_sharpe": 0.614, "expected_best": 0.376, "trial_sd": 0.21, "trial_sd_source": MEASURED}
     monkeypatch.setattr(sections, "evidence", lambda result: made_evidence() | chosen)
     before, here = answers(render(result)), answers(render(replace(result, in_sample=True)))
-    assert before["Probability that the true Sharpe ratio is above zero"] == "93.2%"
-    assert before["Probability that the true Sharpe ratio of the excess is above zero"] == "40.2%"
-    assert before["Minimum track record in years"] == "11.2"
-    assert before["Minimum track record of the excess in years"] == "no number is enough"
-    assert before["Probability of overfitting among 16 trials"] == "38.0%"
-    assert before["Random portfolios beaten"] == "87.0%"
-    assert "61.4%" not in before.values()
+    assert list(before.values())[5:11] == ["93.2%", "40.2%", "11.2", "no number is enough", "38.0%", "87.0%"]
     assert here["Probability that it is above the best of 16 without skill"] == "61.4%"
 
 
 def test_evidence_of_the_result_itself_is_shown():
     result = examined(days=300, names=12, randoms=40)
     del vars(result)["_intervals"]
-    found, html = skill.evidence(result), render(result)
-    interval = found["intervals"]["strategy"]["cagr"]
-    assert answers(html)["Random portfolios beaten"] == percent(found["fan_beaten"], 1)
+    figures, html = skill.evidence(result), render(result)
+    interval = figures["intervals"]["strategy"]["cagr"]
+    assert answers(html)["Random portfolios beaten"] == percent(figures["fan_beaten"], 1)
     assert f"<td>{percent(interval['low'], 1)} to {percent(interval['high'], 1)}</td>" in html
 
 
@@ -162,25 +156,20 @@ def test_rules_that_miss_days_or_are_named_like_the_strategy_are_ranked_too():
     Page(render(result))
 
 
-def test_sweeps_show_sharpe_and_rank(result, html):
-    table = swept(result, result.cost_sweep)
-    assert table["steps"] == [0.0, 5.0, 10.0, 20.0, 50.0]
-    name, is_own, figures = table["rows"][0]
-    assert (name, is_own, [at["rank"] for at in figures]) == ("first", True, [1, 1, 3, 5, 6])
-    assert [figures[0]["rank"] for _, _, figures in table["rows"]] == [1, 2, 3, 4, 5, 6]
-    assert table["costs"] == []
-    assert swept(result, result.capacity)["costs"] == [0.004, 0.008, 0.016, 0.032]
-    assert swept(result, {}) is None
-    cells = ["0.70 (1)", "0.64 (1)", "0.58 (3)", "0.52 (5)", "0.46 (6)"]
-    assert "".join(f"<td>{cell}</td>" for cell in cells) in html
-    assert '<th scope="row">yearly costs of first</th><td>0.40%</td>' in html
+def test_sweeps_show_sharpe_and_rank_in_the_order_of_the_first_step(html):
+    table = html.split('aria-label="Sharpe ratio and rank by fee"')[1].split("</table>")[0]
+    rows = re.findall(r'<tr( class="own")?><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    assert rows[0][:2] == (' class="own"', "first")
+    assert re.findall("<td>(.*?)</td>", rows[0][2]) == ["0.70 (1)", "0.64 (1)", "0.58 (3)", "0.52 (5)", "0.46 (6)"]
+    assert [re.search(r"\((\d)\)", cells)[1] for _, _, cells in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert "yearly costs" not in table
+    assert '<th scope="row">yearly costs of first</th><td>0.40%</td><td>0.80%</td><td>1.60%</td>' in html
 
 
 def test_sweeps_read_back_from_disk_may_hold_nulls():
     nothing = {"cagr": None, "sharpe": None, "rank": None}
-    found = {0.0: {"first": nothing}, 5.0: {"other": {"cagr": 0.1, "sharpe": 1.0, "rank": 1}}}
-    result = trained(days=20, cost_sweep=found)
-    assert [row[2] for row in swept(result, found)["rows"]] == [[nothing, {}], [{}, found[5.0]["other"]]]
+    sweep = {0.0: {"first": nothing}, 5.0: {"other": {"cagr": None, "sharpe": 1.0, "rank": 1}}}
+    result = trained(days=20, cost_sweep=sweep)
     assert "<td>n/a</td><td>1.00 (1)</td>" in render(result)
     assert chart(result, "fees").svg == ""
 
@@ -191,10 +180,6 @@ def test_the_lines_over_fees_take_the_colours_of_the_curves(result):
     assert "from 10.50% to 6.90%" in drawn.alt
     assert all(f"var(--{key})" in drawn.svg for key in drawn.curves)
     assert "50 bps</text>" in drawn.svg
-    named = {fee: {name.replace(" ", "-"): it for name, it in at.items()} for fee, at in result.cost_sweep.items()}
-    assert chart(replace(result, cost_sweep=named), "fees").curves == drawn.curves
-    few = dict(list(result.cost_sweep.items())[:2])
-    assert chart(replace(result, cost_sweep=few), "fees").svg == ""
 
 
 def test_random_portfolios_say_where_the_strategy_ends(result, html):
@@ -232,18 +217,17 @@ def test_an_account_that_never_traded_has_few_facts():
     assert warnings_of(replace(idle, warnings=flags(idle))) == warnings_of(idle)
 
 
-def test_names_at_both_ends_and_the_rest_make_the_whole():
-    rows, others = ends_of(pd.Series({f"N{place:02}": 600.0 - 100 * place for place in range(14)}))
-    assert [name for name, *_ in rows] == [f"N{place:02}" for place in (0, 1, 2, 3, 4, 9, 10, 11, 12, 13)]
-    assert others == 4
-    marks = [drawn for *_, drawn in rows]
-    assert all(drawn.left == drawn.zero for drawn in marks[:5])
-    assert all(drawn.left + drawn.width == pytest.approx(drawn.zero) for drawn in marks[5:])
-    assert marks[0].width / marks[4].width == pytest.approx(3, rel=0.02)  # 600 against 200
-    few, others = ends_of(pd.Series({"A": 5.0, "B": 0.0, "C": -2.0}))
-    assert ([row[:2] for row in few], others) == ([("A", 5.0), ("B", 0.0), ("C", -2.0)], 0)
-    assert [drawn.tone for *_, drawn in few] == ["gain", "", "loss"]
-    assert ends_of(pd.Series(dtype=float)) == ([], 0)
+def test_contributions_at_both_ends_and_the_rest_make_the_whole(html):
+    table = html.split('aria-label="Contribution by asset"')[1].split("</table>")[0]
+    gains = [float(gain.replace(",", "")) for gain in re.findall(r"</th><td>(-?[\d,.]+)</td>", table)]
+    assert len(gains) == 12  # five at each end, the others and all
+    assert sum(gains[:11]) == pytest.approx(gains[11], abs=11)
+    bars = re.findall(
+        r'bar( gain| loss)?" style="left:([\d.]+)%;width:([\d.]+)%"></i><i class="zero" style="left:([\d.]+)%', table
+    )
+    for gain, (tone, left, width, zero) in zip(gains, bars, strict=False):
+        assert tone == (" gain" if gain > 0 else " loss")
+        assert float(zero) == pytest.approx(float(left) if gain > 0 else float(left) + float(width), abs=0.11)
 
 
 def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):

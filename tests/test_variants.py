@@ -8,7 +8,6 @@ from made_markets import random_market
 
 from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import load_result
-from finpod.report import write_report
 from finpod.strategy import Strategy
 
 
@@ -62,7 +61,7 @@ def test_d24_table_json_and_report_show_the_spread(result, tmp_path):
     mean = result.spread["mean"]["sharpe"]
     assert f"Sharpe {mean:.2f} (" in str(result)
     assert json.loads(result.to_json())["spread"]["mean"]["sharpe"] == mean
-    html = write_report(result, tmp_path / "family.html").read_text()
+    html = result.report(tmp_path / "family.html").read_text()
     assert "each of 3 seeds on its own" in str(result)
     assert "Each of 3 seeds on its own over this window" in html
     assert html.count("seed 1") == 1

@@ -193,10 +193,11 @@ class Comparison:
         return to_json(content)
 
     def report(self, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
-        """Write the self-contained HTML page and return its path."""
-        from finpod.report.compare import write_comparison
+        """Write the self-contained HTML page and return its path, as `BacktestResult.report` does."""
+        from finpod.report.compare import render_comparison
+        from finpod.report.pages import write_page
 
-        return write_comparison(self, Path(path), overwrite=overwrite, title=title)
+        return write_page(lambda: render_comparison(self, title), path, overwrite=overwrite)
 
     def __str__(self) -> str:
         from finpod.backtesting.comparison_text import format_comparison

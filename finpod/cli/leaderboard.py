@@ -87,10 +87,12 @@ def leaderboard(
             for log in history.logs:
                 verify_log(log.where)
         if target is not None:
-            from finpod.report.training import write_training_report
+            from finpod.report.pages import write_page
+            from finpod.report.training import render_training_report
 
             told("drawing", 0.5)
-            written = outputs.write_page(target, partial(write_training_report, history), overwrite=overwrite)
+            write = partial(write_page, partial(render_training_report, history))
+            written = outputs.write_page(target, write, overwrite=overwrite)
     if as_json:
         console.show_json(facts(history))
     else:

@@ -115,13 +115,15 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
 
 def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
-    from finpod.report.training import write_training_report
+    from finpod.report.pages import write_page
+    from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
     from finpod.tournament.ranking import near_baseline, of_agents
     from finpod.tournament.trained_run import TrainedRun
 
     page, history = outputs.REPORTS / f"{trained.name}-training.html", read_history(out)
-    written = outputs.write_page(page, partial(write_training_report, history), saved=out, overwrite=True)
+    write = partial(write_page, partial(render_training_report, history))
+    written = outputs.write_page(page, write, saved=out, overwrite=True)
     if values["as_json"]:
         console.show_json({**trained.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,16 +21,14 @@ from finpod.figures import amount, percent, ratio
 from finpod.measures import Array, drawdowns, period_returns, rolling_sharpe, rolling_volatility, simple_returns
 from finpod.periods import session_dates
 from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
-
-if TYPE_CHECKING:
-    from finpod.result import BacktestResult, Sweep
+from finpod.result import BacktestResult, Sweep
 
 HALF_YEAR = 126
 """Returns in the rolling windows; half of it for histories of less than a year."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the random portfolios that are drawn."""
-FEWEST_MONTHS, FEWEST_STEPS = 3, 3
-"""Months below which there is no distribution; fees or sizes below which a line says no more than the table."""
+FEWEST_MONTHS = 3
+"""Months below which there is no distribution."""
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
@@ -70,13 +68,7 @@ def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
 
 def _drawdown(result: BacktestResult) -> Shown:
     alt = f"Drawdown from the running peak; the maximum is {percent(result.metrics.max_drawdown)}."
-    dates, lines = session_dates(result.equity.index), _lines(result, drawdowns)
-
-    def paint(axes: Axes) -> None:
-        axes.fill_between(dates, lines[0].values, color=PALETTE["strategy"], alpha=0.15, linewidth=0)
-        axes.set_ylim(top=0)
-
-    return Shown(alt, dates, lines, paint=paint)
+    return Shown(alt, session_dates(result.equity.index), _lines(result, drawdowns))
 
 
 def _relative(result: BacktestResult) -> Shown | str:
@@ -132,14 +124,6 @@ def _rolling(
     return Shown(alt, session_dates(result.returns.index), lines, note=f", {window} returns")
 
 
-def _sharpe(result: BacktestResult) -> Shown | str:
-    return _rolling(result, rolling_sharpe, ratio, risk_free=result.risk_free)
-
-
-def _volatility(result: BacktestResult) -> Shown | str:
-    return _rolling(result, rolling_volatility, percent)
-
-
 def _years(result: BacktestResult) -> Shown:
     dates = session_dates(result.equity.index)
     years = period_returns(result.equity, dates, "year")[0]
@@ -153,15 +137,10 @@ def _years(result: BacktestResult) -> Shown:
 
 
 def _exposure(result: BacktestResult) -> Shown:
-    dates, invested = session_dates(result.weights.index), 1 - result.cash_weight.to_numpy()
-
-    def paint(axes: Axes) -> None:
-        axes.fill_between(dates, invested, color=PALETTE["strategy"], alpha=0.22, linewidth=0)
-        axes.set_ylim(0, 1.02)
-
+    invested = 1 - result.cash_weight.to_numpy()
     alt = f"On average {percent(float(invested[1:].mean()))} of the account is invested."
     lines = [Line("muted", result.weights.max(axis=1).to_numpy()), Line("strategy", invested)]
-    return Shown(alt, dates, lines, paint=paint)
+    return Shown(alt, session_dates(result.weights.index), lines)
 
 
 def _turnover(result: BacktestResult) -> Shown:
@@ -171,7 +150,7 @@ def _turnover(result: BacktestResult) -> Shown:
     unit, sums, middle, width = ("month", by_month, 14, 27.0) if len(by_month) > 3 else ("day", turnover, 0, 0.8)
     alt = f"Traded notional over equity, both sides counted, by {unit}; {turnover.sum():.2f} times the account in all."
     days, bars = session_dates(sums.index) + middle, [Line("strategy", sums.to_numpy())]
-    return Shown(alt, days, bars, width, paint=lambda axes: axes.set_ylim(bottom=0), note=f" by {unit}")
+    return Shown(alt, days, bars, width, note=f" by {unit}")
 
 
 def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) -> Shown | str | None:
@@ -180,10 +159,10 @@ def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) 
         return None
     names = sorted({name for at in sweep.values() for name in at})
     growth = {name: np.array([at.get(name, {}).get("cagr") for at in sweep.values()], dtype=float) for name in names}
-    if len(sweep) < FEWEST_STEPS or not any(np.isfinite(line).any() for line in growth.values()):
-        return f"Fewer than {FEWEST_STEPS} steps: see the table."
+    if not any(np.isfinite(line).any() for line in growth.values()):
+        return "The CAGR is undefined."
     keys = {name: key.replace("_", "-") for key, name in columns(result).items()}
-    lines = [Line(keys.get(name, keys.get(name.replace("-", " "), "random")), line) for name, line in growth.items()]
+    lines = [Line(keys.get(name, "random"), line) for name, line in growth.items()]
     strategy = growth.get(result.strategy, np.array([np.nan]))
     ends = f"from {percent(strategy[0])} to {percent(strategy[-1])}" if np.isfinite(strategy).all() else "n/a"
     alt = f"CAGR of the strategy {ends} over the steps; the Sharpe ratios are in the table."
@@ -245,13 +224,19 @@ def _quantiles(result: BacktestResult) -> Shown | str:
 
 CHARTS = (
     Spec("equity", "Value of the account (log scale)", _equity, "log", wide=True, height=3.2),
-    Spec("drawdown", "Drawdown", _drawdown, wide=True, height=1.9),
+    Spec("drawdown", "Drawdown", _drawdown, wide=True, height=1.9, fill=True, limits=(None, 0)),
     Spec("relative", "Relative to equal weight", _relative, wide=True, height=1.9, zero="equal-weight"),
-    Spec("sharpe", "Rolling Sharpe ratio", _sharpe, "plain", zero="muted"),
-    Spec("volatility", "Rolling volatility", _volatility, zero="muted"),
+    Spec(
+        "sharpe",
+        "Rolling Sharpe ratio",
+        lambda it: _rolling(it, rolling_sharpe, ratio, risk_free=it.risk_free),
+        "plain",
+        zero="muted",
+    ),
+    Spec("volatility", "Rolling volatility", lambda it: _rolling(it, rolling_volatility, percent), zero="muted"),
     Spec("years", "Return by calendar year", _years, zero="muted"),
-    Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure),
-    Spec("turnover", "Turnover", _turnover, "times"),
+    Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure, fill=True, limits=(0, 1.02)),
+    Spec("turnover", "Turnover", _turnover, "times", limits=(0, None)),
     Spec("months", "Distribution of monthly returns (dashed: mean)", _months, "plain"),
     Spec("quantiles", "Spread of daily, weekly and monthly returns", _quantiles),
     Spec("fan", "Relative to the median random portfolio", _random, wide=True, height=2.6, zero="random"),

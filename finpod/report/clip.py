@@ -6,17 +6,15 @@ import math
 from base64 import b64encode
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.render import HEIGHT, SECONDS, WIDTH, Episode, Film, draw, encode, play
-from finpod.errors import CheckpointError, FinpodError, InputError
+from finpod.errors import FinpodError, InputError
 from finpod.locomotion import LocomotionTask, task_of
 from finpod.rl.evaluate import mean_action
+from finpod.tournament.history import History
 from finpod.tournament.trained_run import TrainedRun
-
-if TYPE_CHECKING:
-    from finpod.tournament.history import History
 
 SHOWN, PATIENCE = 5.0, 20.0
 """Seconds of the episode that a report shows at most, and seconds after which it goes without."""
@@ -28,8 +26,6 @@ class Clip(NamedTuple):
     task: LocomotionTask
     agent: str
     """Its name in the tournament."""
-    seed: int
-    """Seed of the first state."""
     episode: Episode
     film: Film
 
@@ -61,23 +57,22 @@ def record(
         raise InputError(f"{run.name} learnt the task {spec.get('task')}, which has no physics to render")
     task = task_of(spec, threads=1)
     policy = run.load(n)
-    if policy.spec.inputs != task.num_inputs:
-        raise CheckpointError(
-            f"agent {n} of {run.name} has {policy.spec.inputs} inputs and {task.definition.title}; it is damaged, train again"
-        )
     env = task.env(1, seed, policy.log_std.device)
     episode = play(env, partial(mean_action, policy))
     film = draw(task.definition, episode, seconds, patience)
-    return Clip(task, str(run.provenance["members"][n]["agent"]), seed, episode, film)
+    return Clip(task, str(run.provenance["members"][n]["agent"]), episode, film)
 
 
 def section(history: History) -> dict[str, Any] | None:
     """What the report shows of the best agent: a clip, or why there is none; None for an unfinished run or other tasks."""
-    n = _best(history)
-    if n is None:
+    task = history.logs[-1].header.get("task", {})
+    kept = {trial.agent for trial in history.trials if trial.kept}
+    if not (kept and history.finished and task.get("task") in NAMES and Path(history.where).is_dir()):
         return None
+    run = TrainedRun(history.where)
     try:
-        clip = record(TrainedRun(history.where), n, seconds=SHOWN, patience=PATIENCE)
+        best = next(n for n, member in enumerate(run.provenance["members"]) if member["agent"] in kept)
+        clip = record(run, best, seconds=SHOWN, patience=PATIENCE)
     except FinpodError as error:
         return {"lacking": str(error)}
     return {
@@ -86,22 +81,7 @@ def section(history: History) -> dict[str, Any] | None:
         "body": clip.task.definition.gym_id,
         "agent": clip.agent,
         "played": str(clip),
-        "moving": _data_url("gif", encode(clip.film, ".gif")),
-        "still": _data_url("png", encode(clip.film, ".png")),
+        "moving": b64encode(encode(clip.film, ".gif")).decode(),
+        "still": b64encode(encode(clip.film, ".png")).decode(),
         "size": (WIDTH, HEIGHT),
     }
-
-
-def _best(history: History) -> int | None:
-    """The best agent that was kept of the history's tournaments; None if there is nothing to be shown."""
-    if not (history.finished and history.logs[-1].header.get("task", {}).get("task") in NAMES):
-        return None
-    if not Path(history.where).is_dir():
-        return None
-    agents = {trial.agent for trial in history.trials if trial.kept}
-    members = TrainedRun(history.where).provenance["members"]
-    return next((n for n, member in enumerate(members) if member["agent"] in agents), None)
-
-
-def _data_url(kind: str, content: bytes) -> str:
-    return f"data:image/{kind};base64,{b64encode(content).decode()}"

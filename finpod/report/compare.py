@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,7 +22,7 @@ from finpod.backtesting.comparison_text import (
 from finpod.figures import percent
 from finpod.measures import drawdowns
 from finpod.periods import session_dates
-from finpod.report.pages import Layout, Section, render_page, sentence, write_page
+from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
@@ -34,31 +33,15 @@ WIDEST = 7
 """Columns that fit on A4 in the report's type."""
 
 
-def write_comparison(comparison: Comparison, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
-    """Write the page of `comparison` to `path`, whole or not at all, and return the path.
-
-    Equal comparisons give equal bytes. A chart or a section that raises an error is left out, with one line in its place and
-    a ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
-    """
-    return write_page(lambda: render_comparison(comparison, title), path, overwrite)
-
-
 def render_comparison(comparison: Comparison, title: str = "") -> str:
     """The page as HTML; `title` stands at its head. Warns of each part that was left out."""
     heading, days = title or f"{len(comparison.runs)} runs compared", comparison.equity.index
     start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
     legend = legend_of(comparison)
     broken = [(key, place % COLOURS + 1) for place, key in enumerate(legend) if COLOURS <= place < len(comparison.runs)]
+    shared = {"comparison": comparison, "legend": legend, "start": start, "end": end, "returns": len(days) - 1}
     is_wide = len(comparison.runs) + len(comparison.rivals) > WIDEST
-    shared = {
-        "comparison": comparison,
-        "is_wide": is_wide,
-        "legend": legend,
-        "start": start,
-        "end": end,
-        "broken": broken,
-    }
-    return render_page(LAYOUT, comparison, heading, title=heading, returns=len(days) - 1, **shared)
+    return render_page(LAYOUT, comparison, heading, title=heading, is_wide=is_wide, broken=broken, **shared)
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
@@ -89,7 +72,7 @@ def _falls(comparison: Comparison) -> Shown:
     deepest, growth = min(falls, key=falls.__getitem__), _growth(comparison)
     alt = f"Drawdown from the running peak; the maximum is {percent(falls[deepest])}, of {deepest}."
     lines = [line._replace(values=drawdowns(line.values)) for line in growth.lines]
-    return growth._replace(alt=alt, lines=lines, paint=lambda axes: axes.set_ylim(top=0))
+    return growth._replace(alt=alt, lines=lines)
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
@@ -113,15 +96,19 @@ def _figures(comparison: Comparison) -> dict[str, Any]:
 
 
 def _pairs(comparison: Comparison) -> dict[str, Any]:
-    notes = {"pairs_note": pairs_note(comparison), "level": LEVEL, "resamples": RESAMPLES}
-    return {"contrasts": contrasts(comparison), **notes}
+    return {
+        "contrasts": contrasts(comparison),
+        "pairs_note": pairs_note(comparison),
+        "level": LEVEL,
+        "resamples": RESAMPLES,
+    }
 
 
 LAYOUT = Layout(
     "compare",
     (
         Spec("growth", "Value of 1 at the first common close (log scale)", _growth, "log", wide=True, height=3.4),
-        Spec("drawdown", "Drawdown", _falls, wide=True, height=2.2),
+        Spec("drawdown", "Drawdown", _falls, wide=True, height=2.2, limits=(None, 0)),
     ),
     head=(Section("span", "Common days"),),
     lead=(

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from finpod.backtesting.sentences import anchor_name, event_sentence, finding_sentence, reason, unchecked
@@ -19,12 +20,9 @@ from finpod.evidence.assemble import benchmark_cover
 from finpod.figures import amount, count, figure, money, percent, plural, ratio, times
 from finpod.files import refuse_existing, versions, write_text
 from finpod.periods import describe, yearly_note
-from finpod.report.svg import Chart, Spec, draw, report_style, short_amount
+from finpod.report.svg import Chart, Spec, draw, short_amount
 
-if TYPE_CHECKING:
-    from jinja2 import Environment, Template
-
-_LONGEST = 200
+LONGEST = 200
 """Characters of an error that are shown."""
 
 
@@ -50,8 +48,11 @@ class Layout(NamedTuple):
     sections: tuple[Section, ...]  # with headings
 
 
-def write_page(render: Callable[[], str], path: str | Path, overwrite: bool) -> Path:
-    """Write a page, whole or not at all, and return the path; InputError if it exists and `overwrite` is false."""
+def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool = True) -> Path:
+    """Write a page, all or nothing, and return its path.
+
+    Raises InputError if the file exists and `overwrite` is false, or cannot be written.
+    """
     target = Path(path)
     refuse_existing(target, overwrite)
     write_text(target, render())
@@ -65,15 +66,14 @@ def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None,
     `called`.
     """
     left_out: list[str] = []
-    with report_style():
-        charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
+    charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
     shared["charts"] = {name: chart for name, chart in charts.items() if chart is not None}
     macros, page = (_templates().get_template(f"{mark}{layout.template}.html.j2") for mark in ("_", ""))
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for name in ("head", "lead", "sections"):
-        printed = (_print(macros, section, subject, shared, left_out) for section in getattr(layout, name))
-        groups[name] = [section for section in printed if section is not None]
-    html = page.render(**shared, head={part["name"]: part["html"] for part in groups.pop("head")}, **groups)
+    head, lead, sections = (
+        [printed for section in group if (printed := _print(macros, section, subject, shared, left_out))]
+        for group in (layout.head, layout.lead, layout.sections)
+    )
+    html = page.render(**shared, head={part["name"]: part["html"] for part in head}, lead=lead, sections=sections)
     for line in left_out:
         warnings.warn(" ".join(f"{called}: {line}".split()), ReportWarning, stacklevel=2)
     return html
@@ -93,8 +93,6 @@ def _print(
     try:
         if (values := section.values(subject)) is None:
             return None
-        if hidden := values.keys() & vars(macros.module).keys():
-            raise ValueError(f"macros hide the values {sorted(hidden)}")
         html = getattr(macros.make_module({**shared, **values}), section.name)()
     except Exception as error:
         line = _instead("section", section.title, error, left_out)
@@ -104,7 +102,7 @@ def _print(
 
 def _instead(kind: str, title: str, error: Exception, left_out: list[str]) -> str:
     """The line in the place of a part that is left out, which is noted."""
-    cause = f"{type(error).__name__}: {first_line(error):.{_LONGEST}}"
+    cause = f"{type(error).__name__}: {first_line(error):.{LONGEST}}"
     left_out.append(f"the {kind} {title!r} was left out ({cause})")
     return f"This {kind} was left out ({cause})."
 
@@ -132,12 +130,10 @@ def estimate(value: float, measure: str, digits: int, is_difference: bool) -> st
 
 def duration(seconds: float) -> str:
     """Time in two units that are easily read: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
-    days, hours, minutes = (int(seconds // length) for length in (86_400, 3600, 60))
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{seconds:.0f} s"
+    for unit, length, small, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} {seconds % length // part:.0f} {small}"
+    return f"{seconds:.0f} s"
 
 
 _FIGURES = (percent, ratio, money, times, count, figure, amount, short_amount, plural)
@@ -163,15 +159,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.loader = FileSystemLoader(Path(__file__).parent)
     environment.filters |= FILTERS
     environment.globals["turnover_note"] = TURNOVER
     environment.globals["made_with"] = versions("finpod", "numpy", "pandas", "torch", "matplotlib", "pyfolio-reloaded")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,24 +13,22 @@ from finpod.backtesting.text import who_varies
 from finpod.figures import count, percent, ratio
 from finpod.market.long_bars import repair_lines, suspicion_lines
 from finpod.report.pages import words
+from finpod.result import BacktestResult
 
-if TYPE_CHECKING:
-    from finpod.result import BacktestResult
-
-_LONGEST = 400
+LONGEST = 400
 """Characters of a text that are shown."""
-_TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
-"""Headings of what an ensemble lists of its agents."""
-_LONG_SERIES = 8
-"""Figures by name, such as one a year, that are more than this stand on one line."""
-_LABELS = {
+LONG_SERIES = 8
+"""Figures by name, such as one a year, that are more than this are on one line."""
+TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
+"""Headings of the lists of agents."""
+LABELS = {
     "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",
     "left_out": "Features that the data do not provide",
     "dropped": "Features dropped, undefined on this share of the training rows",
     "undefined": "Features undefined on this share of the training rows",
 }
-"""What keys are called whose own words would not do."""
+"""Labels of keys whose own words would not do."""
 
 
 class Table(NamedTuple):
@@ -38,11 +36,11 @@ class Table(NamedTuple):
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]  # the first cell of each is its label
-    foot: Sequence[Sequence[str]] = ()  # mean, spread and count
+    foot: Sequence[Sequence[str]]  # mean, standard deviation and count
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
-    """Tables of what differs between seeds or agents, with mean, spread and count, for each list that `agent` holds."""
+    """Tables of what differs between seeds or agents, for each list that `agent` holds."""
     tables = []
     if result.variants:
         tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))
@@ -50,24 +48,33 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
         title = "Each agent on its own over this window, the best on validation first"
         tables.append((title, _variants(result.agent_spread)))
     listed = {name: _records(value) for name, value in sorted(result.agent.items())}
-    return tables + [(_TITLES.get(name, words(name)), _spread(rows)) for name, rows in listed.items() if len(rows) > 1]
+    return tables + [(TITLES.get(name, words(name)), _listed(rows)) for name, rows in listed.items() if len(rows) > 1]
 
 
-def _records(value: Any) -> list[dict[str, Any]]:
-    """The rows of a list of mappings, or of a mapping of them by name; empty for any other value."""
-    if isinstance(value, Mapping) and all(isinstance(item, Mapping) for item in value.values()):
-        value = [{"": key, **item} for key, item in sorted(value.items())]
+def _records(value: Any) -> list[Mapping[str, Any]]:
+    """The rows of a list of mappings; empty for any other value."""
     is_table = isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value)
-    return [dict(row) for row in value] if is_table else []
+    return list(value) if is_table else []
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
-    """What each variant did alone, closed by mean, standard deviation and count."""
+    """What each variant did alone; the last rows of `spread` are mean, standard deviation and count."""
     frame = pd.DataFrame(spread).T
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
-    counts = ("count", *map(count, frame.loc["count"]))
-    return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], counts])
+    return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], ("count", *map(count, frame.loc["count"]))])
+
+
+def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What was listed of each agent; the closing rows are of the scores."""
+    first = ("agent", "agent_id", "seed")
+    keys = sorted({key for row in rows for key in row}, key=lambda it: (it not in first, not it.endswith("score"), it))
+    scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)
+    known = scores.where(np.isfinite(scores)).agg(["mean", "std", "count"]).reindex(columns=keys[1:])
+    cells = [["" if math.isnan(value) else _text(value) for value in row] for row in known.to_numpy().tolist()]
+    head = ["Agent seed" if key == "seed" else words(key) for key in keys]  # not the seed of its tournament
+    foot = [[label, *row] for label, row in zip(("mean", "standard deviation", "count"), cells, strict=True)]
+    return Table(head, [[_text(row.get(key)) for key in keys] for row in rows], foot)
 
 
 def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -80,57 +87,33 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     data = [("Title", title), ("Content hash (SHA-256)", result.data_hash or "none"), *flat(manifest)]
     data += [(label, "; ".join(line.strip() for line in lines)) for label, lines in checks.items() if lines]
     agent = {key: value for key, value in result.agent.items() if len(_records(value)) < 2}
-    search = result.search if result.trials > 1 else {}
-    groups = {"Data": data, "Agent": flat(agent), "Search": flat(search)}
+    groups = {"Data": data, "Agent": flat(agent), "Search": flat(result.search if result.trials > 1 else {})}
     return [(title, rows) for title, rows in groups.items() if rows]
-
-
-def _spread(rows: list[dict[str, Any]]) -> Table:
-    """What was listed of each agent, closed by mean, standard deviation and count of the scores."""
-    first = ("", "agent", "agent_id", "seed")
-    keys = sorted({key for row in rows for key in row}, key=lambda it: (it not in first, not it.endswith("score"), it))
-    scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)
-    known = scores.where(np.isfinite(scores)).agg(["mean", "std", "count"]).reindex(columns=keys[1:])
-    cells = [["" if np.isnan(value) else _text(value) for value in row] for row in known.to_numpy()]
-    foot = [[label, *row] for label, row in zip(("mean", "standard deviation", "count"), cells, strict=True)]
-    head = ["Agent seed" if key == "seed" else words(key) for key in keys]  # not the seed of its tournament
-    return Table(head, [[_text(row.get(key)) for key in keys] for row in rows], foot)
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested values as label and text; undefined and empty ones are left out."""
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
-        label = f"{prefix}{_LABELS.get(str(key)) or words(str(key))}"
-        is_series = isinstance(value, Mapping) and len(value) > _LONG_SERIES and all(map(_is_figure, value.values()))
-        if is_series or key == "versions":
-            between = ": " if is_series else " "
+        label = f"{prefix}{LABELS.get(key) or words(key)}"
+        is_series = isinstance(value, Mapping) and len(value) > LONG_SERIES
+        if key == "versions" or (is_series and all(isinstance(item, (int, float)) for item in value.values())):
+            between = " " if key == "versions" else ": "
             rows.append((label, ", ".join(f"{name}{between}{_text(item)}" for name, item in sorted(value.items()))))
         elif isinstance(value, Mapping):
             rows += flat(value, f"{label}: ")
         elif value is not None and value not in ("", [], ()):
-            rows.append((label, _text(value) + _spread_of(label, value)))
+            rows.append((label, _text(value)))
     return rows
 
 
-def _spread_of(label: str, value: Any) -> str:
-    """Mean and deviation of a list of scores; else empty."""
-    if not label.lower().endswith("scores") or len(value) < 2:
-        return ""
-    mean, deviation = _text(np.mean(value)), _text(np.std(value, ddof=1))
-    return f" (mean {mean}, standard deviation {deviation}, count {len(value)})"
-
-
 def _text(value: Any) -> str:
-    if isinstance(value, (bool, np.bool_)):
+    """A value of JSON. Whole numbers have no commas: they may be seeds, to be copied."""
+    if isinstance(value, bool):
         return "yes" if value else "no"
-    if value is None or (_is_figure(value) and not np.isfinite(value)):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "n/a"
-    if _is_figure(value) and not isinstance(value, (int, np.integer)):  # whole numbers may be seeds, to be copied
+    if isinstance(value, float):
         return f"{value + 0.0:,.0f}" if value == round(value) else f"{value:.5g}"
     text = ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"

@@ -7,11 +7,9 @@ pyplot, so no display is needed and nothing stays open.
 from __future__ import annotations
 
 import io
-import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -33,6 +31,7 @@ PALETTE = {
     "muted": "#5b6573",
     "rule": "#dfe3e8",
     "danger": "#b3261f",
+    "card": "#ffffff",
     "test": "#0b57d2",
     "random": "#8a6fb0",
     "run-1": "#0b57d3",
@@ -50,9 +49,7 @@ EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
 WIDE_TEXT = 7
 """Size of the text in wide charts, in points; they are scaled up more than the others."""
 
-_DIGITS = re.compile(r"(?<=\.\d)\d+")
-"""Decimals of a path beyond the first, a seventh of a millimetre on paper."""
-_STYLE = Path(__file__).with_name("charts.mplstyle")
+STYLE = Path(__file__).with_name("charts.mplstyle")
 
 
 class Chart(NamedTuple):
@@ -100,10 +97,13 @@ class Spec(NamedTuple):
     wide: bool = False  # whether it takes the whole width
     height: float = 2.5  # inches
     zero: str = ""  # colour of a line at zero
+    fill: bool = False  # whether the space between the strategy and zero is filled
+    limits: tuple[float | None, float | None] | None = None  # ends of the y axis
 
 
+@style.context(STYLE)
 def draw(spec: Spec, subject: Any) -> Chart | None:
-    """The chart of a subject, None if it has none. Call it inside `report_style`."""
+    """The chart of a subject, None if it has none."""
     shown = spec.series(subject)
     if shown is None or isinstance(shown, Chart):
         return shown
@@ -113,6 +113,9 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     _draw_lines(axes, shown)
     if spec.zero:
         axes.axhline(0, color=PALETTE[spec.zero], linewidth=0.9)
+    if spec.fill:
+        filled = next(line.values for line in shown.lines if line.key == "strategy")
+        axes.fill_between(np.asarray(shown.x), filled, color=PALETTE["strategy"], alpha=0.2, linewidth=0)
     if spec.axis == "log":
         _log_axis(axes)
     elif spec.axis != "plain":  # a function, for a Formatter that is shared would hold on to the last figure
@@ -121,7 +124,12 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     if isinstance(shown.x, np.ndarray):
         _date_axis(axes, shown.x, shown.bar)
     elif shown.x:
-        _label_axis(axes, shown.x, bars=bool(shown.bar))
+        step = -(-len(shown.x) // 8)
+        axes.set_xticks(np.arange(len(shown.x))[::step], shown.x[::step])
+        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # few bars stay slim
+        axes.set_xlim(-margin, len(shown.x) - 1 + margin)
+    if spec.limits:
+        axes.set_ylim(*spec.limits)
     if shown.paint is not None:
         shown.paint(axes)
     keys = [key for key in EXPLAINED if key in {line.key for line in shown.lines}]
@@ -142,19 +150,6 @@ def _draw_lines(axes: Axes, shown: Shown) -> None:
         axes.plot(x, values, color=PALETTE[key], ls=dash, lw=wide, zorder=zorder, marker=dots, markersize=2.5)
 
 
-@contextmanager
-def report_style() -> Iterator[None]:
-    """The report's style, and matplotlib's search for fonts kept off the terminal: no Arial is no problem of the user's."""
-    logger = logging.getLogger("matplotlib.font_manager")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with style.context(_STYLE):
-            yield
-    finally:
-        logger.setLevel(level)
-
-
 def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes]:
     """A figure of half the page's width, or all of it, with one pair of axes; `height` in inches."""
     width = 8.0 if wide else 5.0
@@ -163,13 +158,6 @@ def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes
     axes = figure.add_axes((left, bottom, 1 - left - 0.12 / width, 1 - bottom - 0.1 / height))
     axes.tick_params(labelsize=WIDE_TEXT if wide else None)
     return figure, axes
-
-
-def _label_axis(axes: Axes, labels: Sequence[str], *, bars: bool) -> None:
-    step = -(-len(labels) // 8)
-    axes.set_xticks(np.arange(len(labels))[::step], labels[::step])
-    margin = 0.7 + max(3 - len(labels), 0) / 2 if bars else 0.3  # few bars stay slim
-    axes.set_xlim(-margin, len(labels) - 1 + margin)
 
 
 def _date_axis(axes: Axes, dates: Array, bar: float) -> None:
@@ -196,12 +184,12 @@ def _log_axis(axes: Axes) -> None:
 def to_svg(figure: Figure, name: str) -> Markup:
     """The figure as an SVG element for HTML: ids made unique by `name`, colours by variable, short paths."""
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1 aria-hidden='true'>", svg, count=1)
     svg = re.sub(r"\s*<style type=\"text/css\">.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' d="[^"]*"', lambda path: _DIGITS.sub("", path[0]).replace(" \n", " "), svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]).replace(" \n", " "), svg)
     svg = svg.replace('id="', f'id="{name}-').replace('"#', f'"#{name}-').replace("url(#", f"url(#{name}-")
     for key, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{key})")
@@ -210,9 +198,6 @@ def to_svg(figure: Figure, name: str) -> Markup:
 
 def short_amount(value: float) -> str:
     """1,250,000 as 1.25M; undefined is n/a."""
-    if math.isnan(value):
-        return "n/a"
-    for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= unit:
-            return f"{value / unit:.3g}{letter}"
-    return f"{value:.3g}"
+    units = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+    scale, unit = next((each for each in units if value >= each[0]), (1.0, ""))
+    return "n/a" if math.isnan(value) else f"{value / scale:.3g}{unit}"

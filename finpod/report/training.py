@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,48 +12,31 @@ import numpy as np
 from finpod.features.panel import MOST_UNDEFINED
 from finpod.periods import aside
 from finpod.report import clip
-from finpod.report.pages import Layout, Section, render_page, words, write_page
+from finpod.report.pages import Layout, Section, render_page, words
 from finpod.report.provenance import flat
 from finpod.report.training_charts import CHARTS, Training
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import Trial
-from finpod.tournament.ranking import SCORES, differing, inputs, near_baseline, of_agents, sentences, tree
+from finpod.tournament.ranking import FEW, SCORES, differing, inputs, near_baseline, of_agents, sentences, tree
 
 SHOWN = 20
 """Ranks in the tables."""
 OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio", "max_drawdown": "percent"}
 """Metrics beside the score of agents that trade, as far as a log has them, and how they are written."""
-OTHERS = 3
-"""How many metrics are beside the score of any other agents."""
-FEWEST = 4
-"""Trials below which their best quarter says nothing."""
-LEGEND = {"strategy": "a trial", "benchmark": "best so far", "equal-weight": "expected best by luck alone"}
-"""Keys of `PALETTE` as the charts of scores use them."""
-
-
-def write_training_report(history: History, path: str | Path, *, overwrite: bool = True) -> Path:
-    """Write the page of `history` to `path`, whole or not at all, and return the path.
-
-    Equal logs give equal bytes. A chart or a section that raises an error is left out, with one line in its place and a
-    ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
-    """
-    return write_page(lambda: render_training_report(history), path, overwrite)
 
 
 def render_training_report(history: History) -> str:
     """The page as HTML; warns of each part that was left out."""
-    run, plan = Training(history), history.logs[-1].header["plan"]
-    shared = {"history": history, "run": run, "legend": LEGEND, "is_of_stocks": history.is_of_stocks}
-    return render_page(LAYOUT, run, f"training of {history.name}", plan=plan, task=_task(history), **shared)
+    run, header = Training(history), history.logs[-1].header
+    shared = {"history": history, "run": run, "plan": header["plan"], "task": header.get("task", {})}
+    return render_page(LAYOUT, run, f"training of {history.name}", is_of_stocks=history.is_of_stocks, **shared)
 
 
-def _task(history: History) -> dict[str, Any]:
-    task: dict[str, Any] = history.logs[-1].header.get("task", {})
-    return task
+def _notes(run: Training) -> dict[str, Any]:
+    return {"lines": [*run.history.notes, *(note for log in run.history.logs for note in log.notes)]}
 
 
 def _score(run: Training) -> dict[str, Any]:
-    """The metric that agents are ranked by, and how many returns a year it counts."""
     return {"score": SCORES.get(run.history.measure, run.history.measure) + aside(run.history.frequency)}
 
 
@@ -67,18 +49,10 @@ def _best(run: Training) -> dict[str, Any]:
     return {
         "shown": shown,
         "several": len({trial.run for trial in shown}) > 1,
-        "metrics": stocks if measure in SCORES else [(name, "ratio") for name in [*known][:OTHERS]],
+        "metrics": stocks if measure in SCORES else [(name, "ratio") for name in [*known][:3]],
         "setting_names": [words(name) for name in names],
         "settings": [(trial.agent, [_setting(trial, name) for name in names]) for trial in shown if names],
     }
-
-
-def _setting(trial: Trial, name: str) -> str:
-    """A setting of a trial as text; of the features their number."""
-    if name == "features":
-        return inputs(trial)
-    value = trial.settings.get(name)
-    return "as asked" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _figures(run: Training) -> dict[str, Any] | None:
@@ -90,15 +64,24 @@ def _won(run: Training) -> dict[str, Any]:
     """Settings, and how often features were observed, in the best quarter of the trials and in all."""
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
-    names = differing(order) if len(order) >= FEWEST else []
-    features = map(str, _task(run.history).get("features", []) if "features" in names else [])
+    names = differing(order) if len(order) >= FEW else []
+    task = run.history.logs[-1].header.get("task", {})
+    features = map(str, task.get("features", []) if "features" in names else [])
     used = [(name, *(_observed(trials, name) for trials in both)) for name in features]
     return {
         "head": [f"Best {len(both[0])}", f"All {len(order)}"],
         "settings": [(name, [_range(trials, name) for trials in both]) for name in names if name != "features"],
         "used": sorted(used, key=lambda row: (-row[1], -row[2], row[0])),
-        "many": len(order) >= FEWEST,
+        "many": len(order) >= FEW,
     }
+
+
+def _setting(trial: Trial, name: str) -> str:
+    """A setting of a trial as text; of the features their number."""
+    if name == "features":
+        return inputs(trial)
+    value = trial.settings.get(name)
+    return "as asked" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _observed(trials: Sequence[Trial], feature: str) -> float:
@@ -124,7 +107,7 @@ def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
     undefined = sorted(header.get("undefined", {}).items(), key=lambda item: -item[1])
     groups = [
         ("Tournament", [("Seeds", ", ".join(str(log.board.run) for log in history.logs)), *flat(plan)]),
-        ("Task", [*flat({"data": header.get("data_title", "")}), *flat(_task(history))]),
+        ("Task", [*flat({"data": header.get("data_title", "")}), *flat(header.get("task", {}))]),
         (
             "Features by the share of training rows on which they are undefined",
             [(name, f"{share:.1%}" + ", dropped" * (share > MOST_UNDEFINED)) for name, share in undefined],
@@ -142,7 +125,7 @@ LAYOUT = Layout(
     lead=(
         Section("summary", "Summary"),
         Section("luck", "Luck", lambda run: {"lines": sentences(run.luck)}),
-        Section("notes", "Notes"),
+        Section("notes", "Notes", _notes),
         Section("tiles", "Key figures"),
     ),
     sections=(

@@ -1,4 +1,4 @@
-"""Charts of a training report: scores as they came, the tree of descent, and which pod worked when."""
+"""Charts of a training report: scores, the tree of descent, and which pod worked when."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TREE, BEST = 200, 100
 """Trials of which the whole tree is drawn; of a larger one this many of the best, with their ancestors."""
 ROWS, PODS = 45, 40
 """Agents in one drawing of the tree, so that it fits on a page, and pods on the time line."""
-CARD = "#fefefe"
-"""Stands for the colour of the card in a drawing, so that no line shines through a pale dot."""
 PALE = 0.25
 """Opacity of the lowest score and of the first level."""
+PAUSE = 600
+"""Seconds without a working pod that are left out of the time at work."""
 
 Key = tuple[int, int]
 """Seed of the tournament, and number of a trial in it."""
@@ -48,25 +48,18 @@ class WorkingTime(NamedTuple):
         """Seconds of work."""
         return float(self.work[-1])
 
-    @property
-    def paused(self) -> float:
-        """Seconds of pauses."""
-        return float(self.moments[-1] - self.moments[0]) - self.total
-
     def at(self, times: Array) -> Array:
         """Seconds of work until Unix times [n]."""
         return np.interp(times, self.moments, self.work)
 
 
 def working_time(places: Sequence[Placement]) -> WorkingTime:
-    """Stretches of work with pauses of a minute or more, and of a twentieth of the work, taken out."""
+    """Stretches of work, without pauses of more than `PAUSE`."""
     if not places:
         return WorkingTime(np.zeros(2), np.zeros(2))
     starts, ends = np.array(sorted((place.started, place.ended) for place in places)).T
     reached = np.maximum.accumulate(ends)
-    gaps = starts[1:] - reached[:-1]
-    work = reached[-1] - starts[0] - gaps[gaps > 60].sum()
-    pauses = np.flatnonzero(gaps > max(60.0, 0.05 * work))
+    pauses = np.flatnonzero(starts[1:] - reached[:-1] > PAUSE)
     between = np.column_stack([reached[pauses], starts[pauses + 1]]).ravel()
     moments = np.concatenate([starts[:1], between, reached[-1:]])
     lengths = np.diff(moments, prepend=moments[0])
@@ -79,42 +72,14 @@ class Training:
 
     def __init__(self, history: History) -> None:
         self.history, self.trials, self.ranked = history, history.trials, ranked(history.trials)
+        self.order = [trial for trial in self.ranked if trial.state == "ended"]
+        self.troubled = [trial for trial in self.trials if trial.state == "failed" or trial.lost]
+        self.clock = working_time([place for trial in self.trials for place in trial.places])
 
     @cached_property
     def luck(self) -> SelectionBias:
         """The scores that luck alone would show."""
         return luck(self.trials)
-
-    @cached_property
-    def clock(self) -> WorkingTime:
-        """When pods were at work."""
-        return working_time([place for trial in self.trials for place in trial.places])
-
-    def agents(self, *, untrained: bool = False) -> int:
-        """How many there are, or how many of them began untrained."""
-        return len({(trial.run, trial.agent) for trial in self.trials if not (untrained and trial.parent)})
-
-    @property
-    def notes(self) -> list[str]:
-        """What the reader of the logs has to say of them."""
-        return [*self.history.notes, *(note for log in self.history.logs for note in log.notes)]
-
-    @property
-    def order(self) -> list[Trial]:
-        """Trials that have ended, the best first."""
-        return [trial for trial in self.ranked if trial.state == "ended"]
-
-    @property
-    def troubled(self) -> list[Trial]:
-        """Trials that failed or lost a pod."""
-        return [trial for trial in self.trials if trial.state == "failed" or trial.lost]
-
-    @property
-    def losses(self) -> Array:
-        """Unix times [n] at which pods were lost; where a log does not say, when the trial was begun again."""
-        pairs = [(loss.at, [place.started for place in one.places][-1:]) for one in self.trials for loss in one.lost]
-        moments = [again if math.isnan(at) else [at] for at, again in pairs]
-        return np.array([moment for known in moments for moment in known])
 
     @property
     def unit(self) -> tuple[str, float]:
@@ -130,8 +95,7 @@ class Training:
             for trial in self.trials
             for place in trial.places
         ]
-        frame = pd.DataFrame(rows, columns=["pod", "level", "started", "ended"])
-        return frame.sort_values("started", kind="stable")
+        return pd.DataFrame(rows, columns=["pod", "level", "started", "ended"]).sort_values("started", kind="stable")
 
     @cached_property
     def drawn(self) -> list[Trial]:
@@ -187,26 +151,32 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
 def _tree(run: Training) -> Chart:
     """The tree of descent: an agent a row, levels along the x axis, from each copy a line to the trial it began with.
 
-    Rows are ordered so that no line crosses a dot or a name: the copies made last stand next to their parent.
+    Rows are ordered so that no line crosses a dot or a name: the copies made last are next to their parent. A drawing ends
+    before an untrained agent whose descendants it has no room for.
     """
     branches = lineage(run.drawn, highest_first=True)
     begins = [row for row, branch in enumerate(branches) if branch.depth == 0] + [len(branches)]
     groups: list[list[Branch]] = [[]]
-    for first, end in itertools.pairwise(begins):  # an untrained agent and all that descends from it
+    for first, end in itertools.pairwise(begins):
         for start in range(first, end, ROWS):
             piece = branches[start : min(start + ROWS, end)]
             if len(groups[-1]) + len(piece) > ROWS:
                 groups.append([])
-            groups[-1].extend(piece)
-    order = [_key(one) for one in reversed(ranked(run.drawn))]
-    strength = dict(zip(order, np.linspace(PALE, 1, len(order)), strict=True))
+            groups[-1] += piece
+    scored = [_key(one) for one in ranked(run.drawn) if not math.isnan(one.score)]
+    strength = dict(zip(scored, np.linspace(1, PALE, len(scored)), strict=True))
     levels = max(trial.level for trial in run.drawn)
-    parts = f", part {{}} of {len(groups)}" if len(groups) > 1 else ""
-    charts = [_piece(group, place, strength, levels, parts.format(place + 1)) for place, group in enumerate(groups)]
+    charts = []
+    for place, group in enumerate(groups):
+        title = f"Tree of agents, part {place + 1} of {len(groups)}" if len(groups) > 1 else "Tree of agents"
+        alt = f"{len(group)} agents by the level of experience of their trials; the same tree stands below as text."
+        svg = to_svg(_draw_tree(group, strength, levels), f"tree{place}")
+        charts.append(Chart(title, alt, svg, wide=True))
     return charts[0]._replace(more=tuple(charts[1:]))
 
 
-def _piece(rows: Sequence[Branch], place: int, strength: Mapping[Key, float], levels: int, part: str) -> Chart:
+def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: int) -> Figure:
+    """The higher the score, the darker the dot: with a thick ring if kept, empty if open, a cross if failed."""
     figure, axes = _rows_figure(len(rows), 0.17)
     spots = {_key(one): (one.level, row) for row, branch in enumerate(rows) for one in branch.trials}
     lines: list[list[Key]] = []
@@ -218,13 +188,19 @@ def _piece(rows: Sequence[Branch], place: int, strength: Mapping[Key, float], le
         end, beside = (last.level, row), (7, 0)  # in points
         axes.annotate(_name(branch), end, beside, textcoords="offset points", va="center", fontsize=WIDE_TEXT)
     axes.add_collection(LineCollection(lines, colors=PALETTE["muted"], linewidths=0.8, zorder=1))
-    _dots(axes, [one for branch in rows for one in branch.trials], spots, strength)
+    trials = [one for branch in rows for one in branch.trials]
+    live, failed = ([one for one in trials if (one.state == "failed") == is_failed] for is_failed in (False, True))
+    fills = [(PALETTE["strategy"], strength.get(_key(one), 0.0)) for one in live]
+    edges = [PALETTE["ink" if one.kept else "strategy" if _key(one) in strength else "muted"] for one in live]
+    widths = [1.6 if one.kept else 0.8 for one in live]
+    (x, y), crosses = (np.reshape([spots[_key(one)] for one in group], (-1, 2)).T for group in (live, failed))
+    axes.scatter(x, y, s=36, color=PALETTE["card"], zorder=2)  # so that no line shines through a pale dot
+    axes.scatter(x, y, s=36, facecolors=fills, edgecolors=edges, linewidths=widths, zorder=2)
+    axes.scatter(crosses[0], crosses[1], s=25, marker="x", color=PALETTE["danger"], linewidths=1.4, zorder=2)
     axes.set_xlim(0.85, levels + max(levels - 1, 1) * 0.22 + 0.15)
     axes.set_xticks(range(1, levels + 1), [f"level {level}" for level in range(1, levels + 1)] if levels < 9 else None)
     axes.set_yticks([])
-    alt = f"{len(rows)} agents by the level of experience of their trials; the same tree stands below as text."
-    svg = to_svg(figure, f"tree{place}").replace(CARD, "var(--card)")
-    return Chart(f"Tree of agents{part}", alt, svg, wide=True)
+    return figure
 
 
 def _name(branch: Branch) -> str:
@@ -234,41 +210,27 @@ def _name(branch: Branch) -> str:
     return f"{branch.agent}  {max(scores):.3f}{kept}" if scores else f"{branch.agent}  {branch.trials[-1].state}"
 
 
-def _dots(axes: Axes, trials: Sequence[Trial], spots: Mapping[Key, Key], strength: Mapping[Key, float]) -> None:
-    """Trials in the tree: the higher the score, the darker; a thick ring if kept, a cross if failed, empty if open."""
-    live, failed = ([one for one in trials if (one.state == "failed") == is_failed] for is_failed in (False, True))
-    fills, edges = [], []
-    for one in live:
-        has_score = not math.isnan(one.score)
-        fills.append((PALETTE["strategy"], strength[_key(one)] if has_score else 0.0))
-        edges.append(PALETTE["ink" if one.kept else "strategy" if has_score else "muted"])
-    widths = [1.6 if one.kept else 0.8 for one in live]
-    (x, y), crosses = (np.reshape([spots[_key(one)] for one in group], (-1, 2)).T for group in (live, failed))
-    axes.scatter(x, y, s=36, color=CARD, zorder=2)
-    axes.scatter(x, y, s=36, facecolors=fills, edgecolors=edges, linewidths=widths, zorder=2)
-    axes.scatter(crosses[0], crosses[1], s=25, marker="x", color=PALETTE["danger"], linewidths=1.4, zorder=2)
-
-
 def _pods(run: Training) -> Chart | str:
     """Which pod worked when: a pod a row, its slices coloured by level; losses are crosses in a row of their own."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No slice of training has ended yet."
     pods = run.slices["pod"].unique()
-    shown = pods[:PODS]
-    lost = run.losses
+    shown = list(pods[:PODS])
+    times = np.array([loss.at for trial in run.trials for loss in trial.lost])
+    lost = clock.at(times[np.isfinite(times)]) / length
     figure, axes = _rows_figure(len(shown) + bool(len(lost)), 0.2, left=1.15)
     levels, blue = max(trial.level for trial in run.trials), PALETTE["strategy"]
     for (pod, level), part in run.slices[run.slices["pod"].isin(shown)].groupby(["pod", "level"]):
         left, right = clock.at(part[["started", "ended"]].to_numpy().T) / length
         width = np.maximum(right - left - 0.002 * total, 0.001 * total)  # a thin gap
-        colour, row = (blue, PALE + (1 - PALE) * (level - 1) / max(levels - 1, 1)), list(shown).index(pod)
+        colour, row = (blue, PALE + (1 - PALE) * (level - 1) / max(levels - 1, 1)), shown.index(pod)
         bars = list(zip(left, width, strict=True))
         axes.broken_barh(bars, (row - 0.36, 0.72), facecolor=colour, edgecolor=blue, linewidth=0.6)
     names = [pod if len(pod) <= 20 else f"…{pod[-19:]}" for pod in shown]
     if len(lost):
-        x = clock.at(lost) / length
-        axes.plot(x, np.full(len(x), len(shown)), "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
+        row_of_lost = np.full(len(lost), len(shown))
+        axes.plot(lost, row_of_lost, "x", color=PALETTE["danger"], markersize=5, markeredgewidth=1.4)
         names.append("lost")
     for pause in clock.work[2::2] / length:
         axes.axvline(pause, color=PALETTE["muted"], linewidth=0.8, linestyle=(0, (3, 2)))
@@ -280,7 +242,7 @@ def _pods(run: Training) -> Chart | str:
 
 
 def _rows_figure(rows: int, inches: float, left: float = 0.2) -> tuple[Figure, Axes]:
-    """A wide figure with a row for each of so many things, the first on top, and nothing but a scale along x."""
+    """A wide figure with so many rows, the first on top, and nothing but a scale along x."""
     height = inches * max(rows, 1) + 0.42
     figure, axes = new_figure(wide=True, height=height)
     axes.set_position((left / 8, 0.3 / height, 1 - (left + 0.1) / 8, 1 - 0.34 / height))

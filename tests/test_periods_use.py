@@ -1,0 +1,262 @@
+"""Bars a year of markets, and every figure that is scaled by them."""
+
+import json
+import re
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import empyrical
+import numpy as np
+import pandas as pd
+import pytest
+from made_agents import tiny_train
+from made_markets import make_market
+from test_periods import days, prices
+
+import finpod
+from finpod.backtesting.comparison import compare
+from finpod.backtesting.export import export
+from finpod.cli import main
+from finpod.errors import DataError, InputError
+from finpod.evidence.attribution import attribute
+from finpod.evidence.skill import evidence
+from finpod.figures import percent, ratio
+from finpod.market.data import MarketData
+from finpod.market.snapshots import load_snapshot, save_snapshot
+from finpod.measures import metrics
+from finpod.records import ResultWarning
+from finpod.report.sections import render
+from finpod.report.training import render_training_report
+from finpod.significance import sharpe_error
+from finpod.tournament.history import read_history
+
+
+def test_a_market_keeps_its_bars_a_year_in_every_part(tmp_path):
+    market = MarketData(
+        dates=days("2020-01-05", 60, "7D"), tickers=("A", "B", "C"), close=prices(60), benchmark_close=prices(60)[:, 0]
+    )
+    save_snapshot(market.rows(10, 14), tmp_path / "weekly")
+    for part in (
+        market,
+        market.rows(10, 14),
+        market.rows(3, 4),
+        market.select(["B"]),
+        market.benchmark_market(),
+        market.rows(10, 14).benchmark_market().rows(1, 2),
+        load_snapshot(tmp_path / "weekly"),
+    ):
+        assert (part.periods_per_year, part.sessions_per_year, part.is_intraday) == (52, 52, False)
+        assert "periods_note" not in part.manifest
+    by_hand = market.with_periods(48)
+    assert by_hand.content_hash == market.content_hash
+    assert (by_hand.rows(0, 5).periods_per_year, by_hand.manifest) == (48, market.manifest)
+    assert "about 52 bars" in market.with_periods(252).rows(0, 5).manifest["periods_note"]
+    assert market.with_periods(252).with_periods(52).manifest == market.manifest
+
+
+def test_small_markets_say_that_252_are_assumed():
+    market = make_market(prices(10))
+    assert market.periods_per_year == 252
+    assert "10 dates over 11 days are too few" in market.manifest["periods_note"]
+    result = finpod.backtest(finpod.load_strategy("equal-weight"), market)
+    assert ResultWarning("note", {"text": market.manifest["periods_note"]}) in result.warnings
+    assert "periods_note" not in market.with_periods(252).manifest
+
+
+def test_snapshots_of_before_are_measured(tmp_path):
+    folder = save_snapshot(make_market(prices(60)), tmp_path / "daily")
+    content = json.loads((folder / "manifest.json").read_text())
+    for name in ("periods_per_year", "sessions_per_year"):
+        assert content.pop(name) == 252
+    (folder / "manifest.json").write_text(json.dumps(content))
+    assert load_snapshot(folder).periods_per_year == 252
+    (folder / "manifest.json").write_text(json.dumps(content | {"periods_per_year": -1, "sessions_per_year": 252}))
+    with pytest.raises(DataError, match="is damaged"):
+        load_snapshot(folder)
+
+
+def table_of(dates, seed=0):
+    """A long table of AAA, BBB and QQQ on some dates."""
+    close = prices(len(dates), seed)
+    return pd.DataFrame(
+        {
+            "date": np.repeat(np.asarray(dates, dtype="datetime64[ns]"), 3),
+            "ticker": np.tile(["AAA", "BBB", "QQQ"], len(dates)),
+            "close": close.ravel(),
+            "adj_close": close.ravel(),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("dates", "expected"),
+    [
+        (days("2015-01-04", 60, "7D"), 52),  # Sundays
+        (days("2015-01-05", 60, "7D"), 52),  # Mondays, some of them holidays
+        (days("2015-01-31", 60, "ME"), 12),  # month-ends, a third of them no sessions
+        (days("2015-01-01", 60, "MS"), 12),  # firsts of the month, New Year among them
+        (days("2010-12-31", 10, "YE"), 1),
+        (days("2015-01-31", 3, "ME"), 252),
+    ],
+)
+def test_bars_that_are_weekly_or_longer_may_have_any_date(dates, expected):
+    market = finpod.load_market(table_of(dates))
+    assert np.array_equal(market.dates, dates)
+    assert market.periods_per_year == expected
+    assert market.manifest["repairs"] == []
+    assert not any(entry["kind"] == "sessions without a bar" for entry in market.manifest["suspicions"])
+    assert market.window("2015-01-01", "2015-01-31") == market.window(None, "2015-01-31") if expected == 12 else True
+
+
+def test_weekly_bars_of_weeks_that_are_not_over_are_dropped():
+    dates = days("2024-01-07", 20, "7D")  # Sundays, at which weeks end
+    friday = datetime(
+        2024, 5, 17, 18, 0, tzinfo=UTC
+    )  # before the close of the last session of the week of the last bar
+    assert finpod.load_market(table_of(dates), now=friday).dates[-1] == dates[-2]
+    for later in (datetime(2024, 5, 17, 21, 0, tzinfo=UTC), datetime(2024, 5, 18, 12, 0, tzinfo=UTC)):
+        assert finpod.load_market(table_of(dates), now=later).dates[-1] == dates[-1]
+
+
+def test_a_number_given_by_hand_is_used_and_told(tmp_path):
+    dates = days("2020-01-05", 60, "7D")
+    market = finpod.load_market(table_of(dates), periods_per_year=52)
+    assert (market.periods_per_year, market.manifest.get("periods_note")) == (52, None)
+    wrong = finpod.load_market(table_of(dates), periods_per_year=252)
+    assert (wrong.periods_per_year, wrong.content_hash) == (252, market.content_hash)
+    note = wrong.manifest["periods_note"]
+    assert "252, but the dates are about 52 bars a year" in note
+    result = finpod.backtest(finpod.load_strategy("buy-and-hold"), wrong)
+    assert ResultWarning("note", {"text": note}) in result.warnings
+    save_snapshot(wrong, tmp_path / "weekly")
+    assert finpod.load_market(tmp_path / "weekly").manifest["periods_note"] == note
+    mended = finpod.load_market(tmp_path / "weekly", periods_per_year=52)
+    assert (mended.periods_per_year, mended.manifest.get("periods_note")) == (52, None)
+
+
+# every yearly figure follows
+
+
+KINDS = {
+    "continuous": (days("2020-01-01", 731), 365, None, "365 sessions a year"),
+    "weekly": (days("2017-01-01", 200, "7D"), 52, "XNYS", "52 bars a year"),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request, tmp_path, monkeypatch):
+    """A file of 24/7 or weekly bars in the working folder, and what is to come of it."""
+    dates, number, calendar, text = KINDS[request.param]
+    monkeypatch.chdir(tmp_path)
+    table_of(dates, seed=3).to_csv(tmp_path / "bars.csv", index=False)
+    return SimpleNamespace(number=number, calendar=calendar, text=text)
+
+
+def assert_empyrical(figures, returns, number):
+    """CAGR, volatility and Sharpe ratio are those of empyrical at so many periods a year."""
+    expected = {
+        "cagr": empyrical.cagr(returns, annualization=number),
+        "volatility": empyrical.annual_volatility(returns, annualization=number),
+        "sharpe": empyrical.sharpe_ratio(returns, annualization=number),
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected, rel=1e-12, abs=1e-9)
+
+
+def test_g05_continuous_and_weekly_files_agree_with_empyrical(kind, capsys):
+    market = finpod.load_market("bars.csv", calendar=kind.calendar)
+    result = finpod.backtest(finpod.load_strategy("buy-and-hold"), market, costs=finpod.Costs(fee_bps=10))
+    content = json.loads(result.to_json())
+    assert_empyrical(content["metrics"], result.returns, kind.number)
+    steps = pd.Series(market.benchmark_close).pct_change().dropna()
+    assert_empyrical(content["table"]["benchmark"], steps, kind.number)
+    assert (content["periods_per_year"], content["sessions_per_year"]) == (kind.number, kind.number)
+    lines, page = str(result).splitlines(), render(result)
+    for label, cell in {"CAGR": percent(result.metrics.cagr), "Sharpe": ratio(result.metrics.sharpe)}.items():
+        assert next(line for line in lines if line.startswith(label)).split()[1] == cell
+        assert re.search(rf'<th scope="row">{label}</th><td>{re.escape(cell)}</td>', page)
+    assert f"yearly figures: {kind.text}" in lines
+    assert page.count(f"Yearly figures: {kind.text}") == 2
+    assert finpod.load_result(result.save("run")).metrics == result.metrics
+    with pytest.raises(SystemExit):
+        main(["backtest", "buy-and-hold", "--market", "bars.csv", "--calendar", kind.calendar or "none", "--json"])
+    assert json.loads(capsys.readouterr().out)["metrics"] == content["metrics"]
+
+
+def test_g05_what_goes_by_sessions_takes_the_number_of_the_market():
+    hours = days("2021-01-01", 24 * 60, "h")
+    market = MarketData(
+        dates=hours,
+        tickers=("A", "B", "C"),
+        close=prices(len(hours), seed=5),
+        benchmark_close=prices(len(hours))[:, 0],
+        manifest={"membership": "made"},
+    )
+    result = finpod.backtest(finpod.load_strategy("equal-weight"), market)
+    assert (result.periods_per_year, result.sessions_per_year, result.is_intraday) == (8760, 365, True)
+    assert_empyrical(vars(result.metrics), result.returns, 8760)
+    daily = result.by_session()
+    assert (daily.periods_per_year, daily.sessions_per_year, len(daily.returns)) == (365, 365, 60)
+    assert_empyrical(vars(daily.metrics), daily.returns, 365)
+    interval = evidence(result)["intervals"]["strategy"]["sharpe"]
+    assert interval["estimate"] == pytest.approx(daily.metrics.sharpe)
+    assert attribute(result).yearly_turnover == pytest.approx(result.turnover.mean() * 8760)
+    assert not result.is_short
+    assert finpod.backtest(finpod.load_strategy("equal-weight"), market, end=market.dates[24 * 15]).is_short
+    assert "yearly figures: 8,760 bars a year (365 sessions)" in str(result)
+
+
+def test_g05_weekly_runs_are_compared_at_52():
+    market = finpod.load_market(table_of(days("2017-01-01", 200, "7D"), seed=4))
+    runs = [finpod.backtest(finpod.load_strategy(name), market) for name in ("buy-and-hold", "equal-weight")]
+    found = compare(runs)
+    for run, figures in zip(runs, found.figures.values(), strict=True):
+        assert figures["sharpe"] == pytest.approx(run.metrics.sharpe)
+        assert figures["yearly_turnover"] == pytest.approx(run.table["strategy"]["yearly_turnover"])
+    assert json.loads(found.to_json())["periods_per_year"] == 52
+    assert "yearly figures: 52 bars a year" in str(found)
+    daily = finpod.backtest(finpod.load_strategy("buy-and-hold"), make_market(prices(300)))
+    with pytest.raises(InputError, match=r"52 bars a year and .* 252 sessions a year"):
+        compare([runs[0], daily])
+
+
+def weekly_market():
+    close = prices(120, seed=6)
+    return MarketData(
+        dates=days("2017-01-01", 120, "7D"), tickers=("A", "B", "C"), close=close, benchmark_close=close.mean(axis=1)
+    )
+
+
+def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ensemble = tiny_train(weekly_market(), tmp_path / "strategies" / "weekly")
+    frequency = {"periods_per_year": 52, "sessions_per_year": 52}
+    assert {name: ensemble.provenance[name] for name in frequency} == frequency
+    history = read_history(tmp_path / "strategies" / "weekly")
+    assert history.frequency == frequency
+    for trial in history.trials:
+        ratio = metrics(returns=trial.returns, periods_per_year=52).sharpe  # of the returns over the baseline
+        assert trial.metrics["information_ratio"] == pytest.approx(ratio)
+        assert trial.score == pytest.approx(ratio - sharpe_error(trial.returns, periods_per_year=52))
+    assert "less its standard error (52 bars a year)" in render_training_report(history)
+    with pytest.raises(SystemExit):
+        main(["leaderboard", "weekly"])
+    assert "yearly figures: 52 bars a year" in capsys.readouterr().out.splitlines()
+
+
+def test_g05_an_export_says_how_many_returns_a_year_it_has(tmp_path):
+    market = finpod.load_market(table_of(days("2017-01-01", 200, "7D"), seed=4))
+    result = finpod.backtest(finpod.load_strategy("equal-weight"), market)
+    notes = export(result, tmp_path / "weekly")
+    assert sum("count 252 returns a year" in note and "these data have 52" in note for note in notes) == 1
+    assert json.loads((tmp_path / "weekly" / "export.json").read_text())["periods_per_year"] == 52
+
+
+@pytest.mark.parametrize("command", ["audit equal-weight", "data check bars.csv"])
+def test_the_number_can_be_given_on_the_command_line(command, kind, capsys):
+    market = [] if "bars.csv" in command else ["--market", "bars.csv"]
+    line = [*command.split(), *market, "--calendar", kind.calendar or "none", "--json"]
+    for number, code in (("0", 2), ("100", 0)):
+        with pytest.raises(SystemExit) as ended:
+            main([*line, "--periods-per-year", number])
+        assert ended.value.code == code
+        assert ("--periods-per-year is 0" in capsys.readouterr().err) == (code == 2)
