@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, did_you_mean
+from finpod.errors import FinpodError, InputError, StrategyError, did_you_mean
 from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
@@ -28,6 +27,8 @@ StrategyLike = Strategy | str | PathLike[str]
 """A Strategy, the name of a built-in strategy, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
 """Folder of strategies, relative to the current folder; searched for names similar to an unknown one."""
+BASES = {"strategy": "finpod.Strategy", "task": "finpod.rl.task.Task"}
+"""Classes that a file's classes subclass."""
 _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
@@ -54,7 +55,8 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     if path.is_dir():
         return _trained(path, features)
     if path.suffix == ".py" and path.is_file():
-        strategy: Strategy = _made(_strategy_class(path, wanted), path, "strategy")
+        kinds = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Strategy)}
+        strategy: Strategy = _made(_chosen(kinds, wanted, path, "strategy"), path, "strategy")
         return strategy
     if path.exists():
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
@@ -89,23 +91,9 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
         raise StrategyError(
             f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
         )
-    _require_trials(folder / ENSEMBLE)
     from finpod.ensemble import load_ensemble
 
     return load_ensemble(folder, features)
-
-
-def _require_trials(manifest: Path) -> None:
-    """Raise CheckpointError for an invalid number of trials. `Ensemble` checks the rest."""
-    try:
-        content = json.loads(manifest.read_text())
-    except (OSError, ValueError):
-        return
-    trials = content.get("trials", 1) if isinstance(content, dict) else 1
-    if type(trials) is not int or trials < 1:
-        raise CheckpointError(
-            f"{manifest} is damaged: trials is {trials!r:.40}; it must be a whole number of at least 1; train again"
-        )
 
 
 def load_task(spec: str | PathLike[str]) -> Task:
@@ -113,7 +101,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
     A file is run as a separate module; its class must be callable without arguments. Raises InputError for a file that does
     not exist and for a class that is not a task, naming the missing member; StrategyError, naming file and line, for a file
-    that cannot be run.
+    that cannot be run, and for one that does not define exactly one task or the class.
     """
     from finpod.rl.task import NEEDED, require_task
 
@@ -123,20 +111,11 @@ def load_task(spec: str | PathLike[str]) -> Task:
             f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of an existing file", argument="task"
         )
     kinds = _classes(_module(path))
-    if wanted and wanted not in kinds:
-        hint = did_you_mean(wanted, kinds.keys(), f"it defines {', '.join(kinds) or 'none'}")
-        raise InputError(f"{path} defines no class {wanted}; {hint}", argument="task")
-    complete = [name for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)]
-    names = [wanted] if wanted else complete
-    if len(names) != 1:
-        several = f"several tasks, {', '.join(names)}" if names else "no task"
-        raise InputError(
-            f"{path} defines {several}; name the class, as in {path}:{(names or ['CLASS'])[0]}", argument="task"
-        )
-    kind = kinds[names[0]]
+    complete = {name: kind for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)}
+    kind = _chosen(kinds if wanted else complete, wanted, path, "task")
     for method in ("env", "score"):
         if not hasattr(kind, method):
-            raise InputError(f"{path}: {names[0]} is not a task: it lacks {method}", argument="task")
+            raise InputError(f"{path}: {kind.__name__} is not a task: it lacks {method}", argument="task")
     task: Task = require_task(_made(kind, path, "task"))
     return task
 
@@ -212,16 +191,15 @@ def _classes(module: ModuleType) -> dict[str, type]:
     }
 
 
-def _strategy_class(path: Path, wanted: str) -> type[Strategy]:
-    """Return the only Strategy that a file defines, or the one named `wanted`."""
-    kinds = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Strategy)}
+def _chosen(kinds: Mapping[str, type], wanted: str, path: Path, noun: str) -> type:
+    """Return the only class of `kinds`, or the one named `wanted`."""
     if wanted in kinds:
         return kinds[wanted]
     if wanted:
         hint = did_you_mean(wanted, kinds.keys(), f"it defines {', '.join(kinds) or 'none'}")
-        raise StrategyError(f"{path} defines no Strategy {wanted}; {hint}")
+        raise StrategyError(f"{path} defines no {noun} {wanted}; {hint}")
     if not kinds:
-        raise StrategyError(f"{path} defines no Strategy; write a class that subclasses finpod.Strategy")
+        raise StrategyError(f"{path} defines no {noun}; write a class that subclasses {BASES[noun]}")
     if len(kinds) > 1:
         raise StrategyError(f"{path} defines {', '.join(kinds)}; choose one with {path}:{next(iter(kinds))}")
     return next(iter(kinds.values()))

@@ -2,11 +2,12 @@
 
 import copy
 import pickle
+import re
 import sys
 
 import pytest
 
-from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
+from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.loading import load_features, load_strategy
 from finpod.rules import Momentum
 from finpod.strategy import Strategy
@@ -38,52 +39,38 @@ def write(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("momentun", "there is no strategy 'momentun'; did you mean momentum?"),
-        ("momentum-12", "there is no strategy 'momentum-12'; did you mean momentum-12-1?"),
-        ("min-variance", "there is no strategy 'min-variance'; did you mean minimum-variance?"),
-        ("zzz", "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
-        ("nowhere/mine.py", "there is no strategy file nowhere/mine.py; check the path"),
-        ("nowhere/mine.py:Half", "there is no strategy file nowhere/mine.py; check the path"),
+        ("momentum-12", "'momentum-12'; did you mean momentum-12-1?"),
+        ("zzz", "'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
+        ("nowhere/mine.py:Half", "nowhere/mine.py; check the path"),
     ],
 )
 def test_what_does_not_exist(name, message):
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError, match=re.escape(message)) as raised:
         load_strategy(name)
-    assert str(raised.value).startswith(message)
-
-
-def test_a_file_with_one_strategy(write):
-    strategy = load_strategy(write(GOOD))
-    assert isinstance(strategy, Strategy)
-    assert strategy.name == "Half"
-    assert type(load_strategy(str(write(GOOD)))).__name__ == "Half"
+    assert raised.value.argument == "strategy"
 
 
 def test_a_file_with_several_needs_a_name(write):
     path = write(GOOD + "\nclass Other(Half):\n    name = 'other one'\n")
-    with pytest.raises(StrategyError, match=r"mine.py defines Half, Other; choose one with .*mine.py:Half"):
-        load_strategy(path)
     assert load_strategy(f"{path}:Other").name == "other one"
-    with pytest.raises(StrategyError, match=r"mine.py defines no Strategy Othr; did you mean Other\?"):
-        load_strategy(f"{path}:Othr")
-    with pytest.raises(StrategyError, match=r"defines no Strategy Momentum; it defines Half, Other"):
-        load_strategy(f"{path}:Momentum")
+    for spec, message in (
+        (path, r"mine.py defines Half, Other; .*mine.py:Half"),
+        (f"{path}:Othr", "Othr; did you mean Other"),
+        (f"{path}:Momentum", "Momentum; it defines Half, Other"),
+    ):
+        with pytest.raises(StrategyError, match=message):
+            load_strategy(spec)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import finpod\n", "mine.py defines no Strategy; write a class that subclasses finpod.Strategy"),
-        ("from finpod.rules import Momentum\n", "mine.py defines no Strategy"),
+        ("from finpod.rules import Momentum\n", "mine.py defines no strategy"),
         ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
         ("x = 1\n\ny = missing\n", "mine.py cannot be run: line 3: NameError: name 'missing' is not defined"),
         ("import no_such_package_at_all\n", "line 1: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
         ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
         ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
-        (
-            "import finpod\nclass A(finpod.Strategy):\n    def __init__(self, k):\n        pass\n",
-            r"mine.py: A() failed, and a strategy must need no arguments (TypeError: ",
-        ),
         (
             "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        self.k = 1 / 0\n",
             r"(line 4: ZeroDivisionError: division by zero)",
@@ -115,20 +102,16 @@ def test_an_error_of_finpod_itself_is_passed_on(write):
         load_strategy(path)
 
 
-def test_loading_leaves_no_junk(write, tmp_path):
+def test_loading_leaves_no_junk_and_what_is_loaded_can_be_copied_and_pickled(write, tmp_path):
     path_before, modules_before = list(sys.path), set(sys.modules)
-    load_strategy(write(GOOD))
+    strategy = load_strategy(str(write(GOOD)))
     with pytest.raises(StrategyError):
         load_strategy(write("1 / 0", "broken.py"))
     assert sys.path == path_before
     assert [name.split("_")[:3] for name in set(sys.modules) - modules_before] == [["finpod", "strategy", "mine"]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py", "mine.py"]
-
-
-def test_a_loaded_strategy_can_be_copied_and_pickled(write):
-    strategy = load_strategy(write(GOOD))
-    assert type(copy.deepcopy(strategy)) is type(strategy)
-    assert type(pickle.loads(pickle.dumps(strategy))) is type(strategy)
+    assert (strategy.name, type(strategy).__name__, isinstance(strategy, Strategy)) == ("Half", "Half", True)
+    assert type(copy.deepcopy(strategy)) is type(pickle.loads(pickle.dumps(strategy))) is type(strategy)
 
 
 def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
@@ -138,17 +121,9 @@ def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
     ensemble = types.ModuleType("finpod.ensemble")
     ensemble.load_ensemble = lambda folder, own: Momentum(k=3) if folder == tmp_path and own == [abs] else None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "finpod.ensemble", ensemble)
-    (tmp_path / "ensemble.json").write_text('{"trials": 3}')
+    (tmp_path / "ensemble.json").touch()
     assert load_strategy(tmp_path, [abs]).k == 3
     assert load_strategy(f"{tmp_path}/", features=[abs]).k == 3
-
-
-@pytest.mark.parametrize("trials", ['"many"', "0", "-1", "1.5", "true", "null"])
-def test_a_number_of_trials_that_cannot_be_is_named(tmp_path, trials):
-    (tmp_path / "ensemble.json").write_text(f'{{"trials": {trials}}}')
-    with pytest.raises(CheckpointError, match=r"ensemble.json is damaged: trials is .*; train again") as raised:
-        load_strategy(tmp_path)
-    assert "\n" not in str(raised.value)
 
 
 def test_feature_functions_of_a_file(write, tmp_path):

@@ -251,7 +251,7 @@ def test_options_of_a_market_are_errors(cli, toy, option, tmp_path, capsys):
     ("nothing.py:Toy", "there is no task 'nothing.py:Toy'"),
     ("hopper9", "unknown task 'hopper9'; did you mean hopper?"),
     ("stoks", "unknown task 'stoks'; did you mean stocks?"),
-    ("{toy}:Tou", "defines no class Tou; did you mean Toy?"),
+    ("{toy}:Tou", "defines no task Tou; did you mean Toy?"),
     ("{toy}:Numbers", "Numbers is not a task: it lacks env"),
 ])  # fmt: skip
 def test_a_task_that_does_not_exist_is_named(cli, toy, spec, told, capsys):
@@ -440,11 +440,11 @@ def test_a_file_that_fails_is_named_by_its_line(tmp_path):
     with pytest.raises(StrategyError, match=r"wrong\.py cannot be run: line \d+: ZeroDivisionError"):
         load_task(file)
     file.write_text(f"{TOY}\n\nclass Second(Toy):\n    name = 'second'\n")
-    with pytest.raises(InputError, match="defines several tasks, Toy, Second; name the class"):
+    with pytest.raises(StrategyError, match="defines Toy, Second; choose one"):
         load_task(file)
     assert load_task(f"{file}:Second").name == "second"
     file.write_text("x = 1\n")
-    with pytest.raises(InputError, match="defines no task"):
+    with pytest.raises(StrategyError, match="defines no task"):
         load_task(file)
 
 
