@@ -49,22 +49,15 @@ def test_an_output_of_finpod_is_replaced(tmp_path, marker):
     assert (target / marker).read_text() == "new"
 
 
-def test_a_folder_that_is_not_finpods_is_left_alone(tmp_path):
-    refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*it holds 'a.jpg'.*overwrite=True does not replace it")
-
-
-def test_another_kind_of_output_is_left_alone(tmp_path):
-    target = make(tmp_path / "first", "ensemble.json", "member-0.pt")
-    refused(target, r"first is not a backtest \(it holds 'ensemble.json'\)", "result.json")
-
-
-def test_a_file_in_the_place_of_a_folder_is_left_alone(tmp_path):
+def test_what_is_not_finpods_is_left_alone(tmp_path):
+    refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*'a.jpg'")
+    refused(make(tmp_path / "first", "ensemble.json", "member-0.pt"), r"'ensemble.json'", "result.json")
     (tmp_path / "run").write_text("mine")
     refused(tmp_path / "run", "run is not a folder")
     assert (tmp_path / "run").read_text() == "mine"
 
 
-@pytest.mark.parametrize("path", [".", "..", "", "sub/..", "/"])
+@pytest.mark.parametrize("path", ["..", "", "sub/.."])
 def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch, path):
     here = make(tmp_path / "here", "result.json")
     make(here / "sub")
@@ -166,9 +159,5 @@ def test_what_json_cannot_hold_becomes_null_and_keys_are_sorted():
 
 
 def test_versions_of_packages_and_of_python():
-    installed = versions("numpy", "python", "no-such-package")
-    assert installed == {
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "no-such-package": "not installed",
-    }
+    expected = {"numpy": np.__version__, "python": platform.python_version(), "no-such-package": "not installed"}
+    assert versions(*expected) == expected

@@ -212,7 +212,7 @@ def test_tensors_series_and_lists_are_alike():
         ({"equity": ["a", "b"]}, "must be numbers"),
         ({"equity": 3.0}, "shape"),
         ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
-        ({"equity": [1, 2], "risk_free": 5}, r"risk_free is 5; give a yearly rate as a fraction .*: 0.05 is 5 %"),
+        ({"equity": [1, 2], "risk_free": "5%"}, "risk_free is '5%'"),
         ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
     ],
 )
@@ -268,10 +268,8 @@ def test_scale_changes_nothing_and_nothing_is_infinite(returns, scale):
 
 def test_b23_a_curve_with_falling_dates_is_refused():
     newest_first = pd.Series([96.8, 88.0, 80.0], index=pd.date_range("2024-01-04", periods=3, freq="-1D"))
-    with pytest.raises(InputError, match="equity curve is out of order: 2024-01-04 is followed by 2024-01-03"):
+    with pytest.raises(InputError, match="2024-01-04 is followed by 2024-01-03"):
         metrics(newest_first)
-    with pytest.raises(InputError, match="risk_free is '5%'; give a yearly rate"):
-        metrics([1, 2], risk_free="5%")
 
 
 @pytest.mark.parametrize(

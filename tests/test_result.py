@@ -56,11 +56,8 @@ def test_two_runs_are_byte_identical(tmp_path):
     assert json.loads((folders[0] / "run.json").read_text()) == {"seconds": 1.5}
 
 
-@pytest.mark.parametrize(
-    "options", [{"opened": 3}, {"fill": "close", "whole_shares": True, "costs": Costs(per_share=0.01)}]
-)
-def test_what_is_saved_is_loaded(tmp_path, options):
-    result = run(**options)
+def test_what_is_saved_is_loaded(tmp_path):
+    result = run(opened=3, fill="close", whole_shares=True, costs=Costs(per_share=0.01))
     folder = result.save(tmp_path / "deep" / "run")
     assert {path.name for path in folder.iterdir()} == FILES
     back = load_result(folder)
@@ -89,9 +86,9 @@ def test_an_existing_folder_is_kept_unless_told(tmp_path):
     result = run()
     folder = result.save(tmp_path / "run")
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="run exists already; choose another name, or pass overwrite=True"):
+    with pytest.raises(InputError, match="run exists already"):
         result.save(folder)
-    with pytest.raises(InputError, match=r"run holds 'notes.txt', which is no part of a backtest"):
+    with pytest.raises(InputError, match="notes"):
         result.save(folder, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
     (folder / "notes.txt").unlink()

@@ -62,18 +62,16 @@ def test_it_is_labelled_as_simulated():
     assert market.benchmark == "simulated equal-weight index"
     assert json.loads(json.dumps(dict(market.manifest))) == market.manifest
     assert "no signal" in simulate_market(names=4, days=30, net_ratio=0).title
-    assert (
-        "a planted signal of -0.1 over 21 days" in simulate_market(names=4, days=30, lookback=21, reversal=True).title
-    )
+    assert "-0.1 over 21 days" in simulate_market(names=4, days=30, lookback=21, reversal=True).title
 
 
 @pytest.mark.parametrize(("lookback", "sign"), CALIBRATED)
 def test_the_informed_rule_earns_its_net_ratio_on_markets_of_other_seeds(lookback, sign):
-    for ratio in (0.5, 2.0):
-        market = simulate_market(days=30, net_ratio=ratio, lookback=lookback, reversal=sign < 0)
-        found = played(market.signal, lookback, [market.oracle.keep], 1000, 50)
-        assert found.mean() == pytest.approx(ratio, abs=4 * 0.32 / 50**0.5)
-        assert found.std() == pytest.approx(0.32, abs=0.15)  # 1 / sqrt(10 years)
+    ratio = 0.5 if sign < 0 else 2.0
+    market = simulate_market(days=30, net_ratio=ratio, lookback=lookback, reversal=sign < 0)
+    found = played(market.signal, lookback, [market.oracle.keep], 1000, 50)
+    assert found.mean() == pytest.approx(ratio, abs=4 * 0.32 / 50**0.5)
+    assert found.std() == pytest.approx(0.32, abs=0.15)  # 1 / sqrt(10 years)
 
 
 @pytest.mark.parametrize(("lookback", "reversal"), [(5, False), (21, True)])
@@ -164,27 +162,24 @@ def test_no_rule_outgrows_equal_weight_on_resampled_days():
         assert ratio < 4 * error, name
 
 
-def test_a_market_with_gaps_cannot_be_resampled():
-    dates = np.array(["2024-01-02", "2024-01-03"], dtype="datetime64[ns]")
-    market = MarketData(dates=dates, tickers=("A",), close=np.array([[1.0], [np.nan]]), benchmark_close=np.ones(2))
-    with pytest.raises(InputError, match="missing bars"):
-        resampled(market, seed=0)
-
-
 @pytest.mark.parametrize("days", [1, 2.5, "a", True, 10**9])
 def test_days_that_cannot_be_drawn_are_named(days):
     with pytest.raises(InputError, match=f"days is {days!r}"):
         resampled(REAL, days=days, seed=0)
 
 
-def test_only_a_daily_market_can_be_resampled():
+def test_only_a_daily_market_without_gaps_can_be_resampled():
     weekly = MarketData(dates=REAL.dates[::5], tickers=("A",), close=np.ones((180, 1)), benchmark_close=np.ones(180))
-    for market, said in (
-        (weekly, "market has length 180 and 52 bars a year"),
-        (REAL.rows(0, 1), "market has length 1 and"),
-        (REAL.close, "market is of type ndarray"),
+    gap = MarketData(
+        dates=REAL.dates[:2], tickers=("A",), close=np.array([[1.0], [np.nan]]), benchmark_close=np.ones(2)
+    )
+    for market, message in (
+        (weekly, "180 and 52 bars"),
+        (REAL.rows(0, 1), "length 1"),
+        (REAL.close, "ndarray"),
+        (gap, "missing"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             resampled(market, seed=0)
 
 
@@ -192,24 +187,18 @@ def test_only_a_daily_market_can_be_resampled():
     "arguments",
     [
         {"lookback": 10},
-        {"net_ratio": -0.1},
+        {"lookback": 5.0, "net_ratio": 1.0},
         {"net_ratio": 3.1},
         {"net_ratio": float("nan")},
         {"net_ratio": 1.6, "names": 5},
         {"net_ratio": 1.0, "signal": 0.1},
-        {"beta_premium": float("inf")},
         {"beta_premium": 1e9},
         {"beta_premium": "x"},
-        {"net_ratio": "1"},
-        {"signal": "a"},
         {"signal": 1.5},
-        {"signal": float("nan")},
         {"signal": True},
         {"names": 1},
         {"names": 2.5},
         {"days": 1},
-        {"days": 10.5},
-        {"lookback": 5.0, "net_ratio": 1.0},
         {"reversal": "no"},
     ],
 )
