@@ -24,32 +24,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "BacktestResult": "result",
-    "CheckpointError": "errors",
-    "Costs": "trading.ledger",
-    "DataError": "errors",
-    "FinpodError": "errors",
-    "InputError": "errors",
-    "MarketData": "market.data",
-    "MarketView": "strategy",
-    "Strategy": "strategy",
-    "StrategyError": "errors",
-    "audit": "api",
-    "backtest": "api",
-    "compare": "api",
-    "fetch_market": "market.yahoo",
-    "load_market": "market.load",
-    "load_result": "backtesting.result_io",
-    "load_strategy": "loading",
-    "make_env": "environments",
-    "metrics": "measures",
-    "sample_market": "market.load",
-    "simulate_market": "synthetic",
-    "top_k": "strategy",
-    "train": "api",
-    "walk_forward": "walkforward.retraining",
+_NAMES = {
+    "api": "audit backtest compare train",
+    "backtesting.result_io": "load_result",
+    "environments": "make_env",
+    "errors": "CheckpointError DataError FinpodError InputError StrategyError",
+    "loading": "load_strategy",
+    "market.data": "MarketData",
+    "market.load": "load_market sample_market",
+    "market.yahoo": "fetch_market",
+    "measures": "metrics",
+    "result": "BacktestResult",
+    "strategy": "MarketView Strategy top_k",
+    "synthetic": "simulate_market",
+    "trading.ledger": "Costs",
+    "walkforward.retraining": "walk_forward",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOME)
 

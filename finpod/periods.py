@@ -42,9 +42,7 @@ _FIRST_DATE, _LAST_DATE = 17000101, 22001231
 LONG_GAP = 10
 """Multiple of the median gap from which a gap counts as missing data."""
 CONTRADICTION = 1.1
-"""Ratio from which the user's number contradicts the measured one; 2 if the dates are too few to measure."""
-FEWEST_GUESSED = 5
-"""Fewest dates that can contradict the user's number."""
+"""Ratio from which the user's number contradicts the measured one."""
 
 
 class PeriodsWarning(UserWarning):
@@ -111,17 +109,14 @@ def _regular(gaps: Array) -> int | None:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """Describe how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few."""
+    """Describe how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few to measure."""
     measured = measure(dates)
-    number, rate, limit = measured.per_year, measured.rate * measured.bars_per_session, CONTRADICTION
-    if not measured.is_measured:
-        number, limit = rate, 2.0
-        if len(np.unique(np.asarray(dates).astype("datetime64[D]"))) < FEWEST_GUESSED:
-            return ""
-    if any(max(periods_per_year / each, each / periods_per_year) <= limit for each in (number, rate)):
+    numbers = (measured.per_year, measured.rate * measured.bars_per_session)
+    agrees = any(max(periods_per_year / each, each / periods_per_year) <= CONTRADICTION for each in numbers)
+    if agrees or not measured.is_measured:
         return ""
     return (
-        f"periods_per_year is {periods_per_year:g}, but the dates are about {number:,.0f} bars a year; yearly figures use "
+        f"periods_per_year is {periods_per_year:g}, but the dates are about {numbers[0]:,.0f} bars a year; yearly figures use "
         f"{periods_per_year:g}, leave periods_per_year out to use the measured number"
     )
 
