@@ -40,14 +40,13 @@ def make_result(equity=None, *, days=1008, names=20, start="2017-01-03", seed=0,
             "kind": "fill",
         }
     )
+    noise = generator.normal(0, 0.003, len(market))
     content: dict[str, Any] = {
         "strategy": "Momentum",
         "equity": pd.Series(equity, index, name="equity"),
         "benchmark": "QQQ",
         "benchmark_equity": pd.Series(cash * np.cumprod(np.append(1, 1 + market)), index),
-        "equal_weight_equity": pd.Series(
-            cash * np.cumprod(np.append(1, 1 + market + generator.normal(0, 0.003, len(market)))), index
-        ),
+        "equal_weight_equity": pd.Series(cash * np.cumprod(np.append(1, 1 + market + noise)), index),
         "weights": pd.DataFrame(weights, index, tickers),
         "trades": trades,
         "turnover": pd.Series(np.where(np.arange(len(market)) % 5 == 0, 0.14, 0.0), index[1:]),
@@ -131,31 +130,6 @@ def made_intervals() -> skill.Intervals:
             for key, (low, estimate, high) in zip(keys, ends, strict=True)
         }
         for name, ends in spans.items()
-    }
-
-
-def made_evidence() -> dict[str, Any]:
-    """What `skill.evidence` gives for a result of 16 trials with these intervals."""
-    return {
-        "level": 0.95,
-        "resamples": 10_000,
-        "intervals": {
-            name: {key: at._asdict() for key, at in figures.items()} for name, figures in made_intervals().items()
-        },
-        "probabilistic_sharpe": 0.932,
-        "deflated_sharpe": 0.932,
-        "deflated_active_sharpe": 0.402,
-        "candidates": 1,
-        "trials": 16,
-        "trial_sd": 0.5,
-        "trial_sd_source": skill.SAMPLING,
-        "expected_best": 0.0,
-        "validation_luck": 0.376,
-        "overfitting": 0.38,
-        "minimum_years": 11.2,
-        "minimum_active_years": float("inf"),
-        "fan_beaten": 0.87,
-        "fan_size": 200,
     }
 
 

@@ -82,7 +82,9 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [
-        ("momentun", InputError, "there is no strategy 'momentun'; did you mean momentum?"),
+        ("momentum-12", InputError, "there is no strategy 'momentum-12'; did you mean momentum-12-1?"),
+        ("zzz", InputError, "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold"),
+        ("gone/one.py:Half", InputError, "there is no strategy file gone/one.py; "),
         ("mine", InputError, "there is no strategy 'mine'; did you mean strategies/mine.py?"),
         ("mine.py", InputError, "there is no strategy file mine.py; did you mean strategies/mine.py?"),
         ("strategies/mein", InputError, "there is no strategy 'strategies/mein'; did you mean strategies/mine.py?"),

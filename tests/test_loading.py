@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 import sys
 
 import pytest
@@ -34,20 +33,6 @@ def write(tmp_path):
         return path
 
     return written
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("momentum-12", "'momentum-12'; did you mean momentum-12-1?"),
-        ("zzz", "'zzz'; give a .py file, a trained folder or one of benchmark-hold, equal-weight"),
-        ("nowhere/mine.py:Half", "nowhere/mine.py; check the path"),
-    ],
-)
-def test_what_does_not_exist(name, message):
-    with pytest.raises(InputError, match=re.escape(message)) as raised:
-        load_strategy(name)
-    assert raised.value.argument == "strategy"
 
 
 def test_a_file_with_several_needs_a_name(write):

