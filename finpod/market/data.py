@@ -24,8 +24,11 @@ _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 HOLIDAYS = np.timedelta64(10, "D")
 """Days that a window may reach outside the data: weekends and holidays."""
 
-_PRICES = ("open", "high", "low", "close")
-_TABLES = (*_PRICES, "volume", "factor", "member")
+PRICES = ("open", "high", "low", "close")
+TABLES = (*PRICES, "volume", "factor", "member")
+"""Fields of `MarketData` that are tables [T, N], in the order in which the content hash covers them."""
+SERIES = ("benchmark_close", "benchmark_open")
+"""Fields that are series [T]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,50 +81,42 @@ class MarketData:
 
     def __post_init__(self) -> None:
         self._set("dates", np.asarray(self.dates).astype("datetime64[ns]"))
-        self._check_axes()
-        days, names = self.shape
+        days, assets = self.shape
+        if days == 0 or assets == 0:
+            raise DataError(
+                f"a market needs at least one session and one asset; got {days} sessions and {assets} assets"
+            )
+        if len(set(self.tickers)) != assets:
+            repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
+            raise DataError(f"ticker {repeated} appears twice among the columns")
+        back = np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))
+        if len(back):
+            one, following = self.dates[back[0] : back[0] + 2]
+            raise DataError(f"dates are not strictly increasing: {one!s:.10} is followed by {following!s:.10}")
         if self.member is None:
-            self._set("member", np.ones((days, names), dtype=bool))
-        for name in _TABLES:
-            table = getattr(self, name)
-            if table is None:
-                continue
-            # In one order of memory, for numpy adds up a table of the other in another, and that changes last bits.
+            self._set("member", np.ones((days, assets), dtype=bool))
+        for name, table in self.tables.items():
+            # In one order of memory, because numpy adds up a table of the other in another, which changes last bits.
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
-            if table.shape != (days, names):
-                raise DataError(f"{name} has shape {table.shape}, not the {(days, names)} of dates and tickers")
-            if name in _PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
+            shape = (days,) if name in SERIES else (days, assets)
+            if table.shape != shape:
+                raise DataError(f"{name} has shape {table.shape}, not the {shape} of the market")
+            if name in PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
                 row, column = np.argwhere(wrong)[0]
                 raise DataError(
                     f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10} is {table[row, column]:g}; "
                     "a price must be positive, or NaN for no bar"
                 )
             self._set(name, table)
-        if not np.isfinite(self.close).any():
-            raise DataError(f"there is no price at all in {names} names and {days} sessions; every close is missing")
-        for name in ("benchmark_close", "benchmark_open"):
-            series = getattr(self, name)
-            if series is not None:
-                if np.shape(series) != (days,):
-                    raise DataError(f"{name} has shape {np.shape(series)}, not the {(days,)} of dates")
-                self._set(name, np.asarray(series, dtype=np.float64))
-        self.extra.check_shape(days, names)
-        last_bar = _last_bar(self.dates, self.has_bar) if self.last_bar is None else self.last_bar
-        self._set("last_bar", np.asarray(last_bar).astype("datetime64[ns]"))
+        if not self.has_bar.any():
+            raise DataError(f"there is no price at all in {assets} assets and {days} sessions; every close is missing")
+        self.extra.check_shape(days, assets)
+        if self.last_bar is None:
+            row = days - 1 - self.has_bar[::-1].argmax(axis=0)
+            never = np.datetime64("NaT", "ns")
+            object.__setattr__(self, "last_bar", np.where(self.has_bar.any(axis=0), self.dates[row], never))
+        self._set("last_bar", np.asarray(self.last_bar).astype("datetime64[ns]"))
         self._set_periods()
-
-    def _check_axes(self) -> None:
-        """Raise DataError unless there are dates, strictly increasing, and tickers, each once."""
-        days, names = self.shape
-        if days == 0 or names == 0:
-            raise DataError(f"a market needs at least one session and one name; got {days} sessions and {names} names")
-        if len(set(self.tickers)) != names:
-            repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
-            raise DataError(f"ticker {repeated} appears twice among the columns")
-        back = np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))
-        if len(back):
-            one, next_one = self.dates[back[0] : back[0] + 2]
-            raise DataError(f"dates are not strictly increasing: {one!s:.10} is followed by {next_one!s:.10}")
 
     def _set_periods(self) -> None:
         """Measure the bars a year, or check the number given; a contradiction becomes the manifest's `periods_note`."""
@@ -136,7 +131,7 @@ class MarketData:
             numbers, note = (measured.per_year, measured.sessions_per_year), measured.note
         if note != self.manifest.get("periods_note", ""):
             kept = {name: value for name, value in self.manifest.items() if name != "periods_note"}
-            object.__setattr__(self, "manifest", {**kept, **({"periods_note": note} if note else {})})
+            object.__setattr__(self, "manifest", kept | ({"periods_note": note} if note else {}))
         for name, number in zip(("periods_per_year", "sessions_per_year"), numbers, strict=True):
             object.__setattr__(self, name, number)
 
@@ -145,6 +140,12 @@ class MarketData:
             value = value.view()
             value.flags.writeable = False
         object.__setattr__(self, name, value)
+
+    @property
+    def tables(self) -> dict[str, Array]:
+        """Tables [T, N] and series [T] by name, without those that the source lacks."""
+        tables = {name: getattr(self, name) for name in (*TABLES, *SERIES)}
+        return {name: table for name, table in tables.items() if table is not None}
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -179,22 +180,18 @@ class MarketData:
         return {"periods_per_year": self.periods_per_year, "sessions_per_year": self.sessions_per_year}
 
     @property
-    def is_intraday(self) -> bool:
-        """Whether a session has several bars."""
-        return self.periods_per_year > self.sessions_per_year
-
-    @property
     def title(self) -> str:
-        """One line that says what these prices are."""
+        """One line that describes the prices."""
         return str(self.manifest.get("title", self.manifest.get("source", "unnamed market")))
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over names, dates, values and extra columns: the same for equal content whatever its source."""
+        """SHA-256 over tickers, dates, values and extra columns: the same for equal content whatever its source."""
         digest = hashlib.sha256()
         digest.update(json.dumps([self.tickers, self.benchmark]).encode())
-        names = ("dates", *_TABLES, "last_bar", "benchmark_close", "benchmark_open")
-        tables: dict[str, Array | None] = {name: getattr(self, name) for name in names}
+        tables: dict[str, Array | None] = {
+            name: getattr(self, name) for name in ("dates", *TABLES, "last_bar", *SERIES)
+        }
         tables |= {json.dumps([name, table.ndim]): table for name, table in sorted(self.extra.tables.items())}
         for name, value in tables.items():
             digest.update(name.encode())
@@ -206,11 +203,11 @@ class MarketData:
         return digest.hexdigest()
 
     def with_periods(self, periods_per_year: float) -> "MarketData":
-        """The same market with so many bars a year. Raises InputError unless the number is positive and finite."""
+        """Return the same market with another number of bars a year. Raises InputError unless it is positive and finite."""
         return replace(self, periods_per_year=periods_per_year, sessions_per_year=None)  # type: ignore[arg-type]
 
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
-        """Row of the first session on or after `date` (side 'left'), or of the last on or before it (side 'right').
+        """Return the row of the first session on or after `date` (side 'left'), or of the last on or before it ('right').
 
         Raises InputError for text that is not a date and for dates outside the data.
         """
@@ -223,12 +220,11 @@ class MarketData:
         return row
 
     def _outside(self, day: np.datetime64, argument: str = "date") -> InputError:
-        first, last = self.dates[0], self.dates[-1]
-        outside = f"{day!s:.10} lies outside the data, which run from {first!s:.10} to {last!s:.10}"
-        return InputError(f"{outside}; choose within", argument=argument)
+        span = f"from {self.dates[0]!s:.10} to {self.dates[-1]!s:.10}"
+        return InputError(f"{day!s:.10} lies outside the data, which run {span}; choose within", argument=argument)
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
-        """First and last row (both included) of the sessions within [start, end]; None means the data's own end.
+        """Return the first and last row (both included) of the sessions within [start, end]; None means no limit.
 
         Raises InputError if the window holds no session, ends before it starts, or reaches beyond the data by more than
         holidays, or the length of a weekly or longer bar, can explain.
@@ -244,87 +240,68 @@ class MarketData:
         first = 0 if begin is None else self.row_of(begin)
         last = len(self.dates) - 1 if stop is None else self.row_of(stop, side="right")
         if last < first:
-            raise InputError(
-                f"there is no session between {as_date(start)!s:.10} and {as_date(end)!s:.10}; take a longer window"
-            )
+            raise InputError(f"there is no session between {begin!s:.10} and {stop!s:.10}; take a longer window")
         return first, last
 
     def rows(self, first: int, stop: int) -> "MarketData":
-        """The rows [first, stop) as a market of their own; `last_bar` stays that of the whole snapshot."""
+        """Return the rows [first, stop) as a market; `last_bar` stays that of the whole snapshot."""
         if not 0 <= first < stop <= len(self.dates):
             raise InputError(f"rows {first}:{stop} are not within 0:{len(self.dates)}")
-        cut = {
-            name: getattr(self, name)[first:stop]
-            for name in ("dates", *_TABLES, "benchmark_close", "benchmark_open")
-            if getattr(self, name) is not None
-        }
-        return replace(self, extra=self.extra.rows(slice(first, stop)), **cut)
+        kept = slice(first, stop)
+        tables: dict[str, Any] = {name: table[kept] for name, table in self.tables.items()}
+        return replace(self, dates=self.dates[kept], extra=self.extra.rows(kept), **tables)
 
     def select(self, tickers: Sequence[str]) -> "MarketData":
-        """The named columns in the given order. Raises InputError naming unknown tickers."""
+        """Return the columns of these tickers in this order. Raises InputError naming unknown tickers."""
         unknown = [t for t in tickers if t not in self.tickers]
         if unknown:
             raise InputError(
-                f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)} names, such as "
+                f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)}, such as "
                 f"{', '.join(self.tickers[:3])}",
                 argument="tickers",
             )
         columns = [self.tickers.index(t) for t in tickers]
-        cut: dict[str, Any] = {
-            name: getattr(self, name)[:, columns] for name in _TABLES if getattr(self, name) is not None
-        }
+        cut: dict[str, Any] = {name: table[:, columns] for name, table in self.tables.items() if name not in SERIES}
         extra = self.extra.select(columns)
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """The benchmark as a market of one asset, always a member, without the sessions on which it has no bar."""
+        """Return the benchmark as a market of one asset, always a member, without the sessions on which it has no bar."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data")
-        opens = None if self.benchmark_open is None else self.benchmark_open[kept, None]
-        close = self.benchmark_close[kept]
+        fields: dict[str, Any] = {name: self.tables[name][kept] for name in SERIES if name in self.tables}
+        fields |= {name.removeprefix("benchmark_"): table[:, None] for name, table in fields.items()}
         return MarketData(
             dates=self.dates[kept],
             tickers=(self.benchmark,),
-            close=close[:, None],
-            open=opens,
             benchmark=self.benchmark,
-            benchmark_close=close,
-            benchmark_open=None if opens is None else opens[:, 0],
             extra=self.extra.rows(kept).shared_only(),
-            periods_per_year=self.periods_per_year,
-            sessions_per_year=self.sessions_per_year,
             manifest={**self.manifest, "of_hash": self.content_hash},
+            **(fields | self.frequency),
         )
 
 
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
-    """Midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
+    """Return midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
 
     Raises InputError, about `argument`, for anything else: numpy would take 20200102 for a year.
     """
     day_like: Any = getattr(value, "to_datetime64", lambda: value)()
-    wrong = InputError(f"{value!r} is not a date; write it as YYYY-MM-DD", argument=argument)
-    if not isinstance(day_like, (date, np.datetime64)) and not (
-        isinstance(day_like, str) and _ISO.fullmatch(day_like.strip())
-    ):
-        raise wrong
+    if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
+        day_like = day_like.strip()[:10]
+    elif not isinstance(day_like, (date, np.datetime64)):
+        day_like = "NaT"
     try:
-        text: Any = day_like.strip()[:10] if isinstance(day_like, str) else day_like
-        day: np.datetime64 = np.datetime64(text, "D")
-    except (ValueError, TypeError) as error:
-        raise wrong from error
+        day: np.datetime64 = np.datetime64(day_like, "D")
+    except (ValueError, TypeError):
+        day = np.datetime64("NaT")
     if np.isnat(day) or not _FIRST_DAY < day < _LAST_DAY:
-        raise wrong
+        raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD", argument=argument)
     return day.astype("datetime64[ns]")
 
 
-def _last_bar(dates: Array, has_bar: Array) -> Array:
-    last = len(dates) - 1 - has_bar[::-1].argmax(axis=0)
-    return np.where(has_bar.any(axis=0), dates[last], np.datetime64("NaT", "ns"))
-
-
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """[T, N] with each value that is not finite replaced by the last finite one above it; `before` where there is none."""
+    """Return the table [T, N] with values that are not finite replaced by the last finite one above, or by `before`."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)
