@@ -1,4 +1,4 @@
-"""Anomalies: bars that look wrong but are not changed, listed for the user to judge."""
+"""Anomalies: bars that look wrong but are not changed, listed for the user to check."""
 
 from __future__ import annotations
 
@@ -14,35 +14,32 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A distribution is large from this step of adj_close against close if it is also so many times the asset's usual one, or from
-the last of these steps whatever is usual."""
+"""A step of adj_close against close is a large distribution from the first of these if it is also `UNUSUAL` times the asset's usual
+one, and always from the last."""
 USUAL_DAYS = np.timedelta64(731, "D")
-"""Time around a distribution whose other distributions are the usual ones."""
+"""Time around a distribution within which the others determine the usual one."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios for which a jump may be a split that is not listed, or another unit of the price (100, 1000)."""
 EXACT = 0.015
-"""Distance in log return from a jump to such a ratio."""
+"""Largest difference in log return between a jump and such a ratio."""
 LONG_GAP, LEVEL = 5, np.log(2)
-"""Sessions without a bar, and log return across them, from which the price level has changed."""
+"""Fewest sessions without a bar, and smallest log return across them, at which the price level has changed."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
-"""Log return from the last bar of an asset to the first of another up to which they may be one listing: a session later, and
+"""Largest log return from the last bar of an asset to the first of another at which they may be one listing: a session later, and
 on the same session."""
-
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Sessions without a move at the start of an asset that look back-filled, where volumes confirm it and where there are none."""
+"""Fewest sessions without a move at the start of an asset that look back-filled: with volumes that confirm it, and without."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Cleaned bars and the sessions that they lie in."""
+    """Cleaned bars and their sessions."""
 
     bars: LongBars
-    sessions: Array
-    """[S] datetime64[ns]"""
     at: Array
-    """[R] position of each bar among the sessions."""
+    """[R] number of the bar's session."""
     gap: Array
-    """[R] sessions without a bar before it, within the life of its asset."""
+    """[R] sessions without a bar between the asset's previous bar and this one."""
     listed: Array
     """[R] bool: the file lists a split or dividend."""
     end: np.datetime64
@@ -53,50 +50,53 @@ class Placed:
         """[R] adjusted closes."""
         return self.bars.values.get("adj_close", self.bars.values["close"])
 
+    @property
+    def last(self) -> Array:
+        """[N] rows of each asset's last bar."""
+        return np.flatnonzero(np.r_[self.bars.first[1:], True])
 
-Found = tuple[Array, Iterable[str]]
+
+Suspects = tuple[Array, Iterable[str]]
 """Rows [n], and a sentence for each."""
 
 
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:
-    """List sessions and volumes that are missing, large distributions, jumps, series that end early and likely renames.
+    """Report missing sessions and volumes, large distributions, jumps, series that end early and likely renames.
 
     Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or rarer. Distributions
-    and jumps on the rows `listed` [R] are explained by a split or dividend of the file. A crash is no suspicion.
+    and jumps on the rows `listed` [R] are explained by a split or dividend of the file. A crash is no anomaly.
     """
     by_dates = calendar is None or is_weekly_or_longer(dates)
     sessions = dates if by_dates else sessions_of(str(calendar), dates[0], dates[-1]).dates
-    sessions = np.unique(sessions.astype("datetime64[D]").astype("datetime64[ns]"))
-    at = np.searchsorted(sessions, bars.date.astype("datetime64[D]").astype("datetime64[ns]"))
+    sessions = np.unique(sessions.astype("datetime64[D]"))
+    at = np.searchsorted(sessions, bars.date.astype("datetime64[D]"))
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
-    placed = Placed(bars, sessions, at, gap, listed, dates[-1])
-    after_gap = np.flatnonzero(gap > 0)
-    lost = np.repeat(after_gap, gap[after_gap])
-    nth = np.arange(len(lost)) - np.repeat(np.cumsum(gap[after_gap]) - gap[after_gap], gap[after_gap])
-    missing = sessions[at[lost] - gap[lost] + nth]
-    log.suspect("sessions without a bar", bars.names(lost), missing, ("no bar on a session" for _ in lost))
+    after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
+    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # missing session of its gap
+    missing = sessions[at[after_gap] - gap[after_gap] + nth]
+    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, ("no bar on a session" for _ in missing))
     for kind, look in ANOMALIES.items():
-        rows, sentences = look(placed)
-        log.suspect(kind, bars.names(rows), bars.date[rows], sentences)
+        rows, sentences = look(Placed(bars, at, gap, listed, dates[-1]))
+        log.suspect(kind, *bars.places(rows), sentences)
 
 
-def _zero_volumes(placed: Placed) -> Found:
-    volume = placed.bars.values.get("volume")
-    rows = np.flatnonzero(volume == 0) if volume is not None else np.array([], dtype=int)
-    span = "bar" if (placed.bars.date != placed.bars.date.astype("datetime64[D]")).any() else "day"
-    return rows, (f"volume 0, one price of {price:g} all {span}" for price in placed.bars.values["close"][rows])
+def _zero_volumes(placed: Placed) -> Suspects:
+    bars = placed.bars
+    rows = np.flatnonzero(bars.values.get("volume", np.ones(len(bars))) == 0)
+    span = "bar" if (bars.date != bars.date.astype("datetime64[D]")).any() else "day"
+    return rows, (f"volume 0, one price of {price:g} all {span}" for price in bars.values["close"][rows])
 
 
-def _large_distributions(placed: Placed) -> Found:
-    """Days on which close and adj_close part by far more than the asset's dividends do."""
+def _large_distributions(placed: Placed) -> Suspects:
+    """Return the days on which close and adj_close diverge by far more than the asset's dividends explain."""
     bars, close, adjusted = placed.bars, placed.bars.values["close"], placed.adjusted
     factor = adjusted / close
     step = np.nan_to_num(factor / bars.previous(factor) - 1)
     paid = np.flatnonzero(step > 1e-3)
 
     def is_unusual(row: int) -> bool:
-        others = paid[np.searchsorted(paid, bars.start[row]) : np.searchsorted(paid, bars.stop[row])]
-        near = others[(others != row) & (np.abs(bars.date[others] - bars.date[row]) <= USUAL_DAYS)]
+        others = paid[(bars.code[paid] == bars.code[row]) & (paid != row)]
+        near = others[np.abs(bars.date[others] - bars.date[row]) <= USUAL_DAYS]
         return not len(near) or bool(step[row] >= min(ALWAYS_LARGE, UNUSUAL * np.median(step[near])))
 
     def sentence(row: int) -> str:
@@ -112,8 +112,8 @@ def _large_distributions(placed: Placed) -> Found:
     return rows, map(sentence, rows)
 
 
-def _jumps(placed: Placed) -> Found:
-    """Returns that equal a split which is not in the prices."""
+def _jumps(placed: Placed) -> Suspects:
+    """Return the bars whose return equals a split that is not in the prices."""
     move = placed.bars.log_steps(placed.adjusted)
     rows = np.flatnonzero((np.abs(move) > np.log(SPLIT_SIZES[0]) - EXACT) & ~placed.listed)
     off = np.abs(np.abs(move[rows, None]) - np.log(SPLIT_SIZES))
@@ -126,8 +126,8 @@ def _jumps(placed: Placed) -> Found:
     )
 
 
-def _new_levels(placed: Placed) -> Found:
-    """Prices that are far from where they were before a long gap: the symbol may have gone to another company."""
+def _new_levels(placed: Placed) -> Suspects:
+    """Return the bars whose price is far from that before a long gap: the symbol may belong to another company."""
     close, gap = placed.adjusted, placed.gap
     rows = np.flatnonzero((gap >= LONG_GAP) & (np.abs(placed.bars.log_steps(close)) >= LEVEL))
     return rows, (
@@ -137,10 +137,10 @@ def _new_levels(placed: Placed) -> Found:
     )
 
 
-def _likely_renames(placed: Placed) -> Found:
-    """Assets that end where another begins, on that session or the next, at about the same price."""
+def _likely_renames(placed: Placed) -> Suspects:
+    """Return the last bars of assets that end where another begins, on that session or the next, at about the same price."""
     bars, at, close = placed.bars, placed.at, placed.bars.values["close"]
-    first, last = np.flatnonzero(bars.first), _last_bars(bars)
+    first, last = np.flatnonzero(bars.first), placed.last
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
     step = np.abs(np.log(close[begins][None, :] / close[ends][:, None]))
@@ -153,33 +153,28 @@ def _likely_renames(placed: Placed) -> Found:
     )
 
 
-def _early_ends(placed: Placed) -> Found:
-    last = _last_bars(placed.bars)
-    rows = last[placed.bars.date[last].astype("datetime64[D]") < placed.end.astype("datetime64[D]")]
+def _early_ends(placed: Placed) -> Suspects:
+    days = placed.bars.date.astype("datetime64[D]")
+    rows = placed.last[days[placed.last] < placed.end.astype("datetime64[D]")]
     return rows, (f"the last bar; the data go on to {placed.end!s:.10}" for _ in rows)
 
 
-def _last_bars(bars: LongBars) -> Array:
-    return np.flatnonzero(np.r_[bars.first[1:], True])
-
-
-ANOMALIES: dict[str, Callable[[Placed], Found]] = {
+ANOMALIES: dict[str, Callable[[Placed], Suspects]] = {
     "bars without volume": _zero_volumes,
-    "days on which close and adj_close part": _large_distributions,
+    "days on which close and adj_close diverge": _large_distributions,
     "jumps of the size of a split": _jumps,
     "price levels that change across a gap": _new_levels,
-    "names that may have been renamed": _likely_renames,
+    "tickers that may have been renamed": _likely_renames,
     "series that end early": _early_ends,
 }
 """The anomalies by kind, in the order in which they are listed."""
 
 
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
-    """Columns [n], first rows [n] and rows of the first real bar [n] of the assets that look back-filled.
+    """Return columns [n], first rows [n] and rows of the first real bar [n] of the assets that look back-filled.
 
-    They do if the close stands still from the first bar on, for `STILL` sessions without any volume up to the first bar
-    with one, which has that price too; or, in data without volumes, for `STILL_WITHOUT_VOLUME` sessions and then moves
-    in nine sessions of ten.
+    With volumes: the close stands still for `STILL` sessions without volume, up to the first bar with volume, which has the
+    same price. Without: it stands still for `STILL_WITHOUT_VOLUME` sessions, then moves in nine sessions of ten.
     """
     days, assets = market.shape
     columns, start = np.arange(assets), market.has_bar.argmax(axis=0)
@@ -187,16 +182,15 @@ def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     price = market.close[start, columns]
     still = np.logical_and.accumulate(~begun | (market.close == price), axis=0).sum(axis=0)
     if market.volume is None:
-        changes = np.abs(np.diff(market.close, axis=0)) > 0
-        after = np.cumsum(np.vstack([changes[:1] & False, changes]), axis=0)
-        until = (still + STILL_WITHOUT_VOLUME).clip(max=days - 1)
-        moves = after[until, columns] - after[still.clip(max=days - 1), columns]
         real, least = still - 1, STILL_WITHOUT_VOLUME
-        found = (until == still + STILL_WITHOUT_VOLUME) & (moves >= 0.9 * STILL_WITHOUT_VOLUME)
+        moves = np.abs(np.diff(market.close, axis=0, prepend=market.close[:1])) > 0
+        rows = np.arange(days)[:, None]
+        moved = np.sum(moves & (rows > still) & (rows <= still + least), axis=0)
+        suspicious = (still + least < days) & (moved >= 0.9 * least)
     else:
-        quiet = np.logical_and.accumulate(~begun | ~(market.volume > 0), axis=0).sum(axis=0)
-        real, least = quiet.clip(max=days - 1), STILL
-        first_price = [table[real, columns] for table in (market.close, market.open) if table is not None]
-        found = (quiet < days) & (still >= quiet) & np.any([one == price for one in first_price], axis=0)
-    found = np.flatnonzero(found & (real - start >= least * market.bars_per_session))
-    return found, start[found], real[found]
+        silent = np.logical_and.accumulate(~begun | ~(market.volume > 0), axis=0).sum(axis=0)
+        real, least = silent.clip(max=days - 1), STILL
+        first_prices = [table[real, columns] for table in (market.close, market.open) if table is not None]
+        suspicious = (silent < days) & (still >= silent) & np.any([one == price for one in first_prices], axis=0)
+    chosen = np.flatnonzero(suspicious & (real - start >= least * market.bars_per_session))
+    return chosen, start[chosen], real[chosen]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,7 +18,7 @@ GRACE = np.timedelta64(15, "m")
 
 
 class Sessions(NamedTuple):
-    """Sessions of an exchange over some years."""
+    """Sessions of an exchange within a range of dates."""
 
     dates: Array
     """[S] datetime64[ns], naive, increasing."""
@@ -33,7 +33,7 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """The sessions of the exchange `calendar` within [first, last]. Raises InputError for an unknown name."""
+    """Return the sessions of the exchange `calendar` within [first, last]. Raises InputError for an unknown name."""
     years = _sessions(calendar, *(str(day.astype("datetime64[Y]")) for day in (first, last)))
     within = (years.dates >= first.astype("datetime64[D]")) & (years.dates <= last)
     return years._replace(dates=years.dates[within], closes=years.closes[within], hours=years.hours[within])
@@ -54,24 +54,21 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
         raise InputError(
             f"the calendar {calendar} does not cover {first} to {last} ({first_line(error)})", argument="calendar"
         ) from error
-    closes = exchange.closes
-    local = pd.DatetimeIndex(closes).tz_convert(exchange.tz)
-    distances = np.unique(local.tz_localize(None).to_numpy() - pd.DatetimeIndex(closes).tz_localize(None).to_numpy())
+    utc, opens, closes = (
+        pd.DatetimeIndex(times).tz_convert(zone).tz_localize(None).to_numpy().astype("datetime64[ns]")
+        for times, zone in ((exchange.closes, "UTC"), (exchange.opens, exchange.tz), (exchange.closes, exchange.tz))
+    )
     return Sessions(
         exchange.sessions.to_numpy().astype("datetime64[ns]"),
-        pd.DatetimeIndex(closes).tz_localize(None).to_numpy().astype("datetime64[ns]"),
-        np.stack([_clock(exchange.opens, exchange.tz), _clock(exchange.closes, exchange.tz)], axis=1),
-        frozenset(offset_text(distance) for distance in distances),
+        utc,
+        np.stack([opens, closes], axis=1),
+        frozenset(map(offset_text, np.unique(closes - utc))),
         ZoneInfo(str(exchange.tz)),
     )
 
 
-def _clock(moments: Any, zone: Any) -> Array:
-    return pd.DatetimeIndex(moments).tz_convert(zone).tz_localize(None).to_numpy().astype("datetime64[ns]")
-
-
 def offset_text(distance: np.timedelta64) -> str:
-    """A UTC offset as +HH:MM."""
+    """Return a UTC offset as +HH:MM."""
     minutes = int(distance.astype("timedelta64[m]").astype(int))
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
@@ -89,7 +86,7 @@ class Timeline(NamedTuple):
     """Time zone of the rows; None leaves times of day as written."""
 
     def first_rows(self, stamps: Array) -> Array:
-        """[R] the first row at which each stamp [R] is in the past; T if there is none, or for NaT.
+        """Return the first row [R] at which each stamp [R] is in the past; T if there is none, or for NaT.
 
         A stamp at midnight is a day without a time. It counts from the session of that day or the next one; in an intraday
         market from the close of that session. A time counts from the first row that ends, or the first intraday bar that
@@ -105,7 +102,7 @@ class Timeline(NamedTuple):
 
 
 def timeline_of(dates: Array, calendar: str | None) -> Timeline:
-    """The timeline of a market with these dates [T]. Rows end at the close of `calendar`; without one, with the day.
+    """Return the timeline of a market with these dates [T]. Rows end at the close of `calendar`; without one, with the day.
 
     A row that is not a session of the exchange ends with its day as well.
     """

@@ -1,11 +1,10 @@
-"""From tidy bars to `MarketData`: sessions, impossible bars, splits and dividends, volumes. Every repair is counted."""
+"""From tidy bars to `MarketData`: sessions, impossible bars, splits and dividends, volumes. Every repair is logged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -29,9 +28,9 @@ NO_BENCHMARK = "none"
 NO_CALENDAR = "the dates of the file"
 """Calendar in the manifest if every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
-"""Time of day of the first bar from which a day begins too late."""
+"""Time of the first bar from which a day begins too late."""
 ODD_DATES = 0.05
-"""Share of dates that are not sessions, above which the file belongs to another exchange."""
+"""Largest share of dates that are not sessions; above it the file belongs to another exchange."""
 
 
 def build_market(
@@ -47,28 +46,31 @@ def build_market(
     periods_per_year: float | None = None,
     now: datetime | None = None,
 ) -> MarketData:
-    """A validated market from tidy bars (see `finpod.market.tidy.tidy_bars`), adjusted for splits and dividends.
+    """Return a validated market from tidy bars (see `finpod.market.tidy.tidy_bars`), adjusted for splits and dividends.
 
     adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close). `adj_close` is the vendor's,
     repaired where it contradicts the listed splits and dividends, or computed from these. Without either, prices count as
     already adjusted. Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not
     changed (`suspicions`), including the entries of the reader's `log`.
 
-    Rows that are no session of `calendar` (None: every date counts), or whose session is not over at `now` (aware; None: this
-    moment), are dropped. Bars whose spacing is weekly or longer may have any date. `membership` None makes every asset a
-    member for all time. `benchmark` None means none. `periods_per_year` None is measured from the dates.
+    Rows that are not on a session of `calendar` (None: every date counts), or whose session is not over at `now` (aware;
+    None: the present), are dropped. Bars whose spacing is weekly or longer may have any date. `membership` None makes every
+    asset a member at all times. `benchmark` None means none. `periods_per_year` None is measured from the dates.
 
     Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
     unusable content.
     """
     log = RepairLog() if log is None else log
-    _check_benchmark(tuple(bars["ticker"].cat.categories), benchmark, name)
-    if membership is not None:
-        membership = membership.spelled_as(bars["ticker"].cat.categories)
-        _check_members(membership, bars, benchmark, name, allow_missing)
-    kept, dates = _possible_bars(bars, _rows_to_drop(bars, calendar, log, name, now), name, log)
+    membership = _check_tickers(bars, membership, benchmark, name, allow_missing)
+    dropped = _rows_to_drop(bars, calendar, log, name, now)
+    dates = np.unique(bars["date"].to_numpy()[~dropped])
+    kept = mask_impossible(long_bars(bars, dropped), log)
+    if not len(kept):
+        kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
+        raise DataError(f"{name} holds no bar that can be used; {kinds}")
+    kept, dates = mask_stale_tails(kept, dates, log)
     kept, notes, listed = adjust(kept, log, name)
-    kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # within a day volumes leap by themselves
+    kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # within a day volumes vary too much
     report_anomalies(kept, dates, listed, log, calendar)
     fields, facts = _grid(kept, dates, membership, benchmark, name)
     return MarketData(
@@ -88,48 +90,49 @@ def build_market(
 
 
 def package_versions(*more: str) -> dict[str, str]:
-    """Versions of finpod and of the packages that shaped the data."""
+    """Return the versions of finpod and of the packages that shape the data."""
     return versions("finpod", "numpy", "pandas", "pyarrow", *more)
 
 
-def _check_benchmark(tickers: tuple[str, ...], benchmark: str | None, name: str) -> None:
+def _check_tickers(
+    bars: pd.DataFrame, membership: Membership | None, benchmark: str | None, name: str, allow_missing: bool
+) -> Membership | None:
+    """Return the membership under the symbols of the bars. Raises InputError for a missing benchmark and missing members."""
+    tickers = bars["ticker"].cat.categories
     if benchmark is not None and benchmark not in tickers:
-        shown = ", ".join(tickers[:3])
-        way_out = f"choose one of its {len(tickers)} names with benchmark=, such as {shown}, or None to go without"
-        raise InputError(f"{name} has no rows for the benchmark {benchmark}; {way_out}", argument="benchmark")
-
-
-def _check_members(
-    membership: Membership, bars: pd.DataFrame, benchmark: str | None, name: str, allow_missing: bool
-) -> None:
-    wanted: Sequence[str] = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
-    if benchmark in wanted:
+        choice = f"choose one of its {len(tickers)} tickers with benchmark=, such as {', '.join(tickers[:3])}"
+        raise InputError(
+            f"{name} has no rows for the benchmark {benchmark}; {choice}, or None to go without", argument="benchmark"
+        )
+    if membership is None:
+        return None
+    membership = membership.spelled_as(tickers)
+    members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
+    if benchmark in members:
         raise InputError(
             f"{benchmark} cannot be the benchmark and a member as well; choose another benchmark, or leave it "
             "out of the members",
             argument="benchmark",
         )
-    missing = [t for t in wanted if t not in bars["ticker"].cat.categories]
+    missing = [ticker for ticker in members if ticker not in tickers]
     if missing and not allow_missing:
         raise InputError(
-            f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(wanted)} names); leave "
+            f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(members)} members); leave "
             "them out, or pass allow_missing=True",
             argument="allow_missing",
         )
+    return membership
 
 
-def _rows_to_drop(
-    bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None = None
-) -> Array:
-    """[rows] bool: the tidy bars of no session, or of one that is not over at `now`; counted.
+def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
+    """Return True [rows] for tidy bars that are not on a session, or on one that is not over at `now`; they are logged.
 
     Without a calendar every date before today in New York is a session. Bars whose spacing is weekly or longer stand for
     several sessions and may have any date, such as a Sunday or a holiday at the end of a month; they are over when the
-    last session up to that date is. Raises DataError where the stamps show another clock than the exchange's, where more
-    than a twentieth of the dates are no sessions, and where nothing is left.
+    last session up to that date is. Raises DataError for timestamps of another time zone than the exchange's, if more
+    than a twentieth of the dates are not sessions, and if nothing is left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
-    utc = np.datetime64(moment.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
     dates, row = np.unique(stamps.astype("datetime64[D]").astype("datetime64[ns]"), return_inverse=True)
     outside = np.zeros(len(bars), dtype=bool)
@@ -140,45 +143,43 @@ def _rows_to_drop(
         is_session = np.isin(dates, sessions.dates) | is_weekly_or_longer(dates)
         _check_exchange(dates, is_session, sessions, log.offsets, calendar, name)
         if (stamps != dates[row]).any():
-            outside = _outside_hours(stamps, dates[row], sessions)
-            _check_clock(stamps, row, outside, calendar, name)
-        ended = np.r_[True, sessions.closes + GRACE <= utc]
+            outside = _outside_hours(stamps, dates[row], sessions, calendar, name)
+        ended = np.r_[True, sessions.closes + GRACE <= np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "ns")]
         latest = np.searchsorted(sessions.dates, dates, side="right")  # 1 + the row of the last session up to the date
-        over = ~is_session | ended[latest]  # of what is no session there is nothing to wait for
-    for kind, gone, when in (
+        over = ~is_session | ended[latest]
+    for kind, dropped, when in (
         ("rows dropped, not a session", ~is_session[row], dates[row]),
         ("rows dropped, session not over", ~over[row], dates[row]),
         ("rows dropped, outside the hours of their session", outside, stamps),
     ):
-        log.repair(kind, tickers[gone], when[gone], "bar", "a bar", "dropped")
+        log.repair(kind, tickers[dropped], when[dropped], "bar", "a bar", "dropped")
     dropped = ~(is_session & over)[row] | outside
     if dropped.all():
         raise DataError(f"{name} holds no bar of a session of {calendar} that is over; check its dates")
     return dropped
 
 
-def _outside_hours(stamps: Array, days: Array, sessions: Sessions) -> Array:
-    """[rows] bool: intraday bars that begin before the open or after the close of their session; half days close early."""
+def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
+    """Return True [rows] for intraday bars that begin before the open or after the close of their session.
+
+    Raises DataError if days begin long after the open and go on after the close: the timestamps are of another time zone.
+    """
     at = np.searchsorted(sessions.dates, days).clip(max=len(sessions.dates) - 1)
-    begin, end = sessions.hours[at].T
-    return (sessions.dates[at] == days) & ((stamps < begin) | (stamps > end))
-
-
-def _check_clock(stamps: Array, row: Array, outside: Array, calendar: str, name: str) -> None:
-    """Raise DataError if days begin long after the open and go on after the close: stamps in another time zone, or UTC."""
-    first = stamps[np.searchsorted(row, np.unique(row))]  # bars are sorted by date
+    opens, closes = sessions.hours[at].T
+    outside = (sessions.dates[at] == days) & ((stamps < opens) | (stamps > closes))
+    first = stamps[np.unique(days, return_index=True)[1]]  # bars are sorted by date
     late = first - first.astype("datetime64[D]") >= LATE_START
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
-            f"{name}: its days begin at {first[late][0]!s:.16} and the like, and {outside.sum():,} of its bars lie outside the "
-            f"hours of {calendar}; give intraday times as in New York, or with their offset"
+            f"{name}: its days begin at {first[late][0]!s:.16} and the like, and {outside.sum():,} of its bars are outside "
+            f"the hours of {calendar}; give intraday times as in New York, or with their UTC offset"
         )
+    return outside
 
 
 def _check_exchange(
     dates: Array, is_session: Array, sessions: Sessions, offsets: set[str], calendar: str, name: str
 ) -> None:
-    way_out = "name the exchange with calendar=, such as XTKS or XLON (none: every date counts)"
     foreign = sorted(offsets - sessions.offsets - {"+00:00"})
     odd = dates[~is_session]
     if foreign:
@@ -187,70 +188,56 @@ def _check_exchange(
         fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}"
     else:
         return
-    raise DataError(f"{name}: {fault}; {way_out}", argument="calendar")
-
-
-def _possible_bars(bars: pd.DataFrame, dropped: Array, name: str, log: RepairLog) -> tuple[LongBars, Array]:
-    """The plausible bars, without prices carried forward to the end, and the dates [T] of the market."""
-    dates = np.unique(bars["date"].to_numpy()[~dropped])
-    kept = mask_impossible(long_bars(bars, dropped), log)
-    if not len(kept):
-        kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
-        raise DataError(f"{name} holds no bar that can be used; {kinds}")
-    return mask_stale_tails(kept, dates, log)
+    raise DataError(
+        f"{name}: {fault}; name the exchange with calendar=, such as XTKS or XLON (none: every date counts)",
+        argument="calendar",
+    )
 
 
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of the `MarketData`, with the benchmark apart and without assets that have no bar; and facts on its members."""
-    is_benchmark = np.array([ticker == benchmark for ticker in bars.tickers])
-    empty = bars.per_asset(slice(None)) == 0
-    names, bare = (
-        tuple(np.array(bars.tickers, dtype=object)[which]) for which in (~is_benchmark & ~empty, ~is_benchmark & empty)
-    )
-    if not names:
+    """Return the fields of the `MarketData`, without assets that have no bar, and facts about its members."""
+    tickers = np.array(bars.tickers, dtype=object)
+    is_benchmark, empty = tickers == benchmark, bars.per_asset(slice(None)) == 0
+    kept = tuple(tickers[~is_benchmark & ~empty])
+    if not kept:
         raise DataError(
-            f"{name} holds no bar that can be used of any name but the benchmark {benchmark}; a market needs at least one "
-            "(or take that name itself, without a benchmark)"
+            f"{name} holds no bar that can be used except those of the benchmark {benchmark}; a market needs at least one "
+            "other asset (or take that one without a benchmark)"
         )
     tables = _tables(bars, dates)
-    series = {
-        key: table[:, is_benchmark].ravel() if is_benchmark.any() else np.full(len(dates), np.nan)
-        for key, table in tables.items()
-    }
+    missing = np.full((len(dates), 1), np.nan)
+    series = {key: table[:, is_benchmark] if is_benchmark.any() else missing for key, table in tables.items()}
     tables = {key: table[:, ~is_benchmark & ~empty] for key, table in tables.items()}
-    member, facts = membership_facts(membership, dates, names, np.isfinite(tables["close"]))
+    member, facts = membership_facts(membership, dates, kept, np.isfinite(tables["close"]))
     if membership is None:
-        facts["missing"] = sorted({*facts["missing"], *bare})
+        facts["missing"] = sorted(tickers[~is_benchmark & empty])
     fields = {
         "dates": dates,
-        "tickers": names,
+        "tickers": kept,
         "member": member,
         "benchmark": benchmark or NO_BENCHMARK,
-        "benchmark_close": series["close"],
-        "benchmark_open": series.get("open"),
+        "benchmark_close": series["close"].ravel(),
+        "benchmark_open": series["open"].ravel() if "open" in series else None,
     }
     return fields | tables, facts
 
 
-def _tables(bars: LongBars, dates: Array) -> dict[str, Any]:
-    """[T, N] adjusted tables, NaN where there is no bar."""
+def _tables(bars: LongBars, dates: Array) -> dict[str, Array]:
+    """Return adjusted tables [T, N], NaN where there is no bar."""
     values = dict(bars.values)
     close = values["close"]
     adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)
     if adjusted is not None:
-        for field in ("open", "high", "low"):
-            if field in values:
-                values[field] = values[field] * adjusted / close
+        values |= {field: values[field] * adjusted / close for field in ("open", "high", "low") if field in values}
         values["close"] = adjusted
         if "volume" in values:
             values["volume"] = values["volume"] / (adjusted / close)
     if adjusted is not None or traded is not close:
         values["factor"] = values["close"] / traded
     row = np.searchsorted(dates, bars.date)
-    tables = {}
+    tables = {field: np.full((len(dates), len(bars.tickers)), np.nan) for field in values}
     for field, series in values.items():
-        tables[field] = np.full((len(dates), len(bars.tickers)), np.nan)
         tables[field][row, bars.code] = series
     return tables
