@@ -1,4 +1,4 @@
-"""Completeness of a market's members and prices, as the manifest records it."""
+"""Completeness of a market's members and prices, for the manifest."""
 
 from __future__ import annotations
 
@@ -9,61 +9,15 @@ import numpy as np
 
 from finpod.errors import DataError
 from finpod.market.data import DateLike, as_date
-from finpod.market.universe import Membership
+from finpod.market.universe import Index, Membership
 from finpod.measures import Array
 
 GAP = 5
 """Fewest sessions in a row without a bar that count as a member without prices."""
 
 
-def membership_facts(
-    membership: Membership | None, dates: Array, names: Sequence[str], has_bar: Array
-) -> tuple[Array, dict[str, Any]]:
-    """[T, N] membership and its entries for the manifest. None makes every asset a member for all time.
-
-    Raises DataError if no asset with prices is ever a member.
-    """
-    if membership is None:
-        member = np.ones((len(dates), len(names)), dtype=bool)
-        return member, {
-            "membership": f"static list of the {len(names)} names with prices on {dates[-1]!s:.10}",
-            "survivorship": True,
-            "missing": [],
-            "without_prices": {},
-            "coverage": _coverage(dates, member.sum(axis=1), has_bar.sum(axis=1)),
-        }
-    member = membership.grid(dates, names)
-    missing = [t for t in membership.during(dates[0], dates[-1]) if t not in set(names)]
-    members = member.sum(axis=1) + membership.grid(dates, missing).sum(axis=1)
-    if not member.any():
-        raise DataError(
-            f"no name with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); its "
-            f"members are written {_few(missing)}, the names with prices {_few(names)}: use the same symbols for both"
-        )
-    return member, {
-        "membership": membership.sentence,
-        "survivorship": membership.survivorship,
-        "missing": missing,
-        "without_prices": _without_prices(membership, dates, names, missing, has_bar),
-        **({"listed": _listed(membership, dates)} if membership.size else {}),
-        "coverage": _coverage(dates, members, (member & has_bar).sum(axis=1)),
-    }
-
-
-def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
-    """Members without prices on some sessions of [first, last], from the manifest; sorted."""
-    begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
-    spells = manifest.get("without_prices", {})
-    return sorted(name for name, days in spells.items() if any(a <= end and b >= begin for a, b in days))
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first three tickers, for an error."""
-    return ", ".join(names[:3]) or "not at all"
-
-
 class Listed(NamedTuple):
-    """Members on a list, and by the rules of the index of this title, on a day (YYYY-MM-DD)."""
+    """Number of members of an index on a day (YYYY-MM-DD): those on the list, and its size by its rules."""
 
     title: str
     day: str
@@ -71,8 +25,57 @@ class Listed(NamedTuple):
     size: int
 
 
+def membership_facts(
+    membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
+) -> tuple[Array, dict[str, Any]]:
+    """Return membership [T, N] and its entries for the manifest. None makes every asset a member at all times.
+
+    Raises DataError if no asset with prices is ever a member.
+    """
+    if membership is None:
+        member = np.ones((len(dates), len(tickers)), dtype=bool)
+        return member, {
+            "membership": f"static list of the {len(tickers)} names with prices on {dates[-1]!s:.10}",
+            "survivorship": True,
+            "missing": [],
+            "without_prices": {},
+            "coverage": _coverage(dates, member, has_bar),
+        }
+    missing = [ticker for ticker in membership.during(dates[0], dates[-1]) if ticker not in set(tickers)]
+    member = membership.grid(dates, tickers)
+    if not member.any():
+        raise DataError(
+            f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
+            f"members are written {', '.join(missing[:3]) or 'not at all'}, prices {', '.join(tickers[:3])}: use the same "
+            "symbols for both"
+        )
+    everyone = np.hstack([member, membership.grid(dates, missing)])
+    priced = np.hstack([has_bar, np.zeros((len(dates), len(missing)), dtype=bool)])
+    spells = _spells(everyone & ~priced)
+    without_prices: dict[str, list[list[str]]] = {}
+    for column, first, stop in spells:
+        if column >= len(tickers) or stop - first >= GAP:
+            label = (*tickers, *missing)[column]
+            without_prices.setdefault(label, []).append([f"{dates[first]!s:.10}", f"{dates[stop - 1]!s:.10}"])
+    return member, {
+        "membership": membership.sentence,
+        "survivorship": membership.survivorship,
+        "missing": missing,
+        "without_prices": dict(sorted(without_prices.items())),
+        **({} if membership.index is None else {"listed": _listed(membership, membership.index, dates)}),
+        "coverage": _coverage(dates, everyone, everyone & priced),
+    }
+
+
+def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
+    """Return the members without prices on some sessions of [first, last], from the manifest; sorted."""
+    begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
+    spells = manifest.get("without_prices", {})
+    return sorted(ticker for ticker, days in spells.items() if any(a <= end and b >= begin for a, b in days))
+
+
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """The day within [first, last] on which the list of members differs most from the index's size; None without an index.
+    """Return the day within [first, last] on which the list differs most from the index's size; None without an index.
 
     The manifest has the first session of each year, which counts until the next.
     """
@@ -87,34 +90,24 @@ def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) 
     return Listed(listed["index"], day, counts[day], listed["size"])
 
 
-def _listed(membership: Membership, dates: Array) -> dict[str, Any]:
-    """Title and size of the index, and the number of members on the list at the first session of each year."""
+def _listed(membership: Membership, index: Index, dates: Array) -> dict[str, Any]:
+    """Return title and size of the index, and the number of members on the list at the first session of each year."""
     _, rows = np.unique(dates.astype("datetime64[Y]"), return_index=True)
     counts = membership.count(dates[rows]).tolist()
     members = {f"{day!s:.10}": count for day, count in zip(dates[rows], counts, strict=True)}
-    return {"index": membership.index, "size": membership.size, "members": members}
+    return {"index": index.title, "size": index.size, "members": members}
 
 
-def _without_prices(
-    membership: Membership, dates: Array, names: Sequence[str], missing: Sequence[str], has_bar: Array
-) -> dict[str, list[list[str]]]:
-    """Ticker -> [first, last session] of each spell as a member without a bar; gaps shorter than `GAP` are left out."""
-    lacking = np.hstack([membership.grid(dates, names) & ~has_bar, membership.grid(dates, missing)])
-    padded = np.vstack([lacking[:1] & False, lacking, lacking[:1] & False]).astype(np.int8)
-    column, begin = np.nonzero((np.diff(padded, axis=0) > 0).T)
-    _, end = np.nonzero((np.diff(padded, axis=0) < 0).T)
-    spells: dict[str, list[list[str]]] = {}
-    for name, first, stop in zip(column, begin, end, strict=True):
-        if name >= len(names) or stop - first >= GAP:
-            label = (*names, *missing)[name]
-            spells.setdefault(label, []).append([f"{dates[first]!s:.10}", f"{dates[stop - 1]!s:.10}"])
-    return dict(sorted(spells.items()))
+def _spells(table: Array) -> Array:
+    """Return column, first row and the row after the last [n, 3] of each run of True in a table [T, N]."""
+    edges = np.diff(np.pad(table.astype(np.int8), ((1, 1), (0, 0))), axis=0).T
+    return np.column_stack([*np.nonzero(edges > 0), np.nonzero(edges < 0)[1]])
 
 
-def _coverage(dates: Array, members: Array, covered: Array) -> dict[str, float]:
-    """Year -> share of the member-days that have a bar."""
+def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
+    """Return year -> share of the member-days [T, N] that are covered."""
     years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
-    days, have = np.bincount(index, members), np.bincount(index, covered)
+    days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
     return {
         str(year): round(float(part / whole), 6) for year, whole, part in zip(years, days, have, strict=True) if whole
     }

@@ -20,7 +20,7 @@ from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.readers import read_bars
-from finpod.market.renames import Renames, join_renamed, newest_symbol
+from finpod.market.renames import Renames, join_renamed
 from finpod.market.snapshots import load_snapshot
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import AUTO, Members, find_index, resolve_members, settled
@@ -48,7 +48,7 @@ def load_market(
     now: datetime | None = None,
     extra: Extra = None,
 ) -> MarketData:
-    """Load a market from a parquet or CSV file, a frame, a folder of files, a snapshot folder, or "sample".
+    """Return a market from a parquet or CSV file, a frame, a folder of files, a snapshot folder, or "sample".
 
     Tables may have any layout that `finpod.market.layouts.recognise` reads. `ticker` names the asset of a table without
     tickers, `ticker_column` the column of tickers. `day_first` and `decimal` settle dates and numbers that are ambiguous.
@@ -83,14 +83,14 @@ def load_market(
         reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
         log = RepairLog()
         bars, joins = join_renamed(_tidy_bars(path, log=log, **reading), renames, name, log)
-        if benchmark is not None:
-            benchmark = newest_symbol(normal_ticker(benchmark, bars["ticker"].cat.categories), joins)
+        symbols = bars["ticker"].cat.categories
+        benchmark = None if benchmark is None else normal_ticker(benchmark, symbols)
         for rename in joins:
+            benchmark = rename.new if benchmark == rename.old else benchmark
             membership = membership and membership.renamed(rename)
-        listed = isinstance(members, Sequence) and not isinstance(members, str)
-        if listed and membership is not None:
-            wanted = {benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers}
-            bars = bars[bars["ticker"].isin(list(wanted))]
+        is_list = isinstance(members, Sequence) and not isinstance(members, str)
+        if is_list and membership is not None:
+            bars = bars[bars["ticker"].isin([benchmark, *membership.spelled_as(symbols).tickers])]
             bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
         market = build_market(
             bars,
@@ -100,7 +100,7 @@ def load_market(
             | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
             log=log,
             name=name,
-            allow_missing=allow_missing or not listed,
+            allow_missing=allow_missing or not is_list,
             calendar=calendar,
             periods_per_year=periods_per_year,
             now=now,
@@ -111,7 +111,7 @@ def load_market(
 
 
 def _tidy_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: Any) -> pd.DataFrame:
-    """The tidy bars of a frame, file or folder; `reading` are arguments of `read_bars`."""
+    """Return the tidy bars of a frame, file or folder; `reading` are arguments of `read_bars`."""
     if isinstance(path, (pd.DataFrame, pd.Series)):
         return tidy_bars(pd.DataFrame(path), **reading)
     if not isinstance(path, (str, PathLike)):
@@ -120,7 +120,7 @@ def _tidy_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: 
 
 
 def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `load_market` that differ from the defaults, with absolute paths; empty if one cannot be stored."""
+    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if one cannot be stored."""
     defaults = inspect.signature(load_market).parameters
     origin: dict[str, Any] = {}
     for argument, value in arguments.items():
@@ -130,20 +130,18 @@ def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if argument == "renames" and isinstance(value, Mapping):
             origin[argument] = dict(value)
-        elif (
-            argument == "members" and isinstance(value, str) and find_index(value)
-        ):  # whatever lies here under its name
-            origin[argument] = value
-        elif all(part is None or isinstance(part, (str, int, float, PathLike)) for part in parts):
-            paths = [_absolute(part) if argument in PATHS else part for part in parts]
-            origin[argument] = paths if several else paths[0]
-        else:
+        elif not all(part is None or isinstance(part, (str, int, float, PathLike)) for part in parts):
             return {}
+        else:
+            are_symbols = argument == "members" and (several or find_index(str(value)))
+            if argument in PATHS and not are_symbols:
+                parts = [_absolute(part) for part in parts]
+            origin[argument] = parts if several else parts[0]
     return origin
 
 
 def _absolute(value: Any) -> Any:
-    """The absolute path if it exists; anything else unchanged."""
+    """Return the absolute path if it exists; anything else unchanged."""
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
 
@@ -151,10 +149,10 @@ def _absolute(value: Any) -> Any:
 def _whole(
     path: str, members: object, benchmark: str | None, renames: object, periods_per_year: float | None
 ) -> MarketData:
-    """The sample or a snapshot, which have their own members, tickers and benchmark."""
+    """Return the sample or a snapshot, which have their own members, tickers and benchmark."""
     for argument, value in (("members", members), ("renames", renames)):
         if value is not None:
-            raise InputError(f"{path} carries its own members and names; leave {argument} out")
+            raise InputError(f"{path} has its own members and tickers; leave {argument} out", argument=argument)
     market = sample_market() if path == SAMPLE else load_snapshot(path)
     benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
     if market.benchmark not in (benchmark, normal_ticker(benchmark)):
@@ -165,9 +163,9 @@ def _whole(
 
 
 def sample_market() -> MarketData:
-    """Twenty large US stocks, 1990-01-02 to 2022-12-28, adjusted daily closes only, from the data that ship with skfolio.
+    """Return adjusted daily closes of twenty large US stocks, 1990-01-02 to 2022-12-28, from the data of skfolio.
 
-    The benchmark is the S&P 500 price index, which leaves dividends out, and the names are survivors: both flatter
+    The benchmark is the S&P 500 price index, which leaves dividends out, and the stocks are survivors: both flatter
     every strategy, and the manifest says so.
     """
     from skfolio.datasets import load_sp500_dataset, load_sp500_index
@@ -175,20 +173,20 @@ def sample_market() -> MarketData:
     prices = load_sp500_dataset()
     index = load_sp500_index()["SP500"].reindex(prices.index)
     first, last = (f"{prices.index[row]:%Y-%m-%d}" for row in (0, -1))
-    names = tuple(str(ticker) for ticker in prices.columns)
-    membership = f"static list of {len(names)} large US stocks, all of them survivors to {last}"
+    tickers = tuple(str(ticker) for ticker in prices.columns)
+    stocks = f"{len(tickers)} large US stocks"
     return MarketData(
         dates=prices.index.to_numpy().astype("datetime64[ns]"),
-        tickers=names,
+        tickers=tickers,
         close=prices.to_numpy(dtype=float),
         benchmark="S&P 500 price index (dividends left out)",
         benchmark_close=index.to_numpy(dtype=float),
         manifest={
             "source": "sample",
-            "title": f"bundled sample: {len(names)} large US stocks, {first} to {last}, adjusted daily closes (skfolio)",
+            "title": f"bundled sample: {stocks}, {first} to {last}, adjusted daily closes (skfolio)",
             "path": "sample",
             "benchmark_kind": "price return",
-            "membership": membership,
+            "membership": f"static list of {stocks}, all of them survivors to {last}",
             "survivorship": True,
             "missing": [],
             "coverage": {str(year): 1.0 for year in sorted(set(prices.index.year))},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -16,13 +17,13 @@ import pandas as pd
 from finpod.errors import DataError, InputError, did_you_mean
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.readers import read_text_table
-from finpod.market.renames import Rename, families, last_days
+from finpod.market.renames import Rename, bundled_renames
 from finpod.measures import Array
 
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Asks for the benchmark, or the calendar, of the universe; without a universe, for those of `DEFAULT`."""
+"""Stands for the benchmark or calendar of the universe; without a universe, for that of `DEFAULT`."""
 DEFAULT = "nasdaq100"
 
 
@@ -58,28 +59,15 @@ _CORRECTED = (
     ("nasdaq100", "MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
     ("dow30", "PM", "2003-01-27", "MO"),  # Philip Morris Companies; PM is what it spun off in 2008
 )
-"""Known errors of index-constitution: (index, wrong symbol, end of the spell or "" for all spells, right symbol)."""
+"""Errors of index-constitution: (index, wrong symbol, end of the spell or "" for all spells, right symbol)."""
 _GAPS = (
     ("nasdaq100", "WTW", "2015-01-01", "2018-12-24"),
     ("nasdaq100", "ENDP", "2015-01-01", "2015-12-21"),
     ("nasdaq100", "TCOM", "2015-01-01", "2015-12-21"),
 )
 """Days on which index-constitution lists an asset that had left the index: (index, ticker, from, to_exclusive)."""
-
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV, one row a spell. An empty end means that the spell is still open."""
-
-RENAMED = (
-    *families(),
-    ("NDOI", "ENDP"),  # never its symbol: a known error of lists of the index
-    ("ALD", "HON"),
-    ("DWDP", "DD"),
-    ("HWP", "HPQ"),
-    ("JOYG", "JOY"),
-    ("SBC", "T"),
-    ("XON", "XOM"),
-)
-"""Symbols of each renamed listing, oldest first. A member is found under whichever of them the prices use."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
@@ -97,70 +85,76 @@ class Membership:
     sentence: str
     """Kind and source of the list, for manifests and reports."""
     survivorship: bool = False
-    """Whether the list was made at a later date, which biases backtests upwards."""
-    index: str = ""
-    """Title of the index whose members these are; empty for other lists."""
-    size: int | None = None
-    """Number of members that the index has by its rules, where it is known."""
+    """True if the list was made at a later date, which biases backtests upwards."""
+    index: Index | None = None
+    """Index whose members these are."""
 
     def during(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
-        """Tickers that were members on some day of [first, last], sorted."""
+        """Return the tickers that were members on some day of [first, last], sorted."""
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
     def count(self, dates: Array) -> Array:
-        """[T] int: number of members on each session, counted by spell."""
+        """Return the number of members [T] on each session, counted by spell."""
         return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
-        """[T, N] bool: whether the asset is a member on the session. Assets without a spell are never members."""
+        """Return True [T, N] where the asset is a member on the session. Assets without a spell are never members."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
         known = column >= 0
-        entered, left = (np.searchsorted(dates, days[known]) for days in (self.start, self.stop))
         change = np.zeros((len(dates) + 1, len(tickers)), dtype=np.int64)
-        np.add.at(change, (entered, column[known]), 1)
-        np.add.at(change, (left, column[known]), -1)
+        for days, step in ((self.start, 1), (self.stop, -1)):
+            np.add.at(change, (np.searchsorted(dates, days[known]), column[known]), step)
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """The same spells under the symbols of the prices, renamed listings included.
+        """Return the same spells under the symbols of the prices, renamed listings included.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
         symbols = set(available)
         spelled = [normal_ticker(ticker, symbols) for ticker in self.tickers]
         renamed = {
-            old: new for names in RENAMED for old in names if old not in symbols for new in names if new in symbols
+            old: new for names in families() for old in names if old not in symbols for new in names if new in symbols
         }
-        lost = last_days()
+        last_days = {rename.old: rename.day for rename in bundled_renames() if rename.day is not None}
         tickers = [
-            renamed.get(ticker, ticker) if start < lost.get(ticker, _OPEN) else ticker
+            renamed.get(ticker, ticker) if start < last_days.get(ticker, _OPEN) else ticker
             for ticker, start in zip(spelled, self.start, strict=True)
         ]
         return replace(self, tickers=np.array(tickers, dtype=object))
 
     def renamed_to_newest(self) -> Membership:
-        """The same spells under the newest symbol of each renamed listing, under which vendors file its whole history."""
-        newest = [family[-1] for family in RENAMED]
-        return self.spelled_as([*newest, *set(self.tickers) - {old for family in RENAMED for old in family[:-1]}])
+        """Return the same spells under the newest symbol of each listing, under which vendors file its whole history."""
+        older = {symbol for names in families() for symbol in names[:-1]}
+        return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
 
     def renamed(self, rename: Rename) -> Membership:
-        """The spells of the old symbol under the new one. If the rename has a day, only spells that began before it move."""
+        """Return the spells of the old symbol under the new one. If the rename has a day, only spells that began before move."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
 
+@cache
+def families() -> list[tuple[str, ...]]:
+    """Return the symbols of each renamed listing, oldest first. A member is found under the one that the prices use."""
+    chains: dict[str, tuple[str, ...]] = {}
+    for rename in bundled_renames():
+        chains[rename.new] = (*chains.pop(rename.old, (rename.old,)), rename.new)
+    return list(chains.values())
+
+
 def resolve_members(members: Members, origin: str) -> tuple[Membership | None, Index | None]:
-    """The membership that `members` describe, and their index, if it is one.
+    """Return the membership that `members` describe, and their index, if it is one.
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
-    Text names an index unless it contains a dot or such a file exists. `origin` completes the sentence on a list. Raises
-    InputError for an unknown index.
+    Text is the name of an index unless it contains a dot or such a file exists. `origin` completes the description of a list.
+    Raises InputError for an unknown index.
     """
     if members is None:
         return None, None
     if isinstance(members, str) and (find_index(members) or ("." not in members and not Path(members).exists())):
-        index = index_named(members)
-        return index_members(index.name), index
+        membership = index_members(members)
+        return membership, membership.index
     if isinstance(members, (str, PathLike)):
         return read_members(members), None
     count = len({normal_ticker(ticker) for ticker in members})
@@ -168,7 +162,7 @@ def resolve_members(members: Members, origin: str) -> tuple[Membership | None, I
 
 
 def read_members(path: str | PathLike[str]) -> Membership:
-    """Membership from a CSV with the columns ticker, from, to_exclusive, in any case, separated by commas or semicolons.
+    """Return the membership of a CSV with the columns ticker, from, to_exclusive, separated by commas or semicolons.
 
     Tickers may have any spelling (see `finpod.market.parsing.normal_ticker`).
     Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
@@ -179,67 +173,63 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Membership for all time, which has survivorship bias, from tickers in any spelling (see `normal_ticker`).
+    """Return membership for all time, which has survivorship bias, from tickers in any spelling (see `normal_ticker`).
 
     Raises InputError for an empty list.
     """
     if len(tickers) == 0:
         raise InputError(
-            "the list of tickers is empty; name at least one, or leave members out to take every name",
+            "the list of tickers is empty; give at least one, or leave members out to take every ticker",
             argument="members",
         )
-    spelled = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
-    check_tickers(spelled, "the list of tickers")
-    names = np.array(spelled, dtype=object)
+    symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
+    check_tickers(symbols, "the list of tickers")
+    start, stop = (np.full(len(symbols), day) for day in (_START, _OPEN))
     return Membership(
-        tickers=names,
-        start=np.full(len(names), _START),
-        stop=np.full(len(names), _OPEN),
-        sentence=sentence,
-        survivorship=True,
+        tickers=np.array(symbols, dtype=object), start=start, stop=stop, sentence=sentence, survivorship=True
     )
 
 
 def _membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
-    """Membership from a table of text with the columns `COLUMNS`; errors call it `name`.
+    """Return the membership of a table of text with the columns `COLUMNS`; errors call it `name`.
 
     Raises DataError for invalid dates and tickers, and for a spell that ends before it begins.
     """
     days = {}
     for column in COLUMNS[1:]:
-        text = table[column].str.strip()
+        text = table[column]
         parsed = pd.to_datetime(text.where(text != ""), format="%Y-%m-%d", errors="coerce")
-        unreadable = parsed.isna() & ((text != "") | (column == "from"))
-        if unreadable.any():
-            row = int(np.argmax(unreadable))
+        invalid = parsed.isna() & ((text != "") | (column == "from"))
+        if invalid.any():
+            row = int(np.argmax(invalid))
             raise DataError(
                 f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; write dates as YYYY-MM-DD"
             )
         days[column] = parsed.to_numpy().astype("datetime64[ns]")
     tickers = [normal_ticker(label) for label in table["ticker"]]
     check_tickers(tickers, name)
-    stop = np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
-    if (backward := stop <= days["from"]).any():
+    start, stop = days["from"], np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
+    if (backward := stop <= start).any():
         row = int(np.argmax(backward))
         raise DataError(
             f"{name}: the spell of {table['ticker'].iloc[row]} ends on {stop[row]!s:.10}, not after its "
-            f"start on {days['from'][row]!s:.10}"
+            f"start on {start[row]!s:.10}"
         )
-    return Membership(tickers=np.array(tickers, dtype=object), start=days["from"], stop=stop, sentence=sentence)
+    return Membership(tickers=np.array(tickers, dtype=object), start=start, stop=stop, sentence=sentence)
 
 
 def find_index(name: str) -> Index | None:
-    """The index that the text names, in any spelling: sp500, SP500, "S&P 500"; None for none."""
+    """Return the index of that name, in any spelling: sp500, SP500, "S&P 500"; None if there is none."""
     return INDEXES.get(_key(name))
 
 
 def is_universe(text: str) -> bool:
-    """Whether the text looks like the name of an index: a known one, or small letters followed by a number."""
+    """Return True if the text looks like the name of an index: a known one, or small letters followed by a number."""
     return find_index(text) is not None or re.fullmatch(r"[a-z&]+\W?\d+", text) is not None
 
 
 def index_named(name: str) -> Index:
-    """The index of that name, in any spelling. Raises InputError for an unknown one."""
+    """Return the index of that name, in any spelling. Raises InputError for an unknown one."""
     index = find_index(name)
     if index is None:
         hint = did_you_mean(_key(name), INDEXES.keys(), "")
@@ -251,18 +241,17 @@ def index_named(name: str) -> Index:
 
 
 def _key(name: str) -> str:
-    """The name in small letters without punctuation: "S&P 500" is sp500."""
     return re.sub(r"[ &_-]", "", name.lower())
 
 
 def settled(benchmark: str | None, calendar: str | None, index: Index | None) -> tuple[str | None, str | None]:
-    """Benchmark and calendar, with "auto" replaced by those of the index, or of `DEFAULT` without one."""
+    """Return benchmark and calendar, with "auto" replaced by those of the index, or of `DEFAULT` without one."""
     index = index or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 
 
 def index_members(name: str) -> Membership:
-    """Point-in-time membership of an index from the package index-constitution, under Yahoo's symbols.
+    """Return the point-in-time membership of an index from the package index-constitution, under Yahoo's symbols.
 
     Known errors are corrected, and spells of zero days left out (see data/README.md).
     Raises InputError for an unknown index.
@@ -278,18 +267,18 @@ def index_members(name: str) -> Membership:
     table["ticker"] = table["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # as Yahoo writes Chinese symbols
     table["ticker"] = table["ticker"].str.replace(r"^SZ(\d+)$", r"\1.SZ", regex=True)
     sentence = f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}"
-    return replace(_membership_of(table, "index-constitution", sentence), index=index.title, size=index.size)
+    return replace(_membership_of(table, "index-constitution", sentence), index=index)
 
 
 def _corrected(table: pd.DataFrame, index: Index) -> pd.DataFrame:
-    """The spells without the known errors."""
-    for name, symbol, end, company in _CORRECTED:
+    """Return the spells without the known errors."""
+    for name, wrong, end, right in _CORRECTED:
         if name == index.name:
-            wrong = (table["ticker"] == symbol) & (table["to_exclusive"].eq(end) | (end == ""))
-            table = table.assign(ticker=table["ticker"].mask(wrong, company))
+            errs = (table["ticker"] == wrong) & (table["to_exclusive"].eq(end) | (end == ""))
+            table = table.assign(ticker=table["ticker"].mask(errs, right))
     for name, ticker, left, again in _GAPS:
         if name == index.name:
-            ends = table["to_exclusive"].where(table["to_exclusive"] != "", "9999")
+            ends = table["to_exclusive"].replace("", "9999")
             spans = (table["ticker"] == ticker) & (table["from"] < left) & (ends > again)
             before = table.assign(to_exclusive=table["to_exclusive"].mask(spans, left))
             table = pd.concat([before, table[spans].assign(**{"from": again})], ignore_index=True)
