@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def trained(market, tmp_path_factory):
                           train=(days[0], days[252]), validation=(days[253], days[380]))  # fmt: skip
 
 
-def late(first, market=None):
+def late(first):
     """A feature that is the close from row `first` on and NaN before."""
 
     def late_close(market):
@@ -55,7 +54,7 @@ def late(first, market=None):
     return late_close
 
 
-def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_named(trained):
+def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_reported(market, trained):
     for member in trained.members:
         assert not LONG & set(member.task_spec["features"])
     dropped, undefined = (trained.provenance[name] for name in ("dropped", "undefined"))
@@ -64,25 +63,20 @@ def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_named(
     assert dropped["high_252_distance"] == pytest.approx(251 / 253)
     assert undefined["return_63"] == pytest.approx(63 / 253)
     assert set(trained.provenance["features"]) == set(AVAILABLE) - LONG
+    result = finpod.backtest(trained, market, start=market.dates[381])
+    rows = {label: text for title, rows in provenance(result) if title == "Agent" for label, text in rows}
+    shown = {
+        label.rpartition(": ")[2].lower(): text for label, text in rows.items() if label.startswith("Features dropped")
+    }
+    assert shown.keys() == {name.replace("_", " ") for name in LONG}
+    assert shown["momentum 12 1"] == "0.99605"
 
 
 def test_g13_what_agents_see_is_as_often_defined_in_training_as_in_validation(market):
     panel = build_panel(market, fit=(0, 253))
-    training, validation = panel.features[:253], panel.features[253:380]
-    for column, name in enumerate(panel.names):
-        zero = [float((rows[..., column] == 0).float().mean()) for rows in (training, validation)]
-        assert zero[0] <= 0.5, name
-        assert zero[1] <= 0.05, name
-
-
-def test_g13_reports_say_which(market, trained, tmp_path):
-    result = finpod.backtest(trained, market, start=market.dates[381])
-    rows = {label: text for title, rows in provenance(result) if title == "Agent" for label, text in rows}
-    dropped = {
-        label.rpartition(": ")[2].lower(): text for label, text in rows.items() if label.startswith("Features dropped")
-    }
-    assert dropped.keys() == {name.replace("_", " ") for name in LONG}
-    assert dropped["momentum 12 1"] == "0.99605"
+    zeros = [(panel.features[rows] == 0).float().mean(dim=(0, 1)) for rows in (slice(253), slice(253, 380))]
+    assert (zeros[0] <= 0.5).all()
+    assert (zeros[1] <= 0.05).all()
 
 
 def test_g13_the_log_and_the_training_report_say_which(market, tmp_path):
@@ -90,8 +84,7 @@ def test_g13_the_log_and_the_training_report_say_which(market, tmp_path):
         tiny_train(market, tmp_path / "late", features=["return_5", late(80)])
     header = read_history(tmp_path / "late").logs[0].header
     assert header["undefined"] == {"late_close": pytest.approx((80 - TRAIN[0]) / (TRAIN[1] - TRAIN[0] + 1))}
-    page = render_training_report(read_history(tmp_path / "late"))
-    assert "98.2%, dropped" in page
+    assert "98.2%, dropped" in render_training_report(read_history(tmp_path / "late"))
 
 
 def test_g13_the_command_line_says_which(market, tmp_path, monkeypatch, capsys):
@@ -99,14 +92,12 @@ def test_g13_the_command_line_says_which(market, tmp_path, monkeypatch, capsys):
     save_snapshot(market, tmp_path / "data" / "short")
     day = [f"{date!s:.10}" for date in market.dates]
     windows = f"--train {day[0]}:{day[252]} --validation {day[253]}:{day[380]}"
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match="0"):
         main(f"train stocks --market short {windows} --out strategies/short --agents 1 --rounds 1 --keep 1 "
-             "--steps 8192 --features return_5,return_63,momentum_12_1 --device cpu --json".split())  # fmt: skip
+             "--steps 512 --features return_5,return_63,momentum_12_1 --device cpu --json".split())  # fmt: skip
     printed = capsys.readouterr()
-    assert ended.value.code == 0
     assert "momentum_12_1 99.6%" in printed.err
     assert json.loads(printed.out)["dropped"] == {"momentum_12_1": pytest.approx(252 / 253)}
-    assert [path.name for path in Path("strategies").iterdir()] == ["short"]
 
 
 @pytest.mark.parametrize(("first", "kept"), [(0, True), (27, True), (28, True), (29, False), (56, False)])
@@ -120,11 +111,10 @@ def test_g13_at_least_half_of_the_training_rows_must_have_a_value(market, first,
 
 
 def test_g13_only_bars_of_members_count():
-    """A name that lists late, or is no member, takes no feature away from those that are there."""
+    """An asset that lists late, or is not a member, takes no feature away from the others."""
     close = np.random.default_rng(1).uniform(10, 20, (60, 4))
     close[:55, 3] = np.nan
-    member = np.ones((60, 4), dtype=bool)
-    member[:, 2] = False
+    member = np.tile([True, True, False, True], (60, 1))
 
     def own(market):
         return np.where(np.arange(4) == 2, math.nan, market.close)
@@ -135,9 +125,8 @@ def test_g13_only_bars_of_members_count():
 
 
 def test_g13_a_training_window_without_any_feature_is_refused(market, tmp_path):
-    with pytest.raises(InputError, match=r"beta_252 is undefined on 100\.0% of the training rows") as raised:
+    with pytest.raises(InputError, match=r"beta_252 .*100\.0%"):
         tiny_train(market, tmp_path / "none", features=["beta_252", late(400)])
-    assert "\n" not in str(raised.value)
     assert not any(tmp_path.iterdir())
 
 

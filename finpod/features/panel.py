@@ -73,17 +73,15 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
             raise InputError(f"two features are called {name}; rename one", argument="features")
         if (column := column_of(feature)) is not None:
             market.extra.is_shared(column)  # raises for a column that the market does not have
-        definition = FEATURES.get(name) if isinstance(feature, str) else None
-        if definition is not None and any(getattr(market, table) is None for table in definition.tables):
+        tables = FEATURES[name].tables if isinstance(feature, str) and column is None else ()
+        if any(getattr(market, table) is None for table in tables):
             left_out.append(name)
         else:
             available[name] = feature
     if not available:
+        lacking = f"no feature is left: these data lack the tables for {', '.join(left_out)}"
         raise InputError(
-            f"no feature is left: these data lack the tables for {', '.join(left_out)}"
-            if left_out
-            else "features is empty; leave it out for the default set",
-            argument="features",
+            lacking if left_out else "features is empty; leave it out for the default set", argument="features"
         )
     return tuple(available.values()), tuple(dict.fromkeys(left_out))
 
@@ -139,15 +137,21 @@ def build_panel(
     if scaling is not None:
         scaling.require(names)
     raw = compute(market, available, device)
-    _require_finite(raw, market, names)
-    member = torch.tensor(np.array(market.member), device=raw.device)
-    tradable = torch.tensor(np.array(market.has_bar), device=raw.device)
+    if (infinite := raw.isinf()).any():
+        row, column, feature = infinite.nonzero()[0].tolist()
+        raise DataError(
+            f"{names[feature]} of {market.tickers[column]} on {market.dates[row]!s:.10} is infinite; "
+            "give NaN where a feature is undefined"
+        )
+    member, tradable = (torch.tensor(np.array(table), device=raw.device) for table in (market.member, market.has_bar))
     if scaling is not None:
         return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
     if fit is None:
         raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
     scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(_kind_of(one, market) for one in available))
-    undefined = _undefined(raw, member & tradable, *fit, names)
+    bars = (member & tradable)[slice(*fit)]
+    shares = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1)) / bars.sum().clamp(min=1)
+    undefined = {name: share for name, share in zip(names, shares.tolist(), strict=True) if share > 0}
     dropped = {name: share for name, share in undefined.items() if share > MOST_UNDEFINED}
     columns = [column for column, name in enumerate(names) if name not in dropped]
     scaling = scaling.select(columns)
@@ -171,14 +175,6 @@ def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[i
             "choose others, or a longer window",
             argument="features",
         )
-
-
-def _undefined(raw: Tensor, listed: Tensor, first: int, stop: int, names: Sequence[str]) -> dict[str, float]:
-    """Feature -> share of the bars `listed` [T, N] on the rows [first, stop) without a value in `raw` [T, N, F], if > 0."""
-    listed = listed[first:stop]
-    count = (raw[first:stop].isnan() & listed.unsqueeze(-1)).sum((0, 1))
-    shares = (count / listed.sum().clamp(min=1)).tolist()
-    return {name: share for name, share in zip(names, shares, strict=True) if share > 0}
 
 
 def _expand(features: Features) -> list[Feature]:
@@ -227,13 +223,3 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
             argument="features",
         )
     return values.to(device, torch.float64)
-
-
-def _require_finite(raw: Tensor, market: MarketData, names: tuple[str, ...]) -> None:
-    infinite = raw.isinf()
-    if infinite.any():
-        row, column, feature = infinite.nonzero()[0].tolist()
-        raise DataError(
-            f"{names[feature]} of {market.tickers[column]} on {market.dates[row]!s:.10} is infinite; "
-            "give NaN where a feature is undefined"
-        )

@@ -64,7 +64,8 @@ class Scaling:
             if sd == 0:
                 continue
             values = raw[..., column].double()
-            score = _cross_score(values, member) if kind == "cross" else (values - mean) / sd
+            centre, spread = _mean_and_sd(values, member, dim=1) if kind == "cross" else (mean, values.new_tensor(sd))
+            score = (values - centre) / spread.where(spread > 0, math.nan)  # all members may be equal on a day
             scaled[..., column] = score.nan_to_num(nan=0.0).clamp(-CLIP[kind], CLIP[kind])
         return scaled
 
@@ -77,45 +78,30 @@ class Scaling:
         """Return the scaling from the result of `to_dict`. Raises CheckpointError for anything else."""
         try:
             columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
-            figures = [float(value) for name in ("mean", "sd") for value in columns[name]]
-            known = set(columns["kinds"]) <= set(CLIP)
-        except (KeyError, TypeError, ValueError) as error:
+            whole = all(math.isfinite(value) for value in (*columns["mean"], *columns["sd"]))
+            whole &= set(columns["kinds"]) <= set(CLIP) and len({len(values) for values in columns.values()}) == 1
+        except (KeyError, TypeError) as error:
             raise CheckpointError(f"the stored scaling cannot be read: {error!r}; train the agent again") from error
-        alike = len({len(values) for values in columns.values()}) == 1
-        if not (alike and known and all(map(math.isfinite, figures))):
+        if not whole:
             raise CheckpointError("the stored scaling is damaged: its columns disagree; train the agent again")
         return cls(**columns)
 
     def require(self, names: Iterable[str]) -> None:
         """Raise CheckpointError, naming the difference, unless `names` equal the features of the scaling, in order."""
-        requested = tuple(names)
-        if requested == self.names:
-            return
-        missing = ", ".join(name for name in self.names if name not in requested)
-        extra = ", ".join(name for name in requested if name not in self.names)
-        differences = [
-            text for text in (missing and f"missing {missing}", extra and f"not known to it: {extra}") if text
-        ]
-        raise CheckpointError(
-            "the features are not those the agent was trained on: "
-            + ("; ".join(differences) or f"their order must be {', '.join(self.names)}")
-        )
+        given = tuple(names)
+        if given != self.names:
+            differing = ", ".join(sorted({*given} ^ {*self.names})) or "their order"
+            raise CheckpointError(
+                f"the features are not those the agent was trained on; they differ in {differing}; give, in this order, "
+                f"{', '.join(self.names)}"
+            )
 
 
-def _mean_and_sd(values: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and sd of the members' values [T, N] as float64 scalars; (0, 0) if there are none, sd 0 if constant."""
+def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return mean and sd of the members' values [T, N], of all rows or along `dim`; (0, 0) if there are none, sd 0 if constant."""
     known = member & values.isfinite()
-    count = known.sum().clamp(min=1)
+    count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()
-    mean = values.where(known, 0.0).sum() / count
-    sd = ((values - mean).where(known, 0.0).square().sum() / count).sqrt()
+    mean = values.where(known, 0.0).sum(dim=dim, keepdim=dim is not None) / count
+    sd = ((values - mean).where(known, 0.0).square().sum(dim=dim, keepdim=dim is not None) / count).sqrt()
     return mean, sd.where(sd > _CONSTANT * mean.abs(), 0.0)
-
-
-def _cross_score(values: Tensor, member: Tensor) -> Tensor:
-    """Return z-scores [T, N] across each day's members; NaN on days on which all members are equal."""
-    known = member & values.isfinite()
-    count = known.sum(dim=1, keepdim=True).clamp(min=1)
-    mean = values.where(known, 0.0).sum(dim=1, keepdim=True) / count
-    sd = ((values - mean).where(known, 0.0).square().sum(dim=1, keepdim=True) / count).sqrt()
-    return (values - mean) / sd.where(sd > _CONSTANT * mean.abs(), math.nan)
