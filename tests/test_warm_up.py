@@ -1,6 +1,5 @@
 """Features that are undefined on most training rows are dropped and named; learning from a single step; minibatch sizes."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -14,10 +13,8 @@ from made_markets import make_market, random_market
 from test_ppo import bandit, experience, rollout_of
 
 import finpod
-from finpod.cli import main
 from finpod.errors import InputError
 from finpod.features.panel import FEATURES, SETS, build_panel
-from finpod.market.snapshots import save_snapshot
 from finpod.report.provenance import provenance
 from finpod.report.training import render_training_report
 from finpod.rl.ppo import PPOConfig
@@ -72,32 +69,12 @@ def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_report
     assert shown["momentum 12 1"] == "0.99605"
 
 
-def test_g13_what_agents_see_is_as_often_defined_in_training_as_in_validation(market):
-    panel = build_panel(market, fit=(0, 253))
-    zeros = [(panel.features[rows] == 0).float().mean(dim=(0, 1)) for rows in (slice(253), slice(253, 380))]
-    assert (zeros[0] <= 0.5).all()
-    assert (zeros[1] <= 0.05).all()
-
-
 def test_g13_the_log_and_the_training_report_say_which(market, tmp_path):
     with pytest.warns(UserWarning, match="late_close"):
         tiny_train(market, tmp_path / "late", features=["return_5", late(80)])
     header = read_history(tmp_path / "late").logs[0].header
     assert header["undefined"] == {"late_close": pytest.approx((80 - TRAIN[0]) / (TRAIN[1] - TRAIN[0] + 1))}
     assert "98.2%, dropped" in render_training_report(read_history(tmp_path / "late"))
-
-
-def test_g13_the_command_line_says_which(market, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(market, tmp_path / "data" / "short")
-    day = [f"{date!s:.10}" for date in market.dates]
-    windows = f"--train {day[0]}:{day[252]} --validation {day[253]}:{day[380]}"
-    with pytest.raises(SystemExit, match="0"):
-        main(f"train stocks --market short {windows} --out strategies/short --agents 1 --rounds 1 --keep 1 "
-             "--steps 512 --features return_5,return_63,momentum_12_1 --device cpu --json".split())  # fmt: skip
-    printed = capsys.readouterr()
-    assert "momentum_12_1 99.6%" in printed.err
-    assert json.loads(printed.out)["dropped"] == {"momentum_12_1": pytest.approx(252 / 253)}
 
 
 @pytest.mark.parametrize(("first", "kept"), [(0, True), (27, True), (28, True), (29, False), (56, False)])

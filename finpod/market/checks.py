@@ -56,15 +56,16 @@ def _impossible(bars: LongBars) -> Iterator[tuple[str, str, Array, bool]]:
         yield "bars masked, no adjusted close", "adj_close", missing & has_some, True
     if "high" in values:
         yield "bars masked, high below low", "high", above < below, True
-    for column, kind in (
-        ("close", "bars masked, close outside high and low"),
-        ("open", "opens masked, outside high and low"),
-    ):
-        if column in values:
-            yield kind, column, (values[column] > above) | (values[column] < below), column == "close"
+    yield "bars masked, close outside high and low", "close", _outside(values["close"], below, above), True
+    if "open" in values:
+        yield "opens masked, outside high and low", "open", _outside(values["open"], below, above), False
     if "volume" in values:
         volume = values["volume"]
         yield "volumes masked, negative or infinite", "volume", (volume < 0) | np.isinf(volume), False
+
+
+def _outside(prices: Array, below: Array, above: Array) -> Array:
+    return (prices < below) | (prices > above)
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
