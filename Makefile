@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## train and judge an agent on the bundled sample, write reports/demo.html
-	@$(BIN)/finpod demo
+	@$(BIN)/finpod demo --overwrite
 
 test: $(READY)  ## every test but the slow ones, journeys and those that need a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile

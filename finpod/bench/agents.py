@@ -7,27 +7,27 @@ window with five seeds, and in a yearly walk-forward with three. Each agent is a
 from __future__ import annotations
 
 import copy
-import json
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
+import typer
 from torch import Tensor
 
 from finpod.active import ACTIVE
-from finpod.bench.rows import Parser, checkpoints, keep_rows
+from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.envs.actions import target_weights
 from finpod.errors import InputError
 from finpod.evidence.skill import verdict_of
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
-from finpod.measures import Array, metrics, simple_returns
+from finpod.measures import Array, Metrics, metrics, simple_returns
 from finpod.rl.policy import Policy
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.trading.anchors import ANCHORS
@@ -42,6 +42,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "ppo": ("ppo", {}, 512, 600_000),
 }
 """Name -> learner, settings that differ from its defaults, number of environments, and environment steps."""
+YEAR = 252
 CHECKPOINTS = 4
 """Number of checkpoints from which an agent is selected, evenly spaced over its training."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
@@ -152,22 +153,20 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
     return float(beta[0]) * periods_per_year, float(beta[0]) / error
 
 
-def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> None:
-    """Compute the missing rows. Raises InputError for an unknown learner."""
+def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> list[dict[str, Any]]:
+    """Compute the missing rows and return all of these learners. Raises InputError for an unknown learner."""
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"unknown learner {kind!r}; choose from {', '.join(KINDS)}", argument="learner")
+    rows = []
     for period in periods:
         days = cache(partial(Days, market, period))
         makers: dict[str, Callable[[], dict[str, Any]]] = {f"{period.name}-rules": partial(_rules_row, days)}
-        for kind, anchor, seed in product(kinds, ANCHORED, period.seeds):
-            key = {"learner": kind, "anchor": anchor, "seed": seed, "period": period.name}
-            makers[_name(period, kind, anchor, seed)] = partial(_agent_row, days, **key)
-        keep_rows(folder, makers)
-
-
-def _name(period: Period, kind: str, anchor: str, seed: int) -> str:
-    return f"{period.name}-{kind}-{anchor}-{seed}"
+        for key in product(kinds, ANCHORED, period.seeds):
+            name = "-".join(map(str, (period.name, *key)))
+            makers[name] = partial(_agent_row, days, period.name, *key)
+        rows += keep_rows(folder, makers)
+    return rows
 
 
 def _rules_row(days: Callable[[str], Days]) -> dict[str, Any]:
@@ -175,11 +174,11 @@ def _rules_row(days: Callable[[str], Days]) -> dict[str, Any]:
     return _short(anchors | rules(days(ANCHORED[0]).test))
 
 
-def _agent_row(days: Callable[[str], Days], **key: Any) -> dict[str, Any]:
-    row = learn(days(key["anchor"]), key["learner"], key["seed"])
-    name = "-".join(str(key[part]) for part in ("period", "learner", "anchor", "seed"))
-    print(f"{name}: {row['cpu_seconds']:.0f} s, validation {row['validation']['excess']:+.2%}", flush=True)
-    return _short(key | row)
+def _agent_row(days: Callable[[str], Days], period: str, kind: str, anchor: str, seed: int) -> dict[str, Any]:
+    row = learn(days(anchor), kind, seed)
+    cost = f"{row['cpu_seconds']:.0f} s, validation {row['validation']['excess']:+.2%}"
+    print(f"{period}-{kind}-{anchor}-{seed}: {cost}", flush=True)
+    return _short({"learner": kind, "anchor": anchor, "seed": seed, "period": period, **row})
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -189,95 +188,76 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def table(folder: Path, periods: Sequence[Period]) -> str:
-    """Return the rows of the periods as a Markdown table: one line for each learner and anchor, then the rules."""
-    known = _rows(folder, [f"{period.name}-rules" for period in periods])
-    factors = np.column_stack([_joined(known, name) for name in KNOWN])
-    lines = [
-        "| learner | anchor | test: excess over the anchor | information ratio | Sharpe | alpha (t) | turnover | names | training: "
-        "excess, ratio | validation: excess, ratio, rank correlation | test: rank correlation | CPU s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for kind, anchor in product(KINDS, ANCHORED):
-        rows = [_rows(folder, [_name(period, kind, anchor, seed) for period in periods]) for seed in periods[0].seeds]
-        if whole := [seeds for seeds in rows if len(seeds) == len(periods)]:
-            lines.append(_line(kind, anchor, whole, factors))
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """Yield the lines of the table of some periods: one for each learner and anchor, then the rules."""
+    known = [row for row in rows if "learner" not in row]
+    rule = {name: np.concatenate([row[name] for row in known]) for name in known[0] if isinstance(known[0][name], list)}
+    factors = np.column_stack([rule[name] for name in KNOWN])
+    agents = pd.json_normalize([dict(row) for row in rows if "learner" in row])
+    for (learner, anchor), group in agents.groupby(["learner", "anchor"], sort=False):
+        yield {"learner": learner, "anchor": anchor, **_of_agents(group, factors)}
     for name in (*(f"{anchor}, weekly" for anchor in ANCHORED), "benchmark"):
-        lines.append(_rule_line(name, _joined(known, name), _joined(known, f"{ANCHORED[0]}, weekly"), factors))
-    return "\n".join(lines)
+        cells = _of_rule(rule[name], rule[f"{ANCHORED[0]}, weekly"], factors)
+        yield {"learner": name, "anchor": "over equal weight", **cells}
 
 
-def _rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The existing rows of these names."""
-    files = [folder / f"{name}.json" for name in names]
-    return [json.loads(file.read_text()) for file in files if file.exists()]
+def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
+    """Cells of a learner: means over the seeds (lowest to highest), and the interval for the mean of their returns."""
+    returns = np.array([np.concatenate(list(seed["returns"])) for _, seed in rows.groupby("seed")])
+    base = np.concatenate(list(rows.loc[rows["seed"] == rows["seed"].iloc[0], "anchor_returns"]))
+    over = [_yearly(one).cagr - _yearly(base).cagr for one in returns]
+    ratios = [_yearly(one - base).sharpe for one in returns]
+    alphas = np.array([alpha(one, factors, YEAR) for one in returns])
+    mean = rows.filter(regex=r"^(training|validation|test)\.|^cpu_seconds$").astype(float).mean()
+    return {
+        "test: excess over the anchor": f"{np.mean(over):+.1%} ({min(over):+.1%} to {max(over):+.1%}); seeds averaged "
+        + _interval(returns.mean(0), base),
+        "information ratio": f"{np.mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        "Sharpe": f"{np.mean([_yearly(one).sharpe for one in returns]):.2f}",
+        "alpha (t)": f"{alphas[:, 0].mean():+.1%} ({alphas[:, 1].mean():.1f})",
+        "turnover": f"{mean['test.turnover']:.1f}",
+        "names": f"{mean['test.effective_names']:.0f}",
+        "training: excess, ratio": f"{mean['training.excess']:+.1%}, {mean['training.information_ratio']:.2f}",
+        "validation: excess, ratio, rank correlation": f"{mean['validation.excess']:+.1%}, "
+        f"{mean['validation.information_ratio']:.2f}, {mean['validation.rank_correlation']:.3f}",
+        "test: rank correlation": f"{mean['test.rank_correlation']:.3f}",
+        "CPU s": f"{mean['cpu_seconds']:.0f}",
+    }
 
 
-def _joined(rows: Sequence[dict[str, Any]], name: str) -> Array:
-    return np.concatenate([np.array(row[name]) for row in rows])
-
-
-def _line(kind: str, anchor: str, seeds: Sequence[Sequence[dict[str, Any]]], factors: Array) -> str:
-    """Line of a learner: means over the seeds (lowest to highest), and the interval for the mean of their returns."""
-    returns = np.array([_joined(rows, "returns") for rows in seeds])
-    base = _joined(seeds[0], "anchor_returns")
-    _, interval = verdict_of(returns.mean(0), base)
-    over = [_growth(one) - _growth(base) for one in returns]
-    alphas = np.array([alpha(one, factors, 252) for one in returns])
-
-    def mean(window: str, name: str) -> float:
-        return float(np.nanmean([[row[window][name] or np.nan for row in rows] for rows in seeds]))
-
-    ratios = [metrics(returns=one - base, periods_per_year=252).sharpe for one in returns]
-    sharpes = [metrics(returns=one, periods_per_year=252).sharpe for one in returns]
-    return (
-        f"| {kind} | {anchor} | {np.mean(over):+.1%} ({min(over):+.1%} to {max(over):+.1%}); seeds averaged "
-        f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}] | {np.mean(ratios):.2f} ({min(ratios):.2f} to "
-        f"{max(ratios):.2f}) | {np.mean(sharpes):.2f} | {alphas[:, 0].mean():+.1%} ({alphas[:, 1].mean():.1f}) | "
-        f"{mean('test', 'turnover'):.1f} | {mean('test', 'effective_names'):.0f} | {mean('training', 'excess'):+.1%}, "
-        f"{mean('training', 'information_ratio'):.2f} | {mean('validation', 'excess'):+.1%}, "
-        f"{mean('validation', 'information_ratio'):.2f}, {mean('validation', 'rank_correlation'):.3f} | "
-        f"{mean('test', 'rank_correlation'):.3f} | {np.mean([row['cpu_seconds'] for rows in seeds for row in rows]):.0f} |"
-    )
-
-
-def _rule_line(name: str, returns: Array, base: Array, factors: Array) -> str:
-    """Line of a rule: its excess over equal weight, and alpha after regression on known factors."""
-    whole = metrics(returns=returns, periods_per_year=252)
+def _of_rule(returns: Array, base: Array, factors: Array) -> dict[str, str]:
+    """Cells of a rule: its excess over equal weight, and alpha after regression on known factors."""
     over = returns - base
-    still = not over.any()
-    interval = None if still else verdict_of(returns, base)[1]
-    excess = "0" if interval is None else f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
-    ratio = "" if still else f"{metrics(returns=over, periods_per_year=252).sharpe:.2f}"
-    constant, t = alpha(returns, factors, 252)
-    return f"| {name} | over equal weight | {excess} | {ratio} | {whole.sharpe:.2f} | {constant:+.1%} ({t:.1f}) | | | | | | |"
+    constant, t = alpha(returns, factors, YEAR)
+    return {
+        "test: excess over the anchor": _interval(returns, base) if over.any() else "0",
+        "information ratio": f"{_yearly(over).sharpe:.2f}" if over.any() else "",
+        "Sharpe": f"{_yearly(returns).sharpe:.2f}",
+        "alpha (t)": f"{constant:+.1%} ({t:.1f})",
+    }
 
 
-def _growth(returns: Array) -> float:
-    return float(metrics(returns=returns, periods_per_year=252).cagr)
+def _interval(returns: Array, base: Array) -> str:
+    interval = verdict_of(returns, base)[1]
+    return f"{interval.estimate:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
 
 
-def main() -> None:
-    """Parse the arguments, compute missing rows, and print a table of the fixed window and one of the walk-forward."""
-    parser = Parser(prog="python -m finpod.bench.agents", description=__doc__)
-    parser.add_argument(
-        "prices", type=Path, help="file of daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet"
-    )
-    parser.add_argument("members", type=Path, help="file of the index members, such as nasdaq100_members.csv beside it")
-    parser.add_argument(
-        "learners", nargs="*", default=list(KINDS), help=f"learners to train (default: {' '.join(KINDS)})"
-    )
-    parser.add_folder(FOLDER)
-    parser.run(print_tables)
+def _yearly(returns: Array) -> Metrics:
+    return metrics(returns=returns, periods_per_year=YEAR)
 
 
-def print_tables(arguments: Namespace) -> None:
-    """Compute missing rows and print both tables."""
-    market = load_market(arguments.prices, members=arguments.members)
+def main(
+    prices: Annotated[Path, typer.Argument(help="File of daily bars, such as nasdaq100_daily.parquet.")],
+    members: Annotated[Path, typer.Argument(help="File of the index members, such as nasdaq100_members.csv.")],
+    learners: Annotated[list[str] | None, typer.Argument(help=f"Learners; by default {', '.join(KINDS)}.")] = None,
+    folder: Folder = FOLDER,
+) -> None:
+    """Compute missing rows, and print a table of the fixed window and one of the walk-forward."""
+    market = load_market(prices, members=members)
     for periods in ([FIXED], YEARS):
-        run(market, arguments.learners, arguments.folder, periods)
-        print(f"\n{table(arguments.folder, periods)}\n", flush=True)
+        rows = run(market, learners or list(KINDS), folder, periods)
+        print(f"\n{markdown(list(table(rows)))}\n", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

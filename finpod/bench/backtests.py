@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-if TYPE_CHECKING:
-    from finpod.market.data import MarketData
-    from finpod.measures import Array
-    from finpod.result import BacktestResult
+from finpod.backtesting.batch import path_of
+from finpod.backtesting.engine import backtest
+from finpod.backtesting.export import to_pyfolio
+from finpod.lookahead.audit import audit
+from finpod.market.data import MarketData
+from finpod.measures import Array
+from finpod.result import BacktestResult
+from finpod.rules import Momentum
+from finpod.significance import intervals
+from finpod.synthetic import simulate_market
+from finpod.trading.execution import build_execution
+from finpod.trading.ledger import Costs
+from finpod.trading.simulate import Terms, Window
+from finpod.training import train
+from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
 """Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
 FEE_BPS = 10.0
 """Costs of trading, here and with the other packages."""
-
-BACKTEST = (
-    "backtest bars/s",
-    "backtest exact bars/s",
-    "backtest whole result bars/s",
-    "backtest strategies at once bars/s",
-    "backtest vectorbt bars/s",
-    "backtest vectorbt whole result bars/s",
-    "backtest / vectorbt",
-    "backtest whole result / vectorbt",
-    "backtest strategies at once / vectorbt",
-    "backtest batch",
-)
-"""Names of the lines of `backtest_lines`; the next constants are those of the other functions."""
-BOOTSTRAP = ("bootstrap seconds", "bootstrap batch")
-AUDIT = ("audit rule seconds", "audit ensemble seconds", "audit batch")
-REPORT = (
-    "report seconds",
-    "report quantstats seconds",
-    "report pyfolio seconds",
-    "report / quantstats",
-    "report / pyfolio",
-    "report batch",
-)
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
@@ -56,14 +44,6 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     `backtest` settles and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
     result has equity, weights and the trade log; with finpod also benchmark and equal weight.
     """
-    from finpod.backtesting.batch import path_of
-    from finpod.backtesting.engine import backtest
-    from finpod.synthetic import simulate_market
-    from finpod.trading.execution import build_execution
-    from finpod.trading.ledger import Costs
-    from finpod.trading.simulate import Terms, Window
-    from finpod.weights import PrecomputedWeights
-
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)
     costs, many = Costs(fee_bps=FEE_BPS), made_weights(STRATEGIES, market)
@@ -78,23 +58,18 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
         " whole result": bars / shortest(lambda: backtest(one, market, costs=costs, fast=True), seconds),
         " strategies at once": STRATEGIES * bars / shortest(lambda: backtest(many, market, costs=costs), seconds),
     }
-    lines: dict[str, Any] = {f"backtest{name} bars/s": rate for name, rate in speeds.items()}
     peer = _vectorbt(market, one, seconds)
-    for name, rate in peer.items():
-        lines[f"backtest vectorbt{name} bars/s"] = rate
-    for name, against in (("", ""), (" whole result", " whole result"), (" strategies at once", "")):
-        other = peer[against]
-        lines[f"backtest{name} / vectorbt"] = speeds[name] / other if isinstance(other, float) else other
-    lines["backtest batch"] = (
-        f"{names} names x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several"
-    )
-    return lines
+    against = {"": "", " whole result": " whole result", " strategies at once": ""}
+    return {
+        **{f"backtest{name} bars/s": rate for name, rate in speeds.items()},
+        **{f"backtest vectorbt{name} bars/s": rate for name, rate in peer.items()},
+        **{f"backtest{name} / vectorbt": _over(speeds[name], peer[other]) for name, other in against.items()},
+        "backtest batch": f"{names} names x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several",
+    }
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
     """Seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its excess over another."""
-    from finpod.significance import intervals
-
     returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
         "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),
@@ -104,11 +79,6 @@ def bootstrap_lines(seconds: float) -> dict[str, Any]:
 
 def audit_lines(names: int, seconds: float) -> dict[str, Any]:
     """Seconds of the look-ahead audit of a monthly rule and of a trained ensemble, start of processes included."""
-    from finpod.lookahead.audit import audit
-    from finpod.rules import Momentum
-    from finpod.synthetic import simulate_market
-    from finpod.training import train
-
     market = simulate_market(names=names, days=DAYS + 1)
     first, last, start = market.dates[[DAYS // 2, DAYS * 3 // 5, DAYS * 3 // 5 + 1]]
     small: dict[str, Any] = {"num_envs": 8, "start_groups": 4, "steps": 2_000, "agents": 1, "keep": 1, "hold": 2}
@@ -131,10 +101,6 @@ def audit_lines(names: int, seconds: float) -> dict[str, Any]:
 
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
     """Seconds to write a report from a computed result, without imports and bootstrap."""
-    from finpod.backtesting.engine import backtest
-    from finpod.result import BacktestResult
-    from finpod.synthetic import simulate_market
-
     market = simulate_market(names=names, days=DAYS + 1)
     result = backtest(made_weights(1, market)[0], market, fast=True)
     assert isinstance(result, BacktestResult)
@@ -142,12 +108,17 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
         place = Path(folder)
         seconds_taken = shortest(lambda: result.report(place / "report.html"), seconds)
         peers = {"quantstats": _quantstats(result, place, seconds), "pyfolio": _pyfolio(result, seconds)}
-    lines: dict[str, Any] = {"report seconds": seconds_taken}
-    lines |= {f"report {name} seconds": took for name, took in peers.items()}
-    lines |= {
-        f"report / {name}": seconds_taken / took if isinstance(took, float) else took for name, took in peers.items()
+    return {
+        "report seconds": seconds_taken,
+        **{f"report {name} seconds": took for name, took in peers.items()},
+        **{f"report / {name}": _over(seconds_taken, took) for name, took in peers.items()},
+        "report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several",
     }
-    return lines | {"report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several"}
+
+
+def _over(own: float, peer: float | str) -> float | str:
+    """The ratio of two figures; the text of the other package's error if it has none."""
+    return own / peer if isinstance(peer, float) else peer
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
@@ -177,6 +148,7 @@ def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):
             warnings.simplefilter("ignore")
+            os.environ["MPLBACKEND"] = "Agg"  # without windows
             return measure(importlib.import_module(peer))
     except Exception as error:  # other packages may raise anything
         lines = str(error).strip().splitlines()
@@ -206,38 +178,23 @@ def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, f
 def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | str:
     """Seconds of quantstats for its page on the same returns and benchmark."""
     arguments = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
-
-    def measure(quantstats: Any) -> float:
-        _draw_to_files()
-        return shortest(lambda: quantstats.reports.html(result.returns, **arguments), seconds)
-
-    return beside("quantstats", measure)
+    return beside(
+        "quantstats",
+        lambda quantstats: shortest(lambda: quantstats.reports.html(result.returns, **arguments), seconds),
+    )
 
 
 def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
     """Seconds of pyfolio for its full tear sheet on the same returns, positions, transactions and benchmark."""
-    from finpod.backtesting.export import to_pyfolio
 
     def measure(pyfolio: Any) -> float:
-        pyplot, series = _draw_to_files(), to_pyfolio(result)
-        tables = {
-            "positions": series.positions,
-            "transactions": series.transactions,
-            "benchmark_rets": series.benchmark,
-        }
+        pyplot, series = importlib.import_module("matplotlib.pyplot"), to_pyfolio(result)
+        tables = {"positions": series.positions, "transactions": series.transactions}
 
         def sheet() -> None:
-            pyfolio.create_full_tear_sheet(series.returns, **tables)
+            pyfolio.create_full_tear_sheet(series.returns, benchmark_rets=series.benchmark, **tables)
             pyplot.close("all")
 
         return shortest(sheet, seconds)
 
     return beside("pyfolio", measure)
-
-
-def _draw_to_files() -> Any:
-    """Use pyplot without a window."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    return importlib.import_module("matplotlib.pyplot")

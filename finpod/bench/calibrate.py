@@ -7,13 +7,12 @@ the ratio measured on markets of other seeds.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from finpod.bench.rows import Parser
+from finpod.bench.rows import run_command
 from finpod.measures import Array
 from finpod.rules import forecast, partly, tilted
 from finpod.synthetic import CALIBRATED, FEE_BPS, HOLD, NAMES, RATIOS, Calibration, draw, returns_of
@@ -85,11 +84,6 @@ def calibrated(lookback: int, sign: int) -> tuple[Calibration, list[str]]:
 
 
 def main() -> None:
-    """Print the table; takes no arguments."""
-    Parser(prog="python -m finpod.bench.calibrate", description=__doc__).run(print_table)
-
-
-def print_table(_given: Namespace) -> None:
     """Print the rows of each lookback and sign."""
     torch.set_num_threads(1)
     for key in CALIBRATED:
@@ -98,4 +92,4 @@ def print_table(_given: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 
 from finpod.bench.locomotion import silent
-from finpod.bench.rows import Parser, checkpoints, keep_rows, whole
+from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.mujoco import threads_of
 from finpod.envs.locomotion.specs import Spec
@@ -91,22 +91,25 @@ def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> li
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a Markdown table: the mean return of each seed in ascending order, and their median."""
-    lines = [
-        "| task | steps | mean return of each seed (sd over 20 episodes) | median | goal | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = []
     for name in dict.fromkeys(row["task"]["task"] for row in rows):
         seeds = sorted((row for row in rows if row["task"]["task"] == name), key=lambda row: np.mean(row["returns"]))
         scores = [float(np.mean(row["returns"])) for row in seeds]
-        each = ", ".join(
-            f"{score:.0f} ({np.std(row['returns'], ddof=1):.0f})" for score, row in zip(scores, seeds, strict=True)
-        )
-        spent = sorted(row["seconds"] for row in seeds)
+        deviations = [np.std(row["returns"], ddof=1) for row in seeds]
+        spent = [row["seconds"] for row in seeds]
         lines.append(
-            f"| {seeds[0]['task']['title']} | {seeds[0]['steps']:,} | {each} | {median(scores):.0f} | {GOALS.get(name, 'none')} | "
-            f"{spent[0]:.0f} to {spent[-1]:.0f} |"
+            {
+                "task": seeds[0]["task"]["title"],
+                "steps": f"{seeds[0]['steps']:,}",
+                "mean return of each seed (sd over 20 episodes)": ", ".join(
+                    f"{score:.0f} ({deviation:.0f})" for score, deviation in zip(scores, deviations, strict=True)
+                ),
+                "median": f"{median(scores):.0f}",
+                "goal": str(GOALS.get(name, "none")),
+                "seconds": f"{min(spent):.0f} to {max(spent):.0f}",
+            }
         )
-    return "\n".join(lines)
+    return markdown(lines)
 
 
 def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
@@ -128,29 +131,19 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     figure.savefig(file, format="svg", metadata={"Date": None})
 
 
-def main() -> None:
-    """Parse the arguments, compute missing rows, print the table and draw the curves."""
-    parser = Parser(prog="python -m finpod.bench.learning", description=__doc__)
-    parser.add_argument("tasks", nargs="*", default=list(GOALS), help=f"tasks to learn (default: {' '.join(GOALS)})")
-    parser.add_argument(
-        "-s",
-        dest="seeds",
-        metavar="SEED",
-        type=whole(0),
-        nargs="+",
-        default=list(SEEDS),
-        help=f"seeds of each task (default: {' '.join(map(str, SEEDS))})",
-    )
-    parser.add_folder(FOLDER, "rows and curves")
-    parser.run(print_table)
-
-
-def print_table(arguments: Namespace) -> None:
+def main(
+    tasks: Annotated[list[str] | None, typer.Argument(help=f"Tasks; by default {', '.join(GOALS)}.")] = None,
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option("-s", min=0, help=f"Seed, may be repeated; by default {SEEDS[0]} to {SEEDS[-1]}."),
+    ] = None,
+    folder: Folder = FOLDER,
+) -> None:
     """Compute missing rows, print the table and draw the curves."""
-    rows = run(arguments.tasks, arguments.seeds, arguments.folder)
+    rows = run(tasks or list(GOALS), seeds or SEEDS, folder)
     print(table(rows))
-    draw(rows, arguments.folder / "curves.svg")
+    draw(rows, folder / "curves.svg")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -7,26 +7,24 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, chdir, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from finpod.bench.machine import Timing, Work, acting, circumstances, lines_of, measure, timed, training
-from finpod.devices import usable_cores
+from finpod.bench.machine import Timing, Work, acting, circumstances, lines_of, measure, training
+from finpod.devices import pick_device, usable_cores
+from finpod.envs.locomotion.environment import LocomotionEnv, make_locomotion
+from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError, first_line
+from finpod.locomotion import LocomotionTask
 from finpod.measures import Array
-
-if TYPE_CHECKING:
-    import torch
-
-    from finpod.envs.locomotion.environment import LocomotionEnv
-    from finpod.envs.locomotion.specs import Spec
-    from finpod.locomotion import LocomotionTask
+from finpod.rl.ppo import PPO, PPOConfig
+from finpod.tournament.pod import torch_threads
 
 ENVS = 512
 """Default number of worlds."""
@@ -58,16 +56,11 @@ def run(
 
     Steps a second are of all worlds together. A step is one decision, `frame_skip` steps of the physics. Each line is measured
     for about `seconds`: the physics alone, with fixed controls and without new episodes; the environment with random
-    actions; the vector environments of Gymnasium, and EnvPool where it is installed, with random actions on the CPU; the
-    environment with an untrained policy; and PPO from end to end on the settings of the task.
+    actions; the vector environments of Gymnasium with random actions on the CPU; the environment with an untrained policy;
+    and PPO from end to end on the settings of the task.
 
     Raises InputError for an unknown task or variant, invalid sizes, a missing device, and without MuJoCo.
     """
-    from finpod.devices import pick_device
-    from finpod.envs.locomotion.environment import make_locomotion
-    from finpod.locomotion import LocomotionTask
-    from finpod.tournament.pod import torch_threads
-
     if envs < 1 or not 0 < seconds < math.inf:
         raise InputError(f"envs {envs}, seconds {seconds}: envs must be at least 1 and seconds above 0")
     task_of_name, place = LocomotionTask(name=task, variant=variant), pick_device(device)
@@ -77,7 +70,7 @@ def run(
         return make_locomotion(task, envs, device=place, variant=variant)
 
     def measured(name: str, work: Work) -> dict[str, Any]:
-        return timed(name, work, envs, seconds, place, "worlds")
+        return lines_of(name, work, measure(work.call, seconds, place), envs, "worlds")
 
     with torch_threads(1):  # as agents train
         ours = Contender("env", envs, lambda: nullcontext(stepping(environment())), "worlds")
@@ -92,16 +85,12 @@ def run(
 
 def physics(env: LocomotionEnv) -> Work:
     """The physics alone."""
-    import torch
-
     env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(env.spec, env.num_envs)[0]))
     return Work(env.physics.step, 1)
 
 
 def stepping(env: LocomotionEnv) -> Work:
     """The environment with random actions: observation, reward and new episodes included."""
-    import torch
-
     actions = cycle(torch.from_numpy(random_actions(env.spec, env.num_envs)).to(env.device))
     return Work(lambda: env.step(next(actions)), 1)
 
@@ -113,19 +102,16 @@ def random_actions(spec: Spec, envs: int) -> Array:
 
 
 def peers(spec: Spec, envs: int) -> list[Contender]:
-    """Gymnasium's vector environments, and EnvPool where it is installed, each with the numbers of environments to try.
+    """Gymnasium's vector environments, each with the numbers of environments to try.
 
     AsyncVectorEnv has one process for each environment: as many as cores, or twice as many.
     """
     cores = usable_cores()
-    sync, threaded = ({min(count, envs) for count in counts} for counts in ((FEW, envs), (cores, 2 * cores)))
+    counts = {"sync": {min(FEW, envs), envs}, "async": {min(cores, envs), min(2 * cores, envs)}}
     return [
-        *(Contender("gymnasium sync", count, partial(gymnasium_work, spec, count)) for count in sorted(sync)),
-        *(
-            Contender("gymnasium async", count, partial(gymnasium_work, spec, count, True))
-            for count in sorted(threaded)
-        ),
-        *([Contender("envpool", envs, partial(envpool_work, spec, envs))] if find_spec("envpool") else []),
+        Contender(f"gymnasium {kind}", count, partial(gymnasium_work, spec, count, kind == "async"))
+        for kind in counts
+        for count in sorted(counts[kind])
     ]
 
 
@@ -152,24 +138,16 @@ def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.
                     raise
                 failures[contender.name] = first_line(error)
     lines: dict[str, Any] = {}
-    for name in dict.fromkeys(contender.name for contender in contenders):
-        same = [contender for contender in contenders if contender.name == name]
-        lines |= {f"{name} steps/s": f"n/a: {failures[name]}"} if name in failures else _best(same, works, timings)
+    for contender in contenders:
+        name = f"{contender.name} steps/s"
+        if contender.name in failures:
+            lines[name] = f"n/a: {failures[contender.name]}"
+            continue
+        total = Timing(*map(sum, zip(*timings[contender], strict=True)))
+        own = lines_of(contender.name, works[contender], total, contender.envs, contender.of)
+        if own[name] > lines.get(name, 0.0):
+            lines |= own
     return lines
-
-
-def _best(
-    same: Sequence[Contender], works: Mapping[Contender, Work], timings: Mapping[Contender, Sequence[Timing]]
-) -> dict[str, Any]:
-    """The lines of the fastest contender with one name."""
-    trials = []
-    for one in same:
-        calls, seconds = map(sum, zip(*timings[one], strict=True))
-        trials.append(lines_of(one.name, works[one], Timing(int(calls), seconds), one.envs, one.of))
-    best = max(trials, key=lambda lines: lines[f"{same[0].name} steps/s"])
-    if len(same) > 1:
-        best[f"{same[0].name} batch"] += f"; best of {' and '.join(f'{one.envs:,}' for one in same)}"
-    return best
 
 
 @contextmanager
@@ -188,20 +166,6 @@ def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[W
             stack.callback(env.close, terminate=True)
             env.reset(seed=0)
         actions = cycle(random_actions(spec, count))
-        yield Work(lambda: env.step(next(actions)), 1)
-
-
-@contextmanager
-def envpool_work(spec: Spec, count: int) -> Iterator[Work]:
-    """`count` environments of EnvPool on all cores, without contact forces if the task has none and EnvPool allows it."""
-    options = dict.fromkeys(("use_contact_force", "post_constraint"), False) if spec.gym_options else {}
-    with silent():
-        env = importlib.import_module("envpool").make_gymnasium(
-            spec.gym_id, num_envs=count, num_threads=usable_cores(), **options
-        )
-    with closing(env):
-        env.reset()
-        actions = cycle(random_actions(spec, count).astype(np.float64))
         yield Work(lambda: env.step(next(actions)), 1)
 
 
@@ -227,10 +191,6 @@ def _ratio(lines: dict[str, Any]) -> float | str:
 
 def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
     """A PPO learner on the settings of the task."""
-    import torch
-
-    from finpod.rl.ppo import PPO, PPOConfig
-
     config = PPOConfig(**task.defaults("ppo"))
     policy = task.policy(task.space().start, torch.Generator().manual_seed(0)).to(env.device)
     return PPO(policy, None, env.num_envs, config, torch.Generator(device=env.device).manual_seed(0))
@@ -238,8 +198,6 @@ def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
 
 def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
     """Lines on sizes, hardware and versions."""
-    import torch
-
     from finpod.envs.locomotion.mujoco import threads_of
 
     on_gpu = device.type == "cuda"

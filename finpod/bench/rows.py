@@ -1,21 +1,23 @@
-"""Parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints of an agent, and the parser.
+"""Parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints of an agent, tables, and errors.
 
 Each row is a file of its own. Existing rows are not computed again, so a command can be stopped and repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import torch
+import typer
+from typer.main import get_command
 
 from finpod.bench.machine import processor
 from finpod.devices import usable_cores
@@ -28,6 +30,7 @@ from finpod.tournament.pod import Pod
 from finpod.tournament.setup import TournamentSetup
 
 INTERRUPTED = 130
+Folder = Annotated[Path, typer.Option("-o", help="Folder of the rows.")]
 
 
 def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], jobs: int = 1) -> list[dict[str, Any]]:
@@ -53,6 +56,13 @@ def _keep(file: Path, make: Callable[[], dict[str, Any]]) -> None:
     packages = versions("finpod", "gymnasium", "mujoco", "numpy", "torch")
     circumstances = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": packages}
     write_text(file, to_json(make() | circumstances))
+
+
+def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows as a Markdown table. The keys of the first row are the headings; cells that a row lacks are empty."""
+    heads = list(rows[0])
+    lines = [heads, ["---"] * len(heads), *([row.get(head, "") for head in heads] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 class Trained(NamedTuple):
@@ -90,39 +100,26 @@ def checkpoints(
         yield Trained(pod.policy, pod.steps, task.score(pod.policy).metrics, wall, cpu)
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line on stderr, with exit code 2; an interruption is one line with exit code 130."""
+def run_command(function: Callable[..., None]) -> NoReturn:
+    """Run a function on the arguments of the command line, with the text of its module as the help, and end the process.
 
-    def error(self, message: str) -> NoReturn:
-        """Print the error and end the process."""
-        self.exit(2, f"error: {' '.join(message.split())}\n")
-
-    def add_folder(self, default: Path, what: str = "rows") -> None:
-        """Add `-o`, the folder of rows."""
-        self.add_argument(
-            "-o", dest="folder", metavar="FOLDER", type=Path, default=default,
-            help=f"where {what} are kept (default: %(default)s)",
-        )  # fmt: skip
-
-    def run(self, command: Callable[[argparse.Namespace], None]) -> None:
-        """Run a command; a FinpodError, a file system error or an interruption ends the process."""
-        arguments = self.parse_args()
-        try:
-            command(arguments)
-        except FinpodError as error:
-            self.error(str(error))
-        except OSError as error:
-            self.error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        except KeyboardInterrupt:
-            self.exit(INTERRUPTED, "error: interrupted; run the command again to continue from the saved rows\n")
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers of at least `least`."""
-
-    def read(text: str) -> int:
-        if text.isdecimal() and int(text) >= least:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
-
-    return read
+    An error or an interruption is one line on stderr; the exit code is 2 or 130.
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(help=sys.modules[function.__module__].__doc__)(function)
+    message, code = "interrupted; run the command again to continue from the saved rows", INTERRUPTED
+    try:
+        code = get_command(app).main(prog_name=f"python -m {function.__module__}", standalone_mode=False) or 0
+    except FinpodError as error:
+        message, code = str(error), 2
+    except OSError as error:
+        message, code = f"{error.filename}: {error.strerror}" if error.filename else str(error), 2
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # of a wrong argument
+            raise
+        message, code = error.format_message(), 2
+    if code:
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

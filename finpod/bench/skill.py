@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import math
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 from scipy.stats import binomtest
 
-from finpod.bench.rows import Parser, checkpoints, keep_rows, whole
+from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.evidence.skill import Code, verdict_of
@@ -187,26 +187,27 @@ def compared(markets: int, fits: bool) -> str:
     return "" if markets < FEWEST else "yes" if fits else "no"
 
 
-def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield the lines of the table of markets without a signal."""
-    yield "| without signal | learner | markets | called skill | 99 % interval | has 2.5 % | worse | tracking error | seconds |"
-    yield "|---|---|---|---|---|---|---|---|---|"
     for (world, rule), group in by_cell(rows):
         if world in FAMILIES:
             hits, worse = (sum(row["code"] == code for row in group) for code in (Code.MORE, Code.WORSE))
             low, high = wilson(hits, len(group), 0.99)
-            right = compared(len(group), hits > 0 and low <= 0.025 <= high)
-            error = np.median([row["tracking_error"] for row in group])
-            yield (
-                f"| {world} | {rule} | {len(group)} | {hits / len(group):.1%} | {low:.1%} to {high:.1%} | {right} | "
-                f"{worse / len(group):.1%} | {error:.2%} | {seconds(group):.1f} |"
-            )
+            yield {
+                "without signal": world,
+                "learner": rule,
+                "markets": str(len(group)),
+                "called skill": f"{hits / len(group):.1%}",
+                "99 % interval": f"{low:.1%} to {high:.1%}",
+                "has 2.5 %": compared(len(group), hits > 0 and low <= 0.025 <= high),
+                "worse": f"{worse / len(group):.1%}",
+                "tracking error": f"{np.median([row['tracking_error'] for row in group]):.2%}",
+                "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
+            }
 
 
-def power(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield the lines of the table of markets with a signal."""
-    yield "| net ratio | rule | markets | called skill | 95 % interval | theory | has it | mean ratio | kept | seconds |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
     years = (ROWS["test"][1] - ROWS["test"][0]) / YEAR
     mean = {cell: float(np.mean([row["ratio"] for row in group])) for cell, group in by_cell(rows)}
     for (world, rule), group in by_cell(rows):
@@ -214,12 +215,18 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             hits = sum(row["code"] == Code.MORE for row in group)
             low, high = wilson(hits, len(group), 0.95)
             theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
-            right = compared(len(group), low <= theory <= high)
-            share_kept = mean[world, rule] / mean.get((world, INFORMED), math.nan)
-            yield (
-                f"| {world} | {rule} | {len(group)} | {hits / len(group):.1%} | {low:.1%} to {high:.1%} | {theory:.1%} | {right} | "
-                f"{mean[world, rule]:.2f} | {share_kept:.2f} | {seconds(group):.1f} |"
-            )
+            yield {
+                "net ratio": world,
+                "rule": rule,
+                "markets": str(len(group)),
+                "called skill": f"{hits / len(group):.1%}",
+                "95 % interval": f"{low:.1%} to {high:.1%}",
+                "theory": f"{theory:.1%}",
+                "has it": compared(len(group), low <= theory <= high),
+                "mean ratio": f"{mean[world, rule]:.2f}",
+                "kept": f"{mean[world, rule] / mean.get((world, INFORMED), math.nan):.2f}",
+                "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
+            }
 
 
 def by_cell(rows: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
@@ -230,51 +237,25 @@ def by_cell(rows: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], list[
     return [(place, group) for place, group in places.items() if group]
 
 
-def seconds(rows: Sequence[dict[str, Any]]) -> float:
-    """Return the mean CPU seconds of the rows."""
-    return float(np.mean([row["seconds"] for row in rows]))
-
-
-def main() -> None:
-    """Parse the arguments, compute missing rows, and print the tables that have rows."""
-    parser = Parser(prog="python -m finpod.bench.skill", description=__doc__)
-    parser.add_argument(
-        "rules", nargs="*", default=list(RULES), help=f"learners, or {INFORMED} (default: {' '.join(RULES)})"
-    )
-    parser.add_argument(
-        "-r",
-        dest="real",
-        metavar="FILE",
-        help="real daily bars, such as $FINPOD_SHARED/data/nasdaq100_daily.parquet (default: no markets from real days)",
-    )
-    parser.add_argument(
-        "-n",
-        dest="most",
-        metavar="N",
-        type=whole(1),
-        help=f"most markets of a cell (default: {MARKETS[SIMULATED]} without signal, {MARKETS[str(RATIOS[0])]} with one)",
-    )
-    parser.add_argument(
-        "-j",
-        dest="jobs",
-        metavar="N",
-        type=whole(1),
-        default=usable_cores(),
-        help="processes (default: usable cores, %(default)s here)",
-    )
-    parser.add_folder(FOLDER)
-    parser.run(print_tables)
-
-
-def print_tables(arguments: Namespace) -> None:
-    """Make what is missing and print the tables that have rows."""
-    wanted = cells(arguments.rules, arguments.real, arguments.most)
-    if arguments.real is not None:
-        complete(arguments.real)
-    rows = run(wanted, arguments.real, arguments.folder, arguments.jobs)
-    tables = [list(false_skill(rows)), list(power(rows))]
-    print("\n\n".join("\n".join(lines) for lines in tables if len(lines) > 2))
+def main(
+    rules: Annotated[list[str] | None, typer.Argument(help=f"Rules; by default {', '.join(RULES)}.")] = None,
+    real: Annotated[
+        str | None,
+        typer.Option(
+            "-r", help="File of real daily bars, such as nasdaq100_daily.parquet; by default none are resampled."
+        ),
+    ] = None,
+    most: Annotated[int | None, typer.Option("-n", min=1, help="Most markets of a cell.")] = None,
+    jobs: Annotated[int | None, typer.Option("-j", min=1, help="Processes; by default one for each core.")] = None,
+    folder: Folder = FOLDER,
+) -> None:
+    """Compute missing rows and print the tables that have rows."""
+    wanted = cells(rules or RULES, real, most)
+    if real is not None:
+        complete(real)
+    rows = run(wanted, real, folder, jobs or usable_cores())
+    print("\n\n".join(markdown(lines) for lines in (list(false_skill(rows)), list(power(rows))) if lines))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

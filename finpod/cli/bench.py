@@ -16,19 +16,18 @@ from finpod.files import ENSEMBLE, require_free
 from finpod.trading.ledger import Costs
 
 NAME = "demo"
-COMMAND = "finpod demo"
 STRATEGY = Path("strategies") / NAME
 TRAIN, VALIDATION, TEST = ("1991-01-02", "2010-12-31"), ("2011-01-03", "2014-12-31"), ("2015-01-02", "2022-12-28")
 """The three windows. The sample begins in 1990, which warms up the features."""
 COSTS = Costs(fee_bps=10)
 EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000, "seed": 0}
-"""Size of the training: a few minutes on two cores."""
+"""Size of the training: half a minute on two cores."""
 
 
 def bench(
     what: Annotated[
         str | None,
-        typer.Argument(help="A word that selects lines, such as env, backtest or report; or a locomotion task."),
+        typer.Argument(help="A word that selects measurements, such as env, backtest or report; or a locomotion task."),
     ] = None,
     device: options.Device = "auto",
     envs: Annotated[
@@ -65,7 +64,6 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
     import finpod
 
     started = datetime.now(UTC)
-    overwrite = overwrite or _is_own(outputs.BACKTESTS / NAME)
     places = outputs.plan_outputs(NAME, overwrite=overwrite)
     require_free(STRATEGY, overwrite, ENSEMBLE)
     with console.progress("starting", log=True) as progress:
@@ -84,7 +82,9 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
         progress("backtest", 0.9)
         result = finpod.backtest(ensemble, market, start=TEST[0], end=TEST[1], costs=COSTS)
         progress("report", 0.93)
-        written = outputs.write_outputs(result, places, outputs.describe_run(COMMAND, started), overwrite=overwrite)
+        written = outputs.write_outputs(
+            result, places, outputs.describe_run("finpod demo", started), overwrite=overwrite
+        )
     if as_json:
         report = next((str(path) for path in written.paths if path.suffix == ".html"), None)
         console.show_json({"report": report, "result": json.loads(result.to_json())})
@@ -93,11 +93,3 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
         print(f"Device: {result.agent['device']}\n\n{result}\n\n{written.paths[-1].resolve()}")
     if written.failure is not None:
         raise written.failure
-
-
-def _is_own(folder: Path) -> bool:
-    """True if a run was written by an earlier demo."""
-    try:
-        return bool(json.loads((folder / "run.json").read_text())["command"] == COMMAND)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
