@@ -18,7 +18,7 @@ app = typer.Typer(rich_markup_mode=None)
 CLUSTER = options.Settings(
     "deploy.kuberay",
     "Cluster",
-    "image ray_version=ray head_cpus head_memory idle secret pull_secret namespace redis redis_secret",
+    "image ray_version=ray head_cpus head_memory idle secret pull_secret",
     image={"help": "Image with finpod and ray[default]; see finpod deploy dockerfile."},
 )
 """Options that are fields of a cluster."""
@@ -55,9 +55,6 @@ def kuberay(
         ),
     ] = None,
     env: Env = None,
-    working_dir: Annotated[
-        str | None, typer.Option(metavar="URL", help="URL of a .zip with the working folder of the job.")
-    ] = None,
     keep: Annotated[int, typer.Option(help="Seconds for which the pods stay after the end of the job.")] = 600,
     deadline: Annotated[int | None, typer.Option(help="Seconds after which the job is stopped.")] = None,
     retries: Annotated[
@@ -72,31 +69,28 @@ def kuberay(
     from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job, to_yaml
     from finpod.files import to_json
 
-    _require_free(out, overwrite)
+    if out is not None:
+        require_free_file(out, overwrite)
     size: dict[str, Any] = WORKERS.values(values)
-    groups = {"cpu": cpu_workers or (None if gpu_workers else "0:4"), "gpu": gpu_workers}
-    chosen: dict[str, Any] = {}
-    for field, value in CLUSTER.values(values).items():
-        if value is not None:
-            chosen[field] = tuple(value) if isinstance(value, list) else value
+    workers = []
+    if cpu_workers or not gpu_workers:
+        workers.append(Workers(name="cpu", **size | {"gpus": 0}, **_span(cpu_workers or "0:4", "--cpu-workers")))
+    if gpu_workers:
+        workers.append(Workers(name="gpu", **size, **_span(gpu_workers, "--gpu-workers")))
+    claims = [text.partition(":") for text in claim or ()]
+    secrets = {option: tuple(values[option] or ()) for option in ("secret", "pull_secret")}
     cluster = Cluster(
-        **chosen,
-        workers=tuple(
-            Workers(name=group, **size | ({} if group == "gpu" else {"gpus": 0}), **_span(text, f"--{group}-workers"))
-            for group, text in groups.items()
-            if text is not None
-        ),
+        **CLUSTER.values(values | secrets),
+        workers=tuple(workers),
         env=_pairs(env),
-        claims=tuple(Claim(claim=text.partition(":")[0], mount=text.partition(":")[2]) for text in claim or ()),
+        claims=tuple(Claim(claim=name, mount=mount) for name, _, mount in claims),
     )
     if kind == "cluster":
         if command:
             raise InputError("a cluster runs no command of its own; create it, then finpod deploy submit -- COMMAND")
         manifest = ray_cluster(name, cluster)
     else:
-        manifest = ray_job(
-            name, cluster, command or [], keep=keep, deadline=deadline, retries=retries, working_dir=working_dir
-        )
+        manifest = ray_job(name, cluster, command or [], keep=keep, deadline=deadline, retries=retries)
     _give(to_json(manifest) if as_json else to_yaml(manifest), out)
 
 
@@ -116,7 +110,8 @@ def dockerfile(
     """Print a Dockerfile that builds an image from the checkout."""
     from finpod.deploy.jobs import dockerfile as text
 
-    _require_free(out, overwrite)
+    if out is not None:
+        require_free_file(out, overwrite)
     _give(text(cuda=cuda, python=python_version, torch=torch_version, ray=ray_version, copies=copy or ()), out)
 
 
@@ -163,11 +158,6 @@ def _pairs(texts: list[str] | None) -> dict[str, str]:
             raise InputError(f"--env {text!r} is not NAME=VALUE or repeats a name; give NAME=VALUE, each name once")
         found[name] = value
     return found
-
-
-def _require_free(out: Path | None, overwrite: bool) -> None:
-    if out is not None:
-        require_free_file(out, overwrite)
 
 
 def _give(text: str, out: Path | None) -> None:

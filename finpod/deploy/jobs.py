@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shlex
@@ -27,8 +26,6 @@ ADDRESS = "http://127.0.0.1:8265"
 """Address of Ray's dashboard, on this machine or forwarded to it."""
 INSTEAD = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Variables that Ray prefers to the address passed to it."""
-LOUD = ("ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
-"""Loggers of Ray's client that are silenced."""
 POLL = 0.5
 """Seconds between two queries of a job whose output has ended."""
 
@@ -169,7 +166,7 @@ def _client(address: str) -> Any:
     try:
         from ray.job_submission import JobSubmissionClient
 
-        client = JobSubmissionClient(address)
+        return JobSubmissionClient(address)
     except ImportError as error:
         raise InputError("Ray is not installed here; pip install 'ray[default]'") from error
     except OSError as error:  # includes ConnectionError
@@ -180,9 +177,6 @@ def _client(address: str) -> Any:
         raise InputError(
             f"cannot submit to {address}: {first_line(error)}; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error
-    for name in LOUD:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return client
 
 
 def _follow(client: Any, job: str, show: Callable[[str], object]) -> Job:

@@ -23,21 +23,14 @@ LONGEST_JOB, LONGEST_CLUSTER = 47, 53
 LABELS = {"app.kubernetes.io/part-of": "finpod"}
 ENV = {"RAY_USAGE_STATS_ENABLED": "0"}
 PORTS = {"gcs-server": 6379, "dashboard": 8265}
-MOST = 2**31 - 1
-"""Largest number in Kubernetes (int32)."""
 AUTH_SINCE = (2, 52)
 """First version of Ray with token authentication, which the manifests use."""
 
 LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 small letters, digits and dashes"}
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
-MEMORY = {"form": r"(?!0+(\.0*)?[MGT])\d+(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
+MEMORY = {"form": r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
 IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
-PORT = r"0*(?!0)(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
-ADDRESS = {"form": rf"[\w.-]+:{PORT}", "hint": "HOST:PORT with a port from 1 to 65535, such as redis:6379"}
-MOUNT = {
-    "form": r"(?!/(tmp|dev|proc|sys|etc|usr|bin|lib|var)(/|$))(/(?!\.{1,2}(/|$))[^/\s:]+)+",
-    "hint": "an absolute path outside the system's folders, such as runs:/runs",
-}
+MOUNT = {"form": r"(/(?!\.{1,2}(/|$))[^/\s:]+)+", "hint": "an absolute path, such as runs:/runs"}
 
 
 def _checked(record: Any) -> None:
@@ -46,17 +39,22 @@ def _checked(record: Any) -> None:
         value, rule = getattr(record, entry.name), entry.metadata
         if "least" in rule:
             _require_number(entry.name, value, rule["least"])
-        texts = value if isinstance(value, tuple) else () if value is None else (value,)
+        texts = value if isinstance(value, tuple) else (value,)
         for text in texts if "form" in rule else ():
             if not re.fullmatch(rule["form"], text):
                 raise InputError(f"{entry.name} {text[:80]!r} cannot be used; give {rule['hint']}", argument=entry.name)
-            if texts.count(text) > 1:
-                raise InputError(f"{entry.name} {text} is given twice; give it once", argument=entry.name)
+        if "form" in rule:
+            _require_once(entry.name, texts)
 
 
 def _require_number(name: str, value: int | None, least: int) -> None:
-    if value is not None and not least <= value <= MOST:
-        raise InputError(f"{name} is {value}; give a number from {least} to {MOST}", argument=name)
+    if value is not None and value < least:
+        raise InputError(f"{name} is {value}; give {least} or more", argument=name)
+
+
+def _require_once(name: str, texts: Sequence[str]) -> None:
+    if twice := next((text for text in texts if texts.count(text) > 1), None):
+        raise InputError(f"{name} {twice} is given twice; give it once", argument=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +109,6 @@ class Cluster:
     """Memory of the head, which holds the market, its features and the leaderboard."""
     idle: int = field(default=300, metadata={"least": 1})
     """Seconds without work after which the autoscaler removes a worker."""
-    namespace: str | None = field(default=None, metadata=LABEL)
-    """Kubernetes namespace; by default that of kubectl's context."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Environment variables of every pod; not for secrets."""
     secret: tuple[str, ...] = field(default=(), metadata=LABEL)
@@ -121,10 +117,6 @@ class Cluster:
     """Secrets for pulling the image."""
     claims: tuple[Claim, ...] = ()
     """Volumes of the head."""
-    redis: str | None = field(default=None, metadata=ADDRESS)
-    """HOST:PORT of a Redis that stores the state of the head; without it, a restarted head is empty."""
-    redis_secret: str | None = field(default=None, metadata=LABEL)
-    """Secret with the key `password` for Redis."""
 
     def __post_init__(self) -> None:
         _checked(self)
@@ -138,17 +130,14 @@ class Cluster:
             )
         for name, value in self.env.items():
             require_variable(name, value)
-        lists = {"workers": [group.name for group in self.workers], "claim": [one.claim for one in self.claims]}
-        for what, names in (lists | {"mount": [one.mount for one in self.claims]}).items():
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise InputError(f"{what} {twice} is given twice; give it once", argument=what)
-        if self.redis_secret and not self.redis:
-            raise InputError(f"redis_secret {self.redis_secret!r} needs redis; give HOST:PORT", argument="redis_secret")
+        _require_once("workers", [group.name for group in self.workers])
+        _require_once("claim", [one.claim for one in self.claims])
+        _require_once("mount", [one.mount for one in self.claims])
 
 
 def ray_cluster(name: str, cluster: Cluster) -> dict[str, Any]:
     """Return a RayCluster, which stays until it is deleted; InputError for a name that Kubernetes rejects."""
-    return _resource("RayCluster", name, LONGEST_CLUSTER, cluster, _cluster_spec(cluster))
+    return _resource("RayCluster", name, LONGEST_CLUSTER, _cluster_spec(cluster))
 
 
 def ray_job(
@@ -159,22 +148,15 @@ def ray_job(
     keep: int = 600,
     deadline: int | None = None,
     retries: int = 0,
-    working_dir: str | None = None,
 ) -> dict[str, Any]:
     """Return a RayJob: a cluster that is created for one command and deleted after it.
 
     The pods stay for `keep` seconds after the end, so that their logs can be read. After `deadline` seconds the job is
-    stopped. `retries` is the number of restarts, each on a new cluster. `working_dir` is the URL of a .zip that Ray unpacks
-    as the working folder. Raises InputError for a name that Kubernetes rejects, numbers out of range, and a command whose
-    `--out` would be lost with the pod.
+    stopped. `retries` is the number of restarts, each on a new cluster. Raises InputError for a name that Kubernetes rejects,
+    numbers out of range, and a command whose `--out` would be lost with the pod.
     """
     for what, count, least in (("keep", keep, 0), ("retries", retries, 0), ("deadline", deadline, 1)):
         _require_number(what, count, least)
-    if working_dir is not None and not re.fullmatch(r"(https|s3|gs|azure|abfss)://\S+\.zip", working_dir):
-        raise InputError(
-            f"{working_dir} cannot be fetched by the cluster; give the https, s3 or gs URL of a .zip",
-            argument="working_dir",
-        )
     line = command_line(command)
     if expanded := next((word for word in command if "$(" in word or "$$" in word), None):
         raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the word out")
@@ -186,10 +168,9 @@ def ray_job(
         "ttlSecondsAfterFinished": keep,
         "backoffLimit": retries,
         **({} if deadline is None else {"activeDeadlineSeconds": deadline}),
-        **({} if working_dir is None else {"runtimeEnvYAML": f"working_dir: {working_dir}\n"}),
         "rayClusterSpec": _cluster_spec(cluster),
     }
-    return _resource("RayJob", name, LONGEST_JOB, cluster, spec)
+    return _resource("RayJob", name, LONGEST_JOB, spec)
 
 
 def _require_kept(command: Sequence[str], claims: Sequence[Claim]) -> None:
@@ -215,29 +196,21 @@ def to_yaml(manifest: Mapping[str, Any]) -> str:
         raise InputError("PyYAML is not installed here; pip install pyyaml, or use --json") from error
 
     class Quoting(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
+        pass
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        plain = re.fullmatch(r"[A-Za-z/][\w./-]+", value)
-        style = "|" if value.endswith("\n") else None if plain else '"'
+        style = None if re.fullmatch(r"[A-Za-z/][\w./-]+", value) else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Quoting.add_representer(str, text)
     return yaml.dump(dict(manifest), Dumper=Quoting, sort_keys=False, width=1_000_000, allow_unicode=True)
 
 
-def _resource(kind: str, name: str, longest: int, cluster: Cluster, spec: dict[str, Any]) -> dict[str, Any]:
+def _resource(kind: str, name: str, longest: int, spec: dict[str, Any]) -> dict[str, Any]:
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > longest:
         hint = f"at most {longest} small letters, digits and dashes, a letter first"
         raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
-    namespace = {} if cluster.namespace is None else {"namespace": cluster.namespace}
-    return {
-        "apiVersion": API,
-        "kind": kind,
-        "metadata": {"name": name, "labels": dict(LABELS)} | namespace,
-        "spec": spec,
-    }
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name, "labels": dict(LABELS)}, "spec": spec}
 
 
 def _cluster_spec(cluster: Cluster) -> dict[str, Any]:
@@ -251,11 +224,6 @@ def _cluster_spec(cluster: Cluster) -> dict[str, Any]:
             "idleTimeoutSeconds": cluster.idle,
             "securityContext": _unprivileged(),
         }
-    if cluster.redis is not None:
-        spec["gcsFaultToleranceOptions"] = {"redisAddress": cluster.redis}
-        if cluster.redis_secret is not None:
-            key = {"secretKeyRef": {"name": cluster.redis_secret, "key": "password"}}
-            spec["gcsFaultToleranceOptions"]["redisPassword"] = {"valueFrom": key}
     spec["headGroupSpec"] = {
         "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},
         "template": _head(cluster),
