@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from finpod.errors import EngineError, FinpodError, ReportWarning, did_you_mean
 from finpod.figures import in_columns
-from finpod.files import Progress, to_json
+from finpod.files import UNFINISHED, Progress, to_json
 
 if TYPE_CHECKING:
     from finpod.cli.outputs import Written
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
 """Old option -> its new name."""
 FIELDS = {
-    "features_from": "features",
-    "stop_minutes": "stop.seconds",
-    "rebalance_every": "hold",
-    "max_correlation": "alike",
-    "restart_rate": "fresh",
-    "envs": "num_envs",
-    "pods": "pods.count",
-    "pod_cpus": "pods.cpus",
-    "pod_gpus": "pods.gpus",
-    "ray_version": "ray",
+    "features": "features_from",
+    "stop.seconds": "stop_minutes",
+    "hold": "rebalance_every",
+    "alike": "max_correlation",
+    "fresh": "restart_rate",
+    "num_envs": "envs",
+    "pods.count": "pods",
+    "pods.cpus": "pod_cpus",
+    "pods.gpus": "pod_gpus",
+    "ray": "ray_version",
 }
 """Field or argument -> its option, if the names differ."""
 SECTIONS = ("plan", "pods", "stop", "task")
@@ -111,34 +112,28 @@ def _with_options(error: FinpodError, command: Any) -> str:
     the argument of the error, it is prefixed with the option.
     """
     by_name = {one.name: one for one in command.params if one.opts[0].startswith("--")}
-    options = {field: by_name[option] for option, field in FIELDS.items() if option in by_name} | by_name
     argument = error.argument or ""
-    tried = (argument, argument.replace(".", "_"), argument.rpartition(".")[2])
-    about = next((options[name] for name in tried if name in options), None)
-    words = str(error).split()
-    if about is not None:
-        options[argument] = about
-        if words[0] == argument:
-            words[0] = about.opts[0]
-    text = " ".join(_as_option(word, options) for word in words)
+
+    def option_of(name: str) -> Any:
+        section, _, rest = name.partition(".")
+        field = rest.rpartition(".")[2] if section in SECTIONS else ""
+        tried = (name, FIELDS.get(name), f"{section}_{field}", field, FIELDS.get(field))
+        return next((by_name[one] for one in tried if one in by_name), None)
+
+    def spelled(place: int, word: str) -> str:
+        core = word.rstrip(",.;:)")
+        name, equals, value = core.partition("=")
+        option = option_of(name)
+        if option is None or not (equals or "_" in name or "." in name or (place == 0 and name == argument)):
+            return word
+        spellings = option.secondary_opts if value == "False" else option.opts
+        shown = "" if value in ("", "True", "False") else f" {value.strip(chr(39))}"
+        return f"{spellings[0]}{shown}{word.removeprefix(core)}" if spellings else word
+
+    text, about = " ".join(map(spelled, count(), str(error).split())), option_of(argument)
     if about is None or about.opts[0] in text or argument.replace("_", " ") in text:
         return text
     return f"{about.opts[0]}: {text}"
-
-
-def _as_option(word: str, options: Mapping[str, Any]) -> str:
-    """A word of a message, as an option if it is `argument=value` or an argument whose name has an underscore or a dot."""
-    core = word.rstrip(",.;:)")
-    name, equals, value = core.partition("=")
-    section, _, rest = name.partition(".")
-    option = options.get(name) or options.get(rest.rpartition(".")[2] if section in SECTIONS else "")
-    if option is None or not (equals or "_" in name or "." in name):
-        return word
-    spellings = option.secondary_opts if value == "False" else option.opts
-    if not spellings:
-        return word
-    shown = "" if value in ("", "True", "False") else f" {value.strip(chr(39))}"
-    return f"{spellings[0]}{shown}{word.removeprefix(core)}"
 
 
 def say_device(name: str) -> None:
@@ -159,18 +154,13 @@ def show_written(written: Written, as_json: bool, *more: Path) -> None:
 
 
 def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
     """Print a ReportWarning as one line on stderr, and any other as Python does."""
     if issubclass(category, ReportWarning):
         remark(f"warning: {message}")
     else:
-        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
+        print(warnings.formatwarning(message, category, filename, lineno), end="", file=sys.stderr)
 
 
 @contextmanager
@@ -195,17 +185,19 @@ def watched(
     EngineError with that command if the engine has ended.
     """
     from rich.console import Console
+    from rich.live import Live
 
-    from finpod.cli import live
     from finpod.cli.events import EventFiles
+    from finpod.cli.live import View
 
     terminal = Console(stderr=True)
-    alive = terminal.is_terminal and not terminal.is_dumb_terminal
+    view = View() if terminal.is_terminal and not terminal.is_dumb_terminal else None
     try:
         with ExitStack() as stack:
-            files = stack.enter_context(EventFiles(events, remark)) if events is not None else None
+            files = None if events is None else stack.enter_context(closing(EventFiles(events, remark)))
             stack.enter_context(redirect_stdout(sys.stderr))
-            view = stack.enter_context(live.shown(terminal)) if alive else None
+            if view is not None:
+                stack.enter_context(Live(view, console=terminal, refresh_per_second=2, transient=True))
 
             def watch(status: Any) -> None:
                 if status.remark:
@@ -221,7 +213,7 @@ def watched(
             raise
         raise EngineError(error.what, f"`finpod train --resume {_again(run, storage)}` goes on") from error
     except KeyboardInterrupt:
-        if run is not None and (storage or live.unfinished(run)):
+        if run is not None and (storage or run.with_name(run.name + UNFINISHED).is_dir()):
             remark(f"go on with: finpod train --resume {_again(run, storage)}")
         raise
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from finpod.errors import InputError
@@ -19,28 +17,24 @@ MOST_AGENTS = 200
 """Most agents with a TensorBoard run of their own; TensorBoard is slow with more."""
 
 
-class Pace:
-    """Environment steps a second over the last `span` seconds, or over the last training slice if that took longer."""
+def speed(status: Status, now: float) -> float:
+    """Environment steps a second since the scheduler began; NaN before a slice of training has ended."""
+    return status.steps / (now - status.began) if status.steps and now > status.began else math.nan
 
-    def __init__(self, span: float = 60.0) -> None:
-        self._span = span
-        self._seen: deque[tuple[float, int]] = deque()
 
-    def note(self, now: float, steps: int) -> None:
-        """Record the total of steps so far, which grows when a slice ends."""
-        if self._seen and self._seen[-1][1] == steps:
-            return
-        self._seen.append((now, steps))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - self._span:
-            self._seen.popleft()
-
-    @property
-    def rate(self) -> float:
-        """Steps a second; NaN before a slice has ended."""
-        if not self._seen:
-            return math.nan
-        (began, first), (ended, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (ended - began) if ended > began else math.nan
+def require_writer(folder: Path) -> Any:
+    """The class that writes event files. Raises InputError without tensorboardX, and for a path that is a file."""
+    try:
+        from tensorboardX.event_file_writer import EventsWriter
+    except ImportError as error:
+        raise InputError(
+            "event files need tensorboardX; pip install tensorboardX, or leave them out", argument="tensorboard"
+        ) from error
+    if occupied := next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None):
+        raise InputError(
+            f"cannot write {folder}: {occupied} is a file; choose a folder you may write to", argument="tensorboard"
+        )
+    return EventsWriter  # not SummaryWriter: its thread would wait for ever once the disk is full
 
 
 class EventFiles:
@@ -56,13 +50,7 @@ class EventFiles:
         self._folder, self._say = Path(folder), say
         self._status: Status | None = None
         self._file: Any = None
-        try:
-            from tensorboardX.event_file_writer import EventsWriter
-        except ImportError as error:
-            raise InputError(
-                "event files need tensorboardX; pip install tensorboardX, or leave them out", argument="tensorboard"
-            ) from error
-        self._writer = EventsWriter  # not SummaryWriter: its thread would wait for ever once the disk is full
+        self._writer = require_writer(self._folder)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -75,34 +63,33 @@ class EventFiles:
         try:
             if status is not self._status:
                 self._begin(status)
-            self._pace.note(now, status.steps)
             if self._file is None or len(status.board.log) == len(self._seen):
                 return
             for trial in [trial for trial in status.board.log if trial.number not in self._seen]:
                 self._seen.add(trial.number)
-                self._write(trial, status.losses if trial is status.latest else {}, now)
+                self._write(trial, status, now)
             self._file.flush()
         except OSError as error:
-            with suppress(OSError):
-                self.close()
+            self.close()
             self._say(f"no more event files: cannot write {self._folder}: {error.strerror or error}")
 
     def _begin(self, status: Status) -> None:
         """Open the file of one tournament and close that of the previous one."""
         self.close()
-        self._status, self._pace = status, Pace()
+        self._status = status
         self._seen = {trial.number for trial in status.board.log}  # written by an earlier driver
         scores = [trial.score for trial in status.board.log if not math.isnan(trial.score)]
         self._best, self._agents = max(scores, default=math.nan), set[str]()
         self._place = self._folder / f"seed-{status.plan.seed}"
         self._file = self._open(self._place)
 
-    def _write(self, trial: Trial, losses: dict[str, float], now: float) -> None:
+    def _write(self, trial: Trial, status: Status, now: float) -> None:
         self._best = trial.score if math.isnan(self._best) else max(self._best, trial.score)  # max(x, NaN) is x
+        losses = status.losses if trial is status.latest else {}
         values = {
             "score/trial": trial.score,
             "score/best": self._best,
-            "pace/steps_per_second": self._pace.rate,
+            "pace/steps_per_second": speed(status, now),
             **{f"validation/{name}": value for name, value in trial.metrics.items()},
             **{f"loss/{name}": value for name, value in losses.items()},
         }
@@ -119,19 +106,11 @@ class EventFiles:
         return self._writer(str(folder / "events"), f".{time.time_ns()}")
 
     def close(self) -> None:
-        """Flush and close the files."""
+        """Close the files."""
         file, self._file = self._file, None
         if file is not None:
-            file.close()
-
-    def __enter__(self) -> EventFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(OSError):
-            self.close()
+            with suppress(OSError):
+                file.close()
 
 
 def _scalars(file: Any, values: dict[str, float], step: int, now: float) -> None:

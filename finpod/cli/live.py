@@ -5,27 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-
-from finpod.files import UNFINISHED
 
 if TYPE_CHECKING:
     from finpod.tournament.scheduler import Status
 
 TOP = 10
 """Most agents and pods shown."""
-BESIDE = 96
-"""Width of the terminal, in columns, from which pods are shown beside the leaderboard instead of below it."""
-REFRESHES = 2
-"""Redraws a second."""
 LOOK = 0.25
 """Seconds between two readings of the tournament."""
 
@@ -61,8 +52,7 @@ class View:
         self._began = now()
         self._doing, self._remark, self._share = "", "", 0.0
         self._scene: Scene | None = None
-        self._status: Status | None = None
-        self._looked, self._working = -math.inf, set[int]()
+        self._looked = -math.inf
         self._shares: list[tuple[float, float]] = []  # (time, share done) at the first call and at the last change
 
     def progress(self, doing: str, share: float) -> None:
@@ -73,18 +63,11 @@ class View:
 
     def watch(self, status: Status) -> None:
         """Record the state of the tournament."""
-        from finpod.cli.events import Pace
-
         now = self._now()
-        if status is not self._status:
-            self._status, self._pace, self._looked = status, Pace(), -math.inf
-        self._pace.note(now, status.steps)
         self._shares = self._shares or [(now, self._share)]
         self._remark = status.remark or self._remark
-        ended = self._scene is None or len(status.board.log) != self._scene.done
-        if ended or set(status.running) != self._working or now - self._looked >= LOOK:
-            self._looked, self._working = now, set(status.running)
-            self._scene = _scene(status, self._pace.rate, None if ended else self._scene)
+        if self._scene is None or len(status.board.log) != self._scene.done or now - self._looked >= LOOK:
+            self._looked, self._scene = now, _scene(status, now)
 
     def left(self) -> float:
         """Seconds to the end, from the speed of the trials so far or a stop rule; NaN if not known yet."""
@@ -96,37 +79,33 @@ class View:
         return max(left, 0.0) if left < math.inf else math.nan
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        scene, elapsed = self._scene, clock(self._now() - self._began)
+        scene, elapsed, left = self._scene, clock(self._now() - self._began), self.left()
         if scene is None:
             yield Text(f"{self._doing or 'beginning'}  {elapsed}")
             return
-        left = self.left()
-        yield _heading(
-            scene,
-            self._doing,
-            elapsed,
-            "time left not known yet" if math.isnan(left) else f"{clock(left)} to go",
-            options,
-        )
-        beside = options.max_width >= BESIDE
-        height = console.size.height - 8
-        rows = max(min(TOP, height if beside else height // 2), 1)
-        board, pods = _board(scene, rows), _pods(scene, rows, self._now())
-        if beside:
-            both = Table.grid(padding=(0, 4))
-            both.add_row(board, pods)
-            yield both
-        else:
-            yield Group(board, pods)
+        done = f"{scene.done} of {scene.total} trials" + (f", {scene.failed} failed" if scene.failed else "")
+        bar = Table.grid(padding=(0, 2))
+        width = max(options.max_width // 3, 10)
+        bar.add_row(Text(done), ProgressBar(scene.total, min(scene.done, scene.total), width=width))
+        rate = "" if math.isnan(scene.rate) else f"{scene.rate:,.0f} steps/s, "
+        ends = "time left not known yet" if math.isnan(left) else f"{clock(left)} to go"
+        rows = max(min(TOP, (console.size.height - 8) // 2), 1)
+        yield Text(self._doing, style="bold", no_wrap=True, overflow="ellipsis")
+        yield bar
+        yield Text(f"{rate}{elapsed} so far, {ends}, on {scene.where}", no_wrap=True, overflow="ellipsis")
+        yield _table(("", "agent", "parent", "round", "score", "steps"), scene.board[:rows])
+        yield _table(("trial", "agent", "round", "seconds"), _pods(scene, rows, self._now()))
         if self._remark:
             yield Text(self._remark, style="yellow", no_wrap=True, overflow="ellipsis")
 
 
-def _scene(status: Status, rate: float, before: Scene | None) -> Scene:
-    """The state of a tournament as plain values; `before` is the previous scene, reused if the leaderboard is unchanged."""
-    levels, stop = status.plan.rounds, status.plan.stop.seconds
-    if before is None:
-        board: list[tuple[str, ...]] = [
+def _scene(status: Status, now: float) -> Scene:
+    """The state of a tournament as plain values."""
+    from finpod.cli.events import speed
+
+    levels, stop, log = status.plan.rounds, status.plan.stop.seconds, status.board.log
+    return Scene(
+        board=[
             (
                 str(place),
                 trial.agent,
@@ -136,59 +115,38 @@ def _scene(status: Status, rate: float, before: Scene | None) -> Scene:
                 f"{trial.steps:,}",
             )
             for place, trial in enumerate(status.board.ranked()[:TOP], start=1)
-        ]
-        failed = sum(trial.state == "failed" for trial in status.board.log)
-    else:
-        board, failed = before.board, before.failed
-    pods = [
-        (str(trial.number), trial.agent, f"{trial.level}/{levels}", started)
-        for trial, started in sorted(status.running.values(), key=lambda at_work: at_work[1])[:TOP]
-    ]
-    until = math.inf if stop is None else status.began + stop
-    return Scene(
-        board, pods, len(status.running), len(status.board.log), failed, status.plan.most_trials, status.where, rate, until
-    )  # fmt: skip
-
-
-def _heading(scene: Scene, doing: str, elapsed: str, left: str, options: ConsoleOptions) -> RenderableType:
-    """Three lines: current step, progress and speed."""
-    done = f"{scene.done} of {scene.total} trials" + (f", {scene.failed} failed" if scene.failed else "")
-    bar = Table.grid(padding=(0, 2))
-    bar.add_row(
-        Text(done), ProgressBar(scene.total, min(scene.done, scene.total), width=max(options.max_width // 3, 10))
-    )
-    rate = "" if math.isnan(scene.rate) else f"{scene.rate:,.0f} steps/s, "
-    return Group(
-        Text(doing, style="bold", no_wrap=True, overflow="ellipsis"),
-        bar,
-        Text(f"{rate}{elapsed} so far, {left}, on {scene.where}", no_wrap=True, overflow="ellipsis"),
+        ],
+        pods=[
+            (str(trial.number), trial.agent, f"{trial.level}/{levels}", started)
+            for trial, started in sorted(status.running.values(), key=lambda at_work: at_work[1])[:TOP]
+        ],
+        working=len(status.running),
+        done=len(log),
+        failed=sum(trial.state == "failed" for trial in log),
+        total=status.plan.most_trials,
+        where=status.where,
+        rate=speed(status, now),
+        until=math.inf if stop is None else status.began + stop,
     )
 
 
-def _table(*heads: str) -> Table:
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for head in heads:
         table.add_column(head, justify="left" if head in ("agent", "parent") else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*map(Text, cells))
     return table
 
 
-def _board(scene: Scene, rows: int) -> Table:
-    """Table of the best trials so far."""
-    table = _table("", "agent", "parent", "round", "score", "steps")
-    for place, cells in enumerate(scene.board[:rows]):
-        table.add_row(*(Text(cell) for cell in cells), style="bold" if place == 0 else "")
-    return table
-
-
-def _pods(scene: Scene, rows: int, now: float) -> Table:
-    """Table of the trials in training."""
-    table = _table("trial", "agent", "round", "seconds")
+def _pods(scene: Scene, rows: int, now: float) -> list[tuple[str, ...]]:
+    """Cells of the trials in training: trial, agent, round, seconds."""
     shown = scene.pods[: rows if scene.working <= rows else rows - 1]
-    for trial, agent, at, started in shown:
-        table.add_row(trial, Text(agent), at, f"{max(now - started, 0):.0f}")
-    if more := scene.working - len(shown):
-        table.add_row("", f"and {more} more")
-    return table
+    lines: list[tuple[str, ...]] = [
+        (trial, agent, at, f"{max(now - started, 0):.0f}") for trial, agent, at, started in shown
+    ]
+    more = scene.working - len(shown)
+    return [*lines, ("", f"and {more} more", "", "")] if more else lines
 
 
 def clock(seconds: float) -> str:
@@ -196,16 +154,3 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-@contextmanager
-def shown(console: Console) -> Iterator[View]:
-    """Show the view on a terminal while the block runs; restore the terminal afterwards."""
-    view = View()
-    with Live(view, console=console, refresh_per_second=REFRESHES, transient=True):
-        yield view
-
-
-def unfinished(run: Path) -> bool:
-    """True if an interrupted run can be resumed."""
-    return run.with_name(run.name + UNFINISHED).is_dir()
