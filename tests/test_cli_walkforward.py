@@ -64,6 +64,14 @@ def test_options_reach_the_training(monkeypatch):
     }  # fmt: skip
 
 
+def test_a_check_trains_nothing(monkeypatch):
+    monkeypatch.setattr(retraining, "train_ensemble", lambda **_: pytest.fail("trained"))
+    ended = run(LINE, SIZE, "--check --json --embargo 5")
+    assert (ended.code, json.loads(ended.out)["segments"], Path("strategies").exists()) == (0, 2, False)
+    short = run(LINE.replace("--test 60", "--test 5"), SIZE, "--check")
+    assert (short.code, "5y" in short.err) == (0, True)
+
+
 def test_an_interrupted_run_is_resumed(monkeypatch):
     train, calls = retraining.train_ensemble, []
 

@@ -178,25 +178,50 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     known = recorded.header["task"].get("trading", {}).get("costs", {}) if recorded else {}
     costs = replace(Costs(**known), **options.COSTS.values(values))
     trading_of(costs=costs, **TRADING.values(values), **CAPS.values(values))
-    where = PODS.values(values)
-    if where["count"] != "auto":
-        where["count"] = _whole(where["count"])
+    where, count = PODS.values(values), values["pods"]
+    where["count"] = int(count) if count.isdecimal() else count
     check_pods(*(where[name] for name in ("count", "cpus", "gpus", "timeout")))
     return plan, costs, Pods(**where | {"ray": where["ray"] or where["address"] is not None})
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"pods is {text!r}; it must be 'auto' or a whole number from 1 on", argument="pods") from error
+def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
+    """Arguments of a training on stocks, without market and windows."""
+    return {
+        "features": None if values["features"] == "default" else options.words(values["features"]),
+        "costs": costs,
+        "fill": values["fill"],
+        **TRADING.values(values),
+        **CAPS.values(values),
+    }
+
+
+def task_of(name: str, arguments: Mapping[str, Any]) -> Any:
+    """The task for arguments of `finpod.train`, with its features computed. Raises InputError in the cases of `finpod.train`."""
+    from finpod.loading import load_task
+    from finpod.locomotion import LocomotionTask
+    from finpod.training import learning_task, require_learner
+
+    task: Any = name
+    require_learner(arguments["learner"], arguments.get("config"))
+    if name != STOCKS:
+        task = LocomotionTask(name=name, variant=arguments["variant"]) if name in NAMES else load_task(name)
+    market = ("market", "train", "validation", "features", "costs", "hold", "action", "fill")
+    others = ("num_envs", "anchor", "max_weight", "max_turnover")
+    learning = learning_task(
+        task,
+        "cpu",
+        {name: arguments.get(name) for name in market},
+        {name: arguments[name] for name in others if name in arguments},
+        arguments["learner"],
+    )
+    getattr(learning, "panel", None)  # computes the features of stocks
+    return learning
 
 
 def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) -> dict[str, Any]:
     """Values of the options that are recorded in the log of the run and were not `typed`.
 
-    Raises InputError if a value is not in the log and was not typed (a market from memory, feature functions), and for
-    files that no longer exist.
+    Raises InputError if a value is not in the log and was not typed: a market from memory, feature functions.
     """
     entry, stop = recorded.run, recorded.plan.stop
     if entry.functions and "features" not in typed:
@@ -217,10 +242,8 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
         "storage": entry.storage,
         "tensorboard": Path(text) if (text := entry.asked.get("tensorboard")) else None,
     }
-    recorded_values = {
-        name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)
-    }
-    return recorded_values | (_market(recorded, typed) if "trading" in recorded.header["task"] else {})
+    kept = {name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)}
+    return kept | (_market(recorded, typed) if "trading" in recorded.header["task"] else {})
 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
@@ -250,7 +273,7 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
     """Recorded options of the market, and `load` with further arguments of `load_market`.
 
-    Raises InputError for a market from memory, and for a file that no longer exists.
+    Raises InputError for a market from memory.
     """
     market = dict(recorded.run.market)
     if not market and "market" not in typed:
@@ -262,9 +285,6 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
         known[name] = "none" if known[name] is None else known[name]
     if isinstance(known["extra"], str):
         known["extra"] = [known["extra"]]
-    recorded_values = {name: value for name, value in known.items() if name not in typed and value not in (None, ...)}
-    try:
-        options.check_market({"market": "sample", "members": None, "renames": None, "extra": None} | recorded_values)
-    except InputError as error:
-        raise InputError(f"{error}; {recorded.where} was begun with it", argument=error.argument) from error
-    return recorded_values | {"load": market}
+    return {name: value for name, value in known.items() if name not in typed and value not in (None, ...)} | {
+        "load": market
+    }

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from finpod.ensemble import Ensemble
     from finpod.tournament.recorded import Recorded
     from finpod.tournament.trained_run import TrainedRun
-    from finpod.tournament.training import Pods
     from finpod.trading.ledger import Costs
 
 
@@ -88,7 +87,7 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
     """Check the options, train, and print the leaderboard."""
     import finpod
 
-    out = Path(values["out"])
+    out, events = Path(values["out"]), values["tensorboard"]
     _require_out(values)
     plan, costs, pods = settings.checked(values, recorded)
     if not pods.gpus:
@@ -97,7 +96,7 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # clusters stop a driver by SIGTERM; the run can be resumed
-    with console.watched(values["tensorboard"], out, values["storage"]) as (progress, watch):
+    with console.watched(events, out, values["storage"]) as (progress, watch):
         trained: Ensemble | TrainedRun = finpod.train(
             values["task"],
             out=out,
@@ -108,7 +107,7 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
             watch=watch,
             plan=plan,
             pods=pods,
-            asked={"tensorboard": str(values["tensorboard"].absolute())} if values["tensorboard"] else {},
+            asked={"tensorboard": str(events.absolute())} if events else {},
         )
     _show(trained, values, out)
 
@@ -128,17 +127,14 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
         console.show_json({**trained.provenance, "path": str(out)})
         console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
         return
+    provenance = trained.provenance
     if isinstance(trained, TrainedRun):
-        best = trained.provenance["members"][0]
-        print(f"{trained.name}: the best {len(trained.provenance['members'])} of {trained.trials} trials")
-        print(trained.provenance.get("title", trained.provenance["task"]))
-        metrics = trained.leaderboard[0].metrics
-        others = ", ".join(
-            f"{name} {value:.4g}" for name, value in metrics.items() if name != trained.provenance["score"]
-        )
-        print(f"{trained.provenance['score']}: {best['score']:.4g} by agent {best['agent']}{others and f' ({others})'}")
+        members, score = provenance["members"], provenance["score"]
+        print(f"{trained.name}: the best {len(members)} of {trained.trials} trials")
+        print(provenance.get("title", provenance["task"]))
+        print(f"{score}: {members[0]['score']:.4g} by agent {members[0]['agent']}")
     else:
-        provenance, lines = trained.provenance, trained.provenance["figures"]
+        lines = provenance["figures"]
         anchor = provenance.get("trading", {}).get("anchor", "equal-weight")
         print(f"{trained.name}: chosen among {trained.trials} trials on {values['validation']}")
         print(f"score: {provenance.get('score')}\nbaseline: {anchor}, restored when the agents decide\n")
@@ -171,24 +167,18 @@ def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Cost
         arguments["num_envs"] = values["envs"]
     if values["task"] in NAMES:
         return arguments | {"variant": values["variant"]}
-    return arguments | (_of_stocks(values, costs) if values["task"] == STOCKS else {})
-
-
-def _of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
-    return {
-        "train": options.window(values["train"], "train"),
-        "validation": options.window(values["validation"], "validation"),
-        "market": options.load(values, **values.get("load", {})),
-        "features": None if values["features"] == "default" else options.words(values["features"]),
-        "costs": costs,
-        "fill": values["fill"],
-        **TRADING.values(values),
-        **CAPS.values(values),
-    }
+    if values["task"] != STOCKS:
+        return arguments
+    windows = {name: options.window(values[name], name) for name in ("train", "validation")}
+    market = options.load(values, **values.get("load", {}))
+    return arguments | windows | {"market": market, **settings.of_stocks(values, costs)}
 
 
 def _check(values: Mapping[str, Any], recorded: Recorded | None, resume: bool, context: typer.Context) -> None:
     """Run every check that precedes the training; print one line for each failure. Exit code 0 or 2."""
+    from finpod.cli.events import require_writer
+    from finpod.workers.ray_executor import require_ray
+
     failures: list[FinpodError] = []
 
     def attempt(step: Callable[[], Any]) -> Any:
@@ -200,20 +190,22 @@ def _check(values: Mapping[str, Any], recorded: Recorded | None, resume: bool, c
 
     attempt(lambda: _require_out(values))
     attempt(lambda: _require_folder(values, resume))
-    settled = attempt(lambda: settings.checked(values, recorded))
-    gpus, pods = (settled[2].gpus, settled[2]) if settled else (0, None)
-    attempt(lambda: None if gpus else pick_device(values["device"]))
-    attempt(lambda: _require_ray(pods) if pods and pods.ray else None)
-    if settled:
-        with console.progress("loading", log=True):
-            task = attempt(lambda: _task_of(values, _arguments(values, recorded, settled[1])))
-    elif values["task"] == STOCKS:
-        attempt(lambda: options.check_market(values))
+    attempt(lambda: values["tensorboard"] and require_writer(values["tensorboard"]))
+    checked: tuple[Any, Any, Any] = attempt(lambda: settings.checked(values, recorded)) or (None, None, None)
+    plan, costs, pods = checked
+    if not (pods and pods.gpus):
+        attempt(lambda: pick_device(values["device"]))
+    if pods and pods.ray:
+        attempt(partial(require_ray, pods.address or "", pods.cpus, pods.gpus))
+    with console.progress("loading", log=True):
+        if plan:
+            task = attempt(lambda: settings.task_of(values["task"], _arguments(values, recorded, costs)))
+        elif values["task"] == STOCKS:
+            attempt(lambda: options.load(values, **values.get("load", {})))
     for failure in failures:
         console.show_error(failure, context.command)
     if failures:
         raise typer.Exit(2)
-    plan = settled[0]
     facts = {"task": getattr(task, "title", values["task"]), "trials": plan.most_trials * values["seeds"]}
     facts |= {"output": str(values["out"]), "check": "nothing would fail"}
     console.show_json(facts) if values["as_json"] else console.show_facts(facts)
@@ -228,30 +220,3 @@ def _require_folder(values: Mapping[str, Any], resume: bool) -> None:
     RunFolder.of(Path(values["out"]), values["storage"]).require(
         resume=resume, overwrite=values["overwrite"], fork=fork
     )
-
-
-def _require_ray(pods: Pods) -> None:
-    """Raise InputError if Ray cannot be reached or has no room for a pod."""
-    from finpod.workers.ray_executor import require_ray
-
-    require_ray(pods.address or "", pods.cpus, pods.gpus)
-
-
-def _task_of(values: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
-    """The task with its features computed. Raises InputError in the cases of `finpod.train`."""
-    from finpod.loading import load_task
-    from finpod.locomotion import LocomotionTask
-    from finpod.training import learning_task, require_learner
-
-    name, learner = values["task"], arguments["learner"]
-    require_learner(learner, arguments.get("config"))
-    task = name
-    if name != STOCKS:
-        task = LocomotionTask(name=name, variant=values["variant"]) if name in NAMES else load_task(name)
-    names = ("market", "train", "validation", "features", "costs", "hold", "action", "fill")
-    others: dict[str, Any] = {
-        name: arguments[name] for name in ("num_envs", "anchor", "max_weight", "max_turnover") if name in arguments
-    }
-    learning = learning_task(task, "cpu", {name: arguments.get(name) for name in names}, others, learner)
-    getattr(learning, "panel", None)  # computes the features of stocks
-    return learning

@@ -6,13 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from finpod.cli import console, options, outputs
-from finpod.cli.settings import CAPS, COMMON, PLAN, RARE, TRADING
+from finpod.cli.settings import COMMON, PLAN, RARE, of_stocks, task_of
+from finpod.environments import STOCKS
 from finpod.trading.ledger import Costs
+
+if TYPE_CHECKING:
+    from finpod.market.data import MarketData
+    from finpod.walkforward.schedule import Segment
+
+FEW = 21
+"""Sessions below which a length without a unit was probably meant in years or months."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +59,35 @@ def walkforward(
     out: Annotated[Path, typer.Option(help="Output folder for the agents, such as strategies/wf.")],
     name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue with the unfinished segments.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the options, data and device, and train nothing.")
+    ] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
     """Train on rolling windows; the agents of each trade the days after it. Writes OUT, backtests/NAME/ and reports/NAME.html."""
-    started = datetime.now(UTC)
+    from finpod.tournament.training import Pods
+    from finpod.walkforward.retraining import require_free_for, walk_forward
+
+    started, windows = datetime.now(UTC), WINDOWS.values(values)
     places = outputs.plan_outputs(
         outputs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite
     )
     outputs.plain_word(out.resolve().name)
     options.check_dates(start, values["end"])
-    costs = Costs(**options.COSTS.values(values))
-    _check(out, values, overwrite=overwrite, resume=resume)
-    from finpod.tournament.training import Pods
-    from finpod.walkforward.retraining import walk_forward
-
+    for window in ("train", "validation", "test"):
+        _require_span(values[window], window)
+    training = {"learner": values["learner"], **of_stocks(values, Costs(**options.COSTS.values(values)))}
+    require_free_for(out, overwrite=overwrite, resume=resume)
+    console.say_device(values["device"])
     market = options.load(values)
+    if check:
+        segments = _segments(market, start, windows, training)
+        facts = {"segments": len(segments), "output": str(out), "check": "nothing would fail"}
+        console.show_json(facts) if as_json else console.show_facts(facts)
+        return
     with console.progress("training", log=True) as progress:
         result = walk_forward(
             task,
@@ -79,13 +98,11 @@ def walkforward(
             resume=resume,
             progress=progress,
             pods=Pods(ray=values["ray"]),
-            costs=costs,
-            features=None if values["features"] == "default" else options.words(values["features"]),
-            **{option: values[option] for option in ("learner", "seeds", "device", "fill")},
-            **WINDOWS.values(values),
+            seeds=values["seeds"],
+            device=values["device"],
+            **windows,
+            **training,
             **SIZE.values(values),
-            **TRADING.values(values),
-            **CAPS.values(values),
         )
         written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
     if as_json:
@@ -96,15 +113,26 @@ def walkforward(
     console.show_written(written, as_json, out)
 
 
-def _check(out: Path, values: Mapping[str, Any], *, overwrite: bool, resume: bool) -> None:
-    """Raise InputError for options that are invalid regardless of the data."""
-    from finpod.walkforward.retraining import require_free_for
+def _require_span(text: str, window: str) -> None:
+    """Raise InputError for an invalid length; remark on a number without a unit that is hardly one of sessions."""
     from finpod.walkforward.schedule import as_span
 
-    for window in ("train", "validation", "test"):
-        as_span(values[window], window)
-    require_free_for(out, overwrite=overwrite, resume=resume)
-    console.say_device(values["device"])
+    span = as_span(text, window)
+    if not span.unit and span.length < FEW:
+        console.remark(f"--{window} {text} is {span}; write {text}y for years or {text}m for months")
+
+
+def _segments(market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any]) -> list[Segment]:
+    """The segments. Raises InputError for windows outside the data, and for a task that cannot be trained in the first one."""
+    from finpod.walkforward.schedule import gaps, schedule
+
+    hold, fill = training["hold"], training["fill"]
+    purge, embargo = gaps(market, hold, windows["purge"], windows["embargo"])
+    lengths = dict(windows) | {"purge": purge, "embargo": embargo}
+    segments = schedule(market, start=start, **lengths, hold=hold, fill=fill)
+    first = {"train": segments[0].train, "validation": segments[0].validation}
+    task_of(STOCKS, {"market": market, **training, **first})
+    return segments
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,325 @@
+"""`finpod train --resume` and `--fork`: by name, from the log, with all options given, and from storage."""
+
+import json
+import os
+import shutil
+import signal
+from contextlib import chdir, suppress
+
+import numpy as np
+import pytest
+from made_commands import run, started
+from made_tournaments import hash_of, wait_until
+
+import finpod
+from finpod.market.snapshots import save_snapshot
+from finpod.rl.ppo import PPOConfig
+from finpod.storage import Store
+from finpod.tournament import run_folder, scheduler, training
+from finpod.tournament.evolution import EvolutionConfig
+from finpod.tournament.run_folder import lock
+from finpod.tournament.setup import Plan
+from finpod.tournament.verify import verify_log
+
+DAYS = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
+WINDOWS = " ".join(f"--{name} {':'.join(days)}" for name, days in DAYS.items())
+LINE = f"train stocks --market sim {WINDOWS} --out strategies/tiny"
+SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --rebalance-every 2"
+CHECKPOINTS = "--checkpoint-steps 8192"
+RESUME = "train --resume strategies/tiny"
+SIMULATED = finpod.simulate_market(names=4, days=300, signal=0.1, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch):
+    """A working folder with the snapshot data/sim."""
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(SIMULATED, tmp_path / "data" / "sim")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The hash of the ensemble that a run makes that nobody interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    save_snapshot(SIMULATED, folder / "data" / "sim")
+    with chdir(folder):
+        assert run(LINE, SIZE).code == 0
+    return hash_of(folder / "strategies" / "tiny")
+
+
+@pytest.fixture
+def leave(monkeypatch):
+    """Interrupt training, as Ctrl-C does, once some slices have been trained; None to let it be."""
+    run_slice, limit, pieces = training.run_slice, [None], []
+
+    def slices(setup, piece):
+        if limit[0] is not None and len(pieces) >= limit[0]:
+            raise KeyboardInterrupt
+        pieces.append(piece)
+        return run_slice(setup, piece)
+
+    monkeypatch.setattr(training, "run_slice", slices)
+
+    def after(count):
+        pieces.clear()
+        limit[0] = count
+        return pieces
+
+    return after
+
+
+def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, leave, whole):
+    """In the midst of its work; meanwhile no second driver comes in."""
+    place = work / "strategies" / "tiny.unfinished"
+    with started(LINE, SIZE, CHECKPOINTS) as child:
+        log = place / "seed-0" / "log.jsonl"
+        wait_until(lambda: log.exists() and log.read_bytes().count(b'"kind":"submit"') >= 2, 120)
+        child.send_signal(signal.SIGSTOP)
+        assert f"is being driven by process {child.pid}" in run(RESUME).error
+        child.kill()
+        child.wait(60)
+    assert not (work / "strategies" / "tiny").exists()
+    known = len(verify_log(log).log)
+    pieces = leave(None)
+    ended = run(RESUME)
+    assert ended.code == 0, ended.err
+    assert "tiny: chosen among 6 trials on 2010-07-01:2010-09-30" in ended.out
+    assert len(pieces) <= 2 * (6 - known)
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
+
+
+def test_a_cluster_that_ends_the_command_interrupts_it(work, whole, monkeypatch):
+    look = scheduler.Scheduler._look
+
+    def ended(self):
+        look(self)
+        if len(self.board.log) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as cluster:
+        cluster.setattr(scheduler.Scheduler, "_look", ended)
+        stopped = run(LINE, SIZE)
+    assert (stopped.code, stopped.err.splitlines()[-1]) == (130, "error: interrupted")
+    assert run(RESUME).code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends_on(work, leave, whole):
+    leave(3)
+    assert run(LINE, SIZE, CHECKPOINTS).code == 130
+    assert json.loads(run(RESUME, "--check --json").out)["trials"] == 6
+    for line, told in (
+        (f"{LINE} {SIZE}", "--resume"),
+        (f"{LINE} {SIZE} --check", "strategies/tiny.unfinished"),
+        (f"{RESUME} --agents 5", "--agents was 3 and is 5"),
+        (f"{RESUME}.unfinished --rebalance-every 3", "--rebalance-every was 2 and is 3"),
+        (f"{RESUME} --features volatility_21", "--features was ['return_5'] and is ['volatility_21']"),
+        (f"{RESUME} --timeout 5", "--timeout needs --ray"),
+    ):
+        assert told in run(line).error
+    leave(1)
+    assert run(RESUME, "--checkpoint-steps 16384").code == 130
+    leave(None)
+    ended = run("train --resume strategies/tiny.unfinished --json")
+    assert ended.code == 0
+    assert len(json.loads(ended.out)["board"]) == 6
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_fork_goes_on_elsewhere(work, leave, whole):
+    leave(8)
+    assert run(LINE, SIZE, CHECKPOINTS).code == 130
+    leave(None)
+    ended = run("train --fork strategies/tiny --out strategies/other --keep 1")
+    assert ended.code == 0, ended.err
+    assert "other: chosen among 6 trials" in ended.out
+    assert "--out is missing" in run("train --fork strategies/tiny").error
+    assert "strategies/nothing.unfinished" in run("train --fork strategies/nothing --out strategies/more").error
+    assert run(RESUME).code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+# --- a run that was begun from Python, with settings that the command line has no option for
+
+OPTIONS = f"{WINDOWS} --out strategies/python --fee-bps 5"
+
+
+def python(folder, source, until=np.inf):
+    """Train in a folder, interrupted after some trials; the market is loaded from a file or lies in memory."""
+    save_snapshot(SIMULATED, folder / "data" / "sim")
+
+    def watch(status):
+        if len(status.board.log) >= until:
+            raise KeyboardInterrupt
+
+    with chdir(folder), suppress(KeyboardInterrupt):
+        finpod.train(
+            market=finpod.load_market("data/sim") if source == "file" else SIMULATED, **DAYS, out="strategies/python",
+            agents=3, rounds=2, keep=2, steps=8192, features=["return_5"], device="cpu", hold=2, watch=watch,
+            config=PPOConfig(gamma=0.9), costs=finpod.Costs(fee_bps=5.0, per_share=0.01), tilt=2.0, num_envs=64,
+            plan=Plan(checkpoint_steps=2048, retries=1, search=EvolutionConfig(fresh=0.5)),
+        )  # fmt: skip
+    return folder / "strategies"
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Folders of unfinished runs from Python, by where their market came from."""
+    return {name: python(tmp_path_factory.mktemp(name), name, 2) / "python.unfinished" for name in ("file", "memory")}
+
+
+@pytest.mark.parametrize(("source", "options"), [("file", ""), ("memory", f"--market sim {OPTIONS}")])
+def test_g18_a_run_begun_from_python_is_resumed(work, killed, tmp_path_factory, source, options):
+    unfinished = work / "strategies" / "python.unfinished"
+    shutil.copytree(killed[source], unfinished)
+    if not options:
+        shutil.rmtree(work / "data")  # the log knows where the market is
+    known = len(verify_log(unfinished / "seed-0" / "log.jsonl").log)
+    ended = run("train --resume strategies/python", options)
+    assert ended.code == 0, ended.err
+    undisturbed = python(tmp_path_factory.mktemp("undisturbed"), source)
+    assert hash_of(work / "strategies" / "python") == hash_of(undisturbed / "python")
+    assert len(verify_log(work / "strategies" / "python" / "log-0.jsonl").log) == 6 > known >= 2
+
+
+def test_g18_a_run_begun_from_python_is_forked(work, killed):
+    shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
+    assert "--out is missing" in run("train --fork strategies/python --market sim").error
+    ended = run("train --fork strategies/python --market sim --out strategies/other --agents 4 --keep 1 --json")
+    assert ended.code == 0, ended.err
+    made = json.loads(ended.out)
+    assert (made["plan"]["agents"], made["plan"]["keep"], len(made["members"])) == (4, 1, 1)
+    assert made["trading"]["costs"] | {"fee_bps": 5.0, "per_share": 0.01} == made["trading"]["costs"]
+    assert (made["trading"]["tilt"], made["trading"]["num_envs"]) == (2.0, 64)
+    assert (work / "strategies" / "python.unfinished").exists()
+
+
+def test_g18_market_and_options_are_held_against_the_log(work, killed):
+    for name in ("file", "memory"):
+        shutil.copytree(killed[name], work / "strategies" / f"{name}.unfinished")
+    save_snapshot(finpod.simulate_market(names=4, days=300, signal=0.1, seed=2), work / "data" / "other")
+    resume = "train --resume strategies/file"
+    for line, told in (
+        ("train --resume strategies/memory", "with a market from memory (simulated market: 4 names"),
+        ("train --fork strategies/memory --out strategies/other", "--market"),
+        ("train --resume strategies/memory --market other", "task.training_data_hash was "),
+        (f"{resume} {OPTIONS.replace('python', 'file')} --agents 4", "agents was 3 and is 4"),
+        (f"{resume} --fee-bps 7", "was 5.0 and is 7.0"),
+        (f"{resume} --train 2010-03-01:2010-06-30", "and is ['2010-03-01', '2010-06-30']"),
+    ):
+        assert told in run(line).error
+
+
+def test_g18_functions_are_no_part_of_a_log(work):
+    def stop(status):
+        raise KeyboardInterrupt
+
+    def age(market):
+        return np.arange(market.shape[0])[:, None] + np.zeros(market.shape[1])
+
+    with pytest.raises(KeyboardInterrupt):
+        finpod.train(market=SIMULATED, **DAYS, out="strategies/own", features=["return_5", age], watch=stop)
+    assert "own.unfinished uses the feature function age" in run("train --resume strategies/own --market sim").error
+
+
+# --- where a run lies
+
+
+@pytest.mark.parametrize(
+    ("place", "here", "named", "goal"),
+    [
+        ("other/copy.unfinished", ".", "other/copy", "other/copy"),
+        ("tiny.unfinished", "elsewhere", "../tiny", "tiny"),
+        ("tiny", ".", "./tiny --out strategies/tiny", "strategies/tiny"),
+    ],
+)
+def test_a_run_that_was_moved_is_resumed_where_its_name_says(work, leave, whole, monkeypatch, place, here, named, goal):
+    leave(3)
+    assert run(LINE, SIZE).code == 130
+    for folder in (here, str((work / place).parent)):
+        (work / folder).mkdir(exist_ok=True)
+    (work / "strategies" / "tiny.unfinished").rename(work / place)
+    assert "there is no unfinished run at strategies/tiny.unfinished" in run(RESUME).error or place == "tiny"
+    monkeypatch.chdir(work / here)
+    leave(1)
+    assert run(f"train --resume {named}").code == 130
+    leave(None)
+    ended = run(f"train --resume {named}")
+    assert ended.code == 0, ended.err
+    assert hash_of(work / goal) == whole
+    assert not (work / place).exists() or place == goal
+
+
+@pytest.mark.parametrize("named", ["--resume strategies/tiny --storage ../logs/run", "--resume ../logs/run"])
+def test_a_run_with_a_storage_of_its_own_goes_where_it_was_asked_to_go(work, leave, whole, monkeypatch, named):
+    leave(5)
+    assert run(LINE, SIZE, "--storage logs/run").code == 130
+    leave(None)
+    (work / "elsewhere").mkdir()
+    monkeypatch.chdir(work / "elsewhere")
+    assert run("train", named).code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert not (work / "logs" / "run").exists()
+
+
+def test_a_run_at_a_url_is_gone_on_with_there(work, leave, whole, monkeypatch):
+    leave(3)
+    url = f"memory://{work.name}/run"
+    assert run(LINE, SIZE, f"--storage {url}").code == 130
+    assert not list(work.glob("strategies/*"))
+    leave(1)
+    assert run(f"train --resume {url}").code == 130
+    leave(None)
+    (work / "elsewhere").mkdir()
+    monkeypatch.chdir(work / "elsewhere")
+    assert run(RESUME, f"--storage {url} --market {work}/data/sim").code == 0
+    assert hash_of(work / "strategies" / "tiny") == whole
+    assert "tiny is finished" in run(f"train --resume {work}/strategies/tiny --storage {url}").error
+    assert f"there is no unfinished run at {url}" in run(f"train --resume tiny --storage {url}").error
+
+
+def test_a_name_that_does_not_tell_the_output_and_a_run_around_this_folder_are_refused(work, leave, monkeypatch):
+    (work / "bars").symlink_to(work / "data" / "sim")
+    leave(1)
+    assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
+    (work / "bars").unlink()
+    assert f"there is no market {work}/bars" in run(RESUME).error
+    place = work / "strategies" / "tiny.unfinished"
+    shutil.copytree(place, work / "tiny")
+    assert "tiny does not end in .unfinished" in run("train --resume ./tiny").error
+    for inside, named in ((".", "."), ("seed-0", place)):
+        monkeypatch.chdir(place / inside)
+        assert "is the current folder or one above it" in run(f"train --resume {named}").error
+
+
+def test_a_driver_that_dies_as_it_clears_leaves_a_run_that_is_finished(work, whole, monkeypatch):
+    with monkeypatch.context() as dying:
+        dying.setattr(run_folder.RunFolder, "clear", lambda folder: os.kill(os.getpid(), signal.SIGTERM))
+        assert run(LINE, SIZE).code == 130
+    for told in ("strategies/tiny.unfinished is a leftover of it", "there is nothing to go on with"):
+        for line in (RESUME, f"{LINE} {SIZE} --resume strategies/tiny"):
+            assert told in run(line).error
+        shutil.rmtree(work / "strategies" / "tiny.unfinished", ignore_errors=True)
+    assert hash_of(work / "strategies" / "tiny") == whole
+
+
+def test_a_run_that_is_to_replace_another_is_not_taken_for_its_leftover(work, leave):
+    assert run(LINE, SIZE).code == 0
+    leave(1)
+    assert run(LINE, SIZE, "--seed 1 --overwrite").code == 130
+    leave(None)
+    assert "strategies/tiny.unfinished is another run" in run(RESUME).error
+    ended = run(RESUME, "--overwrite --json")
+    assert (ended.code, json.loads(ended.out)["seeds"]) == (0, [1])
+
+
+def test_a_run_that_is_not_there_is_not_gone_on_with(work):
+    assert "there is no unfinished run" in run(RESUME).error
+    (work / "strategies" / "tiny.unfinished" / "seed-0").mkdir(parents=True)
+    (work / "strategies" / "tiny.unfinished" / "seed-0" / "log.jsonl").write_bytes(b"")
+    assert "--train, --validation and --out" in run(RESUME).error
+    with lock(Store(work / "strategies" / "tiny.unfinished")):
+        assert "is being driven by process" in run(LINE, SIZE, "--overwrite").error
+    assert run(RESUME, LINE.removeprefix("train stocks"), SIZE).code == 0
