@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -16,8 +15,7 @@ from made_results import make_result
 from typer.main import get_command
 
 import finpod
-from finpod.cli import _command, app, console, options, settings
-from finpod.deploy.kuberay import Cluster
+from finpod.cli import _command, app, console, deploy, options, settings
 from finpod.errors import DataError, InputError
 from finpod.market.snapshots import save_snapshot
 
@@ -68,22 +66,16 @@ def everything(folder):
         ("backtest nosuch.py --market sim", ["nosuch.py"]),
         (f"{BACKTEST} --start 2010-12-31 --end 2010-06-01", ["2010-06-01", "2010-12-31"]),
         (f"{BACKTEST} --start yesterday", ["--start", "'yesterday'"]),
-        (f"{BACKTEST} --start 2030-01-01", ["2030-01-01", "2010-01-04"]),
         (f"{BACKTEST} --fee-bps -5", ["--fee-bps is -5"]),
         (f"{BACKTEST} --fee-bps 9000 --slippage-bps 2000", ["--fee-bps 9000.0", "--slippage-bps 2000.0"]),
         (f"{BACKTEST} --cash 0", ["--cash is 0"]),
         (f"{BACKTEST} --cash much", ["--cash", "'much'", "finpod backtest --help"]),
-        (f"{BACKTEST} --opened 0", ["--opened is 0"]),
-        (f"{BACKTEST} --max-turnover inf", ["--max-turnover is inf"]),
         (f"{BACKTEST} --risk-free 5", ["0.05 is 5 %"]),
         (f"{BACKTEST} --fill opn", ["'opn'", "open", "close"]),
         (f"{BACKTEST} --name a/b", ["'a/b'"]),
-        (f"{BACKTEST} --name ''", ["''"]),
-        (f"{BACKTEST} --name {'x' * 300}", ["300 letters"]),
         (f"{BACKTEST} --name photos --overwrite", ["backtests/photos", "notes.txt"]),
         (f"{BACKTEST} --name page --overwrite", ["reports/page.html"]),
-        (f"{BACKTEST} --members nasdaq100", ["sim"]),
-        (f"{BACKTEST} --renames nowhere.csv", ["nowhere.csv"]),
+        (f"{BACKTEST} --extra nowhere.csv", ["nowhere.csv"]),
         (f"{BACKTEST} --features-from own.py", ["--features-from"]),
         ("backtest equal-weight --fe-bps 5", ["--fe-bps", "did you mean --fee-bps?"]),
         ("backtest equal-weight --bogus", ["--bogus", "finpod backtest --help"]),
@@ -93,10 +85,9 @@ def everything(folder):
         ("data show sim --tickers S1,ZZZ", ["ZZZ"]),
         ("data import nosuch.csv", ["nosuch.csv"]),
         ("data fetch AAPL --start 2020-13-01", ["2020-13-01"]),
-        ("data fetch AAPL --start 2020-02-01 --end 2020-01-01", ["2020-01-01", "2020-02-01"]),
         ("data fetch AAPL --universe nasdaq100", ["'AAPL'", "--universe 'nasdaq100'"]),
         ("data fetch --universe 'A;B' --name x", ["'A;B'"]),
-        ("report photos --out reports/page.html", ["photos"]),
+        ("report photos", ["photos"]),
         ("audit nosuch --market sim", ["nosuch"]),
         ("audit momentum --market sim --days 0", ["--days is 0"]),
         ("audit equal-weight --market sim --start yesterday", ["'yesterday'"]),
@@ -104,19 +95,16 @@ def everything(folder):
         ("compare one", ["two or more"]),
         ("compare one nosuch", ["backtests/nosuch"]),
         ("compare one backtests/one", ["one"]),
-        ("compare one two --name a/b", ["'a/b'"]),
         ("compare one two --out backtests", ["backtests is a folder"]),
-        ("compare one two --out /proc/nowhere/a.html", ["/proc/nowhere"]),
         ("export one --format xls", ["'xls'", "csv", "parquet"]),
         ("export one --out backtests/two --overwrite", ["backtests/two"]),
         ("export one --out .", ["current folder"]),
         ("leaderboard nosuch", ["nosuch"]),
-        ("render nosuch", ["'nosuch'"]),
+        ("render nosuch", ["nosuch"]),
         ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
         (f"{TRAIN} --overwrite --out photos", ["photos", "a.jpg"]),
         (f"{TRAIN} --overwrite --out ..", [".. is the current folder or one above it"]),
         (f"{TRAIN} --overwrite --out data/sim", ["data/sim"]),
-        (f"{TRAIN} --out /proc/x", ["/proc/x"]),
         (f"{NEW.replace('2010-02-01', 'May')}", ["'May'"]),
         (f"{NEW.replace('2010-02-01:2010-06-30', '2010')}", ["--train is '2010'"]),
         *((f"{NEW} --{option} {value}", [f"--{option} is {value}"]) for option, value in {
@@ -136,8 +124,6 @@ def everything(folder):
         ("train stocks --out x", ["--train is missing", "--train, --validation and --out"]),
         ("train hopper --out x --fee-bps 1", ["--fee-bps is for stocks"]),
         (f"{NEW} --variant fast", ["--variant is for locomotion"]),
-        (f"{NEW} --alike 1", ["--alike is now --max-correlation"]),
-        (f"{NEW} --fresh 1", ["--fresh is now --restart-rate"]),
         (f"{NEW} --hold 1", ["--hold is now --rebalance-every"]),
         (f"{WALK} 2010-09-15 --hold 5", ["--hold is now --rebalance-every"]),
         (f"{WALK} soon", ["'soon'"]),
@@ -145,10 +131,9 @@ def everything(folder):
         (f"{WALK} 2010-09-15 --end 2010-06-01", ["2010-06-01"]),
         (f"{WALK} 2010-09-15 --train 4x", ["--train is '4x'"]),
         (f"{WALK} 2010-09-15 --test 2", ["--test is 2 sessions"]),
-        (f"{WALK} 2010-09-15 --purge 1", ["--purge is 1 sessions"]),
+        (f"{WALK} 2010-09-15 --purge 1 --check", ["--purge is 1 sessions"]),
         (f"{WALK} 2010-09-15 --agents 0", ["--agents is 0"]),
-        (f"{WALK} 2010-09-15 --features retrun_5", ["retrun_5", "return_5"]),
-        (f"{WALK} 2010-09-15 --name a/b", ["'a/b'"]),
+        (f"{WALK} 2010-09-15 --features retrun_5 --check", ["retrun_5", "return_5"]),
         (f"{WALK} 2010-09-15 --resume", ["strategies/wf.unfinished"]),
         (f"{WALK} 2010-09-15 --out data/sim --overwrite", ["data/sim"]),
     ],
@@ -172,12 +157,6 @@ def test_e08_what_cannot_end_well_does_not_begin(work, monkeypatch, line):
     for occupied in ("backtests", "strategies"):
         (work / occupied).write_text("a file where the folder should be")
     assert run(line).error
-
-
-def test_e08_holds_in_a_process_of_its_own(work):
-    command = [sys.executable, "-m", "finpod.cli", "backtest", "equal-weight", "--market", "nosuch.parquet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 # --- what ends a command besides
@@ -206,14 +185,13 @@ main(sys.argv[1:])
 
 
 def test_output_that_nobody_reads_ends_the_command_in_silence(work):
-    assert unread("-m", "finpod.cli", "data", "show", "sim") == (141, "")
     assert unread("-u", "-m", "finpod.cli", "train", "--help") == (141, "")
     assert unread("-c", LONG, "data", "show", "sim", "--json", read=1000) == (141, "")
 
 
 def test_output_that_cannot_be_written_is_an_error(work):
+    command = [sys.executable, "-m", "finpod.cli", "data", "show", "sim"]
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "finpod.cli", "data", "show", "sim"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (2, "error: the system: No space left on device; --debug shows where\n")
 
@@ -289,28 +267,19 @@ def test_help_fits_on_two_screens_and_all_options_on_request(monkeypatch):
         assert all(option in long for option in ("--anchor", "--impact", "--max-weight"))
 
 
-GROUPS = [*settings.FIRST, *settings.ADVANCED, options.TERMS]
+GROUPS = [*settings.FIRST, *settings.ADVANCED, options.TERMS, deploy.CLUSTER, deploy.WORKERS]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.name} {next(iter(group.names))}")
 def test_options_are_the_fields_of_their_settings(group):
     """What is read from the source is what the class has."""
     kind = getattr(import_module(f"finpod.{group.module}"), group.name)
-    known = {field.name: field for field in dataclasses.fields(kind)}
+    known = {field.name: field.default for field in dataclasses.fields(kind)}
     for option, field in group.fields().items():
-        source, name = known[group.names[option]], group.names[option]
+        default = known[group.names[option]]
         assert field.help
         if "default" not in group.changed.get(option, {}):
-            assert (None if field.default is ... else field.default) == (
-                None if source.default is dataclasses.MISSING else source.default
-            ), name
-
-
-def test_a_field_without_a_default_is_an_option_that_must_be_given():
-    group = options.Settings("deploy.kuberay", "Cluster", "image secret idle")
-    fields = group.fields()
-    assert (fields["image"].default, fields["secret"].default) == (..., ())
-    assert fields["idle"].default == Cluster.__dataclass_fields__["idle"].default
+            assert field.default == (... if default is dataclasses.MISSING else default), option
 
 
 @pytest.mark.parametrize(
@@ -337,11 +306,6 @@ def test_a_field_without_a_default_is_an_option_that_must_be_given():
 def test_errors_name_options(text, argument, line, shown):
     for kind in (InputError, DataError):
         assert console.explain(kind(text, argument=argument), _command(line.split())) == (shown, 2)
-
-
-def test_an_error_keeps_its_argument_on_its_way_from_another_process():
-    error = pickle.loads(pickle.dumps(InputError("cash is 0", argument="cash")))
-    assert (str(error), error.argument) == ("cash is 0", "cash")
 
 
 def test_a_market_is_a_file_or_a_name_in_data(work):

@@ -55,17 +55,13 @@ def test_only_a_snapshot_is_replaced_and_that_is_known_before_the_work(monkeypat
     assert Path("data/mine/result.json").read_text() == "precious"
 
 
-def test_no_snapshot_takes_the_name_of_the_bundled_prices(faulty):
-    assert "'sample'" in run("data import bars.csv --benchmark IDX --name sample").error
-    assert not Path("data/sample").exists()
-
-
 def test_import_check_and_show(faulty):
     facts = json.loads(run("data import bars.csv --benchmark IDX --json").out)
     assert (facts["sessions"], facts["names"], facts["path"]) == (21, 2, "data/bars")
     assert facts["repairs"] == {"rows dropped, not a session": 3, "bars masked, a price was not positive": 1}
     assert facts["suspicions"] == {"sessions without a bar": 2}
     assert "data/bars" in run("data import bars.csv --benchmark IDX").error
+    assert "'sample'" in run("data import bars.csv --benchmark IDX --name sample").error
     assert run("data import bars.csv --benchmark IDX --name other").out.endswith("data/other\n")
     checked = run("data check bars").out
     assert facts["hash"] in checked
@@ -92,12 +88,6 @@ def test_check_for_machines_lists_every_place(faulty):
     backwards.to_csv("backwards.csv")
     short, long = (run(f"data check backwards.csv --benchmark IDX {more}").out for more in ("", "--all"))
     assert ("  and 9 more\n" in short, " more\n" in long) == (True, False)
-
-
-def test_the_sample_has_nothing_to_repair():
-    out = run("data check").out
-    assert "\nrepairs: none\n" in out
-    assert out.endswith("\nsuspicions, left alone: none\n")
 
 
 def test_a_file_of_one_name_takes_the_options_its_messages_name():
@@ -129,11 +119,3 @@ def test_g04_the_column_of_tickers_can_be_named_on_the_command_line():
     assert run("data check bars.csv --ticker-column FIRM --json").code == 0
     assert "ticker_column" not in run("data check bars.csv --ticker-column nowhere").error
     assert run(f"audit {line} --days 2 --json").code == 0
-
-
-def test_import_of_a_folder():
-    Path("folder").mkdir()
-    for name in ("AAA", "QQQ"):
-        frame(tickers=(name,)).drop(columns="ticker").to_csv(f"folder/{name}.csv", index=False)
-    facts = json.loads(run("data import folder --json").out)
-    assert (facts["names"], facts["path"]) == (1, "data/folder")

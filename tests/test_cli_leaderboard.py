@@ -12,7 +12,7 @@ from made_logs import write_run
 
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import ranked
-from finpod.tournament.ranking import lineage, luck, sentences
+from finpod.tournament.ranking import luck, sentences
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +77,6 @@ def test_a_finished_run_is_ranked():
     assert "ValueError: trial 5 made up a failure" in ended.out
     short = run("leaderboard one --top 3").out
     assert (len(table(short)), "and 14 more; --top 17 shows all" in short) == (3, True)
-
-
-def test_the_lineage_is_an_indented_tree():
-    out = run("leaderboard one --lineage").out
-    lines = out[out.index("lineage:") :].split("\n\n")[0].splitlines()[1:]
-    history = read_history("strategies/one")
-    tree = lineage(history.trials)
-    assert [line.split()[0] for line in lines] == [branch.agent for branch in tree]
-    assert [(len(line) - len(line.lstrip())) // 2 for line in lines] == [branch.depth for branch in tree]
-    kept = next(trial for trial in history.trials if trial.kept)
-    assert any(f"{kept.level}: {kept.score:.3f} kept" in line for line in lines if line.split()[0] == kept.agent)
-    assert any(line == "0-5  1: failed" for line in lines)
 
 
 def test_an_unfinished_run_is_shown_as_it_stands(work):
@@ -167,7 +155,6 @@ def test_the_report_is_written_and_replaced_on_request_only():
     [
         ("leaderboard", ["NAME", "finpod leaderboard --help"]),
         ("leaderboard nosuch", ["nosuch"]),
-        ("leaderboard strategies", ["strategies"]),
         ("leaderboard one --top 0", ["--top is 0"]),
         ("leaderboard one --seed 4", ["seed 4"]),
         ("leaderboard hurt", ["strategies/hurt/log-0.jsonl"]),
@@ -175,7 +162,6 @@ def test_the_report_is_written_and_replaced_on_request_only():
         ("leaderboard memory://nowhere", ["memory://nowhere"]),
         ("leaderboard nosuch://x/y", ["nosuch://x/y"]),
         ("leaderboard one --out strategies", ["strategies is a folder"]),
-        ("leaderboard one --out /proc/nowhere/a.html", ["/proc/nowhere"]),
     ],
 )
 def test_e08_mistakes_are_one_line(work, line, values):

@@ -60,7 +60,7 @@ def test_a_trained_agent_is_judged_and_audited(folder):
     page = folder / "reports" / "first.html"
     before = page.read_bytes()
     page.write_bytes(before + b"<!-- older -->")
-    done(folder, "report first")
+    done(folder, "report first --overwrite")
     assert page.read_bytes() == before
     assert "no look-ahead found" in done(folder, "audit strategies/first --market prices --start 2021-01-04 --days 3")
 

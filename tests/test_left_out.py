@@ -157,7 +157,7 @@ def test_g12_a_backtest_whose_chart_fails_ends_well(work, run, change):
     assert f"left out (ValueError: {ERROR})" in err
     assert out.endswith("backtests/equal-weight\nreports/equal-weight.html\n")
     assert "This chart was left out" in (work / "reports" / "equal-weight.html").read_text()
-    assert run("report equal-weight")[:2] == (0, "reports/equal-weight.html\n")
+    assert run("report equal-weight --overwrite")[:2] == (0, "reports/equal-weight.html\n")
 
 
 def test_g12_comparisons_and_trainings_go_on_without_a_part_or_a_page(work, run, change, monkeypatch):

@@ -66,11 +66,10 @@ def backtest(
     check_rates(risk_free)
     Terms(**terms)
     require_opened(opened)
-    options.check_market(values)
+    wanted = outputs.name_of(strategy) if name is None else name
+    places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
     with console.progress("loading", log=True) as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
-        wanted = outputs.name_of(strategy) if name is None else name
-        places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
         prices = options.load(values)
         prices.window(start, end)  # report an invalid window before the first line of progress
         report(f"backtest of {decides.name}", 0.1)
@@ -125,17 +124,15 @@ def report(
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the HTML report of a saved run again, replacing an earlier one."""
+    """Write the HTML report of a saved run again."""
     import finpod
     from finpod.backtesting.result_io import run_folder
 
     place = run_folder(folder)
     target = out or outputs.REPORTS / f"{outputs.plain_word(outputs.name_of(place))}.html"
     with console.progress("drawing", log=True) as progress:
+        require_free_file(target, overwrite)
         result = finpod.load_result(place)
-        if target.is_file() and not (overwrite or outputs.is_report_of(result, target)):
-            raise InputError(f"{target} exists already and is no report of {place}; name another file with --out")
-        require_free_file(target, overwrite=True)
         progress("drawing", 0.1)
         written = result.report(target)
     if as_json:

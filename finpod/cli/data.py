@@ -107,7 +107,9 @@ def fetch(
             f"{market.manifest['fetch']['fetched']} of {market.manifest['fetch']['asked']} names; "
             f"missing {', '.join(failed)}"
         )
-    _keep(market, target, overwrite, as_json, **_fetched(market))
+    _keep(
+        market, target, overwrite, as_json, **market.manifest.get("fetch", {}), failed=market.manifest.get("failed", {})
+    )
     discard(partial)
 
 
@@ -205,51 +207,38 @@ def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **mo
     console.show_json(facts) if as_json else console.show_facts({k: _lines(v) for k, v in facts.items()})
 
 
-def _fetched(market: MarketData) -> dict[str, Any]:
-    """Counts of the tickers fetched, and those that are missing."""
-    return {**market.manifest.get("fetch", {}), "failed": market.manifest.get("failed", {})}
-
-
 def _summary(market: MarketData) -> dict[str, Any]:
     from finpod.market.coverage import listed_during
 
     listed = listed_during(market.manifest, market.dates[0], market.dates[-1])
     fields = ("open", "high", "low", "close", "volume", "factor")
-    return {
+    facts = {
         "title": market.title,
         "sessions": len(set(market.sessions.tolist())),
-        **({"bars a session": f"{market.bars_per_session:g}"} if market.bars_per_session > 1 else {}),
+        "bars a session": f"{market.bars_per_session:g}" if market.bars_per_session > 1 else None,
         "bars a year": market.periods_per_year,
-        **{name: note for name, note in market.manifest.items() if name == "periods_note"},
+        "periods_note": market.manifest.get("periods_note"),
         "first": f"{market.dates[0]!s:.10}",
         "last": f"{market.dates[-1]!s:.10}",
         "names": market.shape[1],
-        **(
-            {"members listed": f"{listed.members} of {listed.size} members of the {listed.title} on {listed.day}"}
-            if listed
-            else {}
-        ),
+        "members listed": listed and f"{listed.members} of {listed.size} members of the {listed.title} on {listed.day}",
         "fields": ", ".join(field for field in fields if getattr(market, field) is not None),
-        **({"extra columns": ", ".join(market.extra.names)} if market.extra.names else {}),
+        "extra columns": ", ".join(market.extra.names) or None,
         "benchmark": market.benchmark,
         "hash": market.content_hash,
     }
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def _rows(market: MarketData) -> list[dict[str, Any]]:
     """One row an asset: its first and last bar, its number of bars, and its number of days as a member."""
-    has_bar = market.has_bar
-    return [
-        {
-            "ticker": ticker,
-            "first bar": f"{market.dates[bars.argmax()]!s:.10}" if bars.any() else "none",
-            "last bar": f"{market.last_bar[column]!s:.10}" if bars.any() else "none",
-            "bars": int(bars.sum()),
-            "member days": int(market.member[:, column].sum()),
-        }
-        for column, ticker in enumerate(market.tickers)
-        for bars in (has_bar[:, column],)
-    ]
+    rows = []
+    for column, ticker in enumerate(market.tickers):
+        days = market.dates[market.has_bar[:, column]]
+        first, last = (f"{days[place]!s:.10}" if len(days) else "none" for place in (0, -1))
+        member = int(market.member[:, column].sum())
+        rows.append({"ticker": ticker, "first bar": first, "last bar": last, "bars": len(days), "member days": member})
+    return rows
 
 
 def _lines(fact: Any) -> Any:

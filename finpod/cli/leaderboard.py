@@ -26,39 +26,22 @@ SHOWN = ("excess", "information_ratio", "sharpe")
 TOP = 20
 """Default number of ranks to print."""
 
-ENTRY = (
-    "run",
-    "agent",
-    "parent",
-    "source",
-    "level",
-    "score",
-    "steps",
-    "state",
-    "kept",
-    "reason",
-    "metrics",
-    "settings",
-)
+ENTRY = ("run", "agent", "parent", "source", "level", "score", "steps", "state", "kept", "reason", "metrics",
+         "settings")  # fmt: skip
 """Fields of a trial that --json prints unchanged."""
 WIDTH = 110
 """Characters in a line of text."""
 
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", help="A run of finpod train: its folder, its name in strategies/, or its --storage."
-    ),
-]
-
 
 def leaderboard(
-    run: Run,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A run of finpod train: its folder, its name in strategies/, or its --storage."
+        ),
+    ],
     top: Annotated[int, typer.Option(help="Number of ranks to print.")] = TOP,
     seed: Annotated[int | None, typer.Option(help="Only the tournament of this seed.")] = None,
-    lineage: Annotated[
-        bool, typer.Option("--lineage", help="Print the lineage: which agent was copied from which.")
-    ] = False,
     report: Annotated[bool, typer.Option("--report", help="Write an HTML report of the training.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the report, implies --report; by default reports/NAME-training.html.")
@@ -71,32 +54,28 @@ def leaderboard(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the trials of a run of finpod train, finished or not, ranked on validation, with the selection bias."""
+    from finpod.report.pages import write_page
+    from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
+    from finpod.tournament.verify import verify_log
 
     if top < 1:
         raise InputError(f"top is {top}; it must be a whole number from 1 on", argument="top")
-    with console.progress("reading") as told:
+    with console.progress("reading"):
         history = read_history(place_of(run)).of(seed)
         written, page = outputs.Written(()), f"{outputs.plain_word(history.name)}-training.html"
         target = out or (outputs.REPORTS / page if report else None)
         if target is not None:
             require_free_file(target, overwrite)
-        if verify:
-            from finpod.tournament.verify import verify_log
-
-            for log in history.logs:
-                verify_log(log.where)
+        for log in history.logs if verify else ():
+            verify_log(log.where)
         if target is not None:
-            from finpod.report.pages import write_page
-            from finpod.report.training import render_training_report
-
-            told("drawing", 0.5)
             write = partial(write_page, partial(render_training_report, history))
             written = outputs.write_page(target, write, overwrite=overwrite)
     if as_json:
         console.show_json(facts(history))
     else:
-        _show(history, top, lineage)
+        _show(history, top)
         print("\nThe log was verified: every draw follows from the lines before it.\n" if verify else "", end="")
         print(end="\n" * len(written.paths))
     console.show_written(written, as_json)
@@ -124,14 +103,18 @@ def facts(history: History) -> dict[str, Any]:
         "open": [{"run": one.run, "trial": one.number, "agent": one.agent} for one in trials if one.state == "open"],
         "luck": luck(trials)._asdict(),
         "ended": {str(log.board.run): log.end or None for log in history.logs},
-        "notes": [*history.notes, *(note for log in history.logs for note in log.notes)],
+        "notes": _notes(history),
     }
 
 
-def _show(history: History, top: int, lineage: bool) -> None:
+def _notes(history: History) -> list[str]:
+    return [*history.notes, *(note for log in history.logs for note in log.notes)]
+
+
+def _show(history: History, top: int) -> None:
     """Print the tables for people."""
     from finpod.periods import yearly_note
-    from finpod.tournament.ranking import SCORES, luck, sentences, tree
+    from finpod.tournament.ranking import SCORES, luck, sentences
 
     print(_summary(history))
     print(f"{history.title}\n" if history.title else "")
@@ -140,11 +123,7 @@ def _show(history: History, top: int, lineage: bool) -> None:
         print(f"\nscore: {SCORES.get(history.measure, history.measure)}")
     if history.frequency:
         print(yearly_note(**history.frequency))
-    if lineage:
-        print("\nlineage: an agent, its round: score ..., and below it its copies")
-        print("\n".join(tree(history.trials)))
-    notes = [*sentences(luck(history.trials)), *history.notes, *(note for log in history.logs for note in log.notes)]
-    for note in notes:
+    for note in [*sentences(luck(history.trials)), *_notes(history)]:
         print(f"\n{textwrap.fill(note, WIDTH)}")
 
 
@@ -163,31 +142,35 @@ def show_trials(history: History, top: int, command: str = "") -> None:
 
 
 def _summary(history: History) -> str:
-    """Size and state of a run in one line."""
-    trials = history.trials
+    """Size and state of a run in one line. It is finished once its ensemble is written, not when its tournaments end."""
+    from finpod.figures import plural
+
+    trials, logs = history.trials, history.logs
     agents, working = len({(trial.run, trial.agent) for trial in trials}), sum(one.state == "open" for one in trials)
     failed = sum(trial.state == "failed" for trial in trials)
-    parts = [f"{len(trials)} trial{'s' * (len(trials) != 1)} of {agents} agent{'s' * (agents != 1)}"]
-    parts += [f"{len(history.logs)} seeds"] if len(history.logs) > 1 else []
+    parts = [f"{plural(len(trials), 'trial')} of {plural(agents, 'agent')}"]
+    parts += [f"{len(logs)} seeds"] if len(logs) > 1 else []
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{working} not ended"] if working else []
-    return f"{history.name}: {', '.join(parts)}; {_state(history)}"
-
-
-def _state(history: History) -> str:
-    """State of a run. It is finished once its ensemble is written, not when its tournaments end."""
-    ends = ", ".join(sorted({log.end for log in history.logs}))
+    ends = ", ".join(sorted({log.end for log in logs}))
     if history.finished:
-        return f"finished, {ends}"
-    if not all(log.end for log in history.logs):
-        return "unfinished"
-    if "://" in history.where:
-        named = [history.name, "--storage", history.where]
+        state = f"finished, {ends}"
+    elif all(log.end for log in logs):
+        lacks = "no ensemble yet" if history.is_of_stocks else "not finished yet"
+        state = f"{ends}, {lacks}; {_resume(history)}"
     else:
-        folder = Path(history.where)
-        named = [history.name if folder.parent == STRATEGIES else str(folder.with_name(history.name))]
-    lacks = "no ensemble yet" if history.is_of_stocks else "not finished yet"
-    return f"{ends}, {lacks}; {shlex.join(['finpod', 'train', '--resume', *named])}"
+        state = "unfinished"
+    return f"{history.name}: {', '.join(parts)}; {state}"
+
+
+def _resume(history: History) -> str:
+    """The command that resumes a run."""
+    place, named = Path(history.where), [history.name]
+    if "://" in history.where:
+        named += ["--storage", history.where]
+    elif place.parent != STRATEGIES:
+        named = [str(place.with_name(history.name))]
+    return shlex.join(["finpod", "train", "--resume", *named])
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:

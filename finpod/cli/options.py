@@ -28,9 +28,8 @@ LAST = ("no_report", "overwrite", "as_json")
 """Parameters listed last on a help page."""
 SPELLINGS = {"day_first": "--day-first/--month-first"}
 METAVARS = {
-    **dict.fromkeys(("ticker_column", "resume", "fork", "secret", "pull_secret", "redis_secret"), "NAME"),
+    **dict.fromkeys(("ticker_column", "resume", "fork", "secret", "pull_secret"), "NAME"),
     **dict.fromkeys(("renames", "extra"), "FILE"),
-    "redis": "HOST:PORT",
 }
 
 Device = Annotated[
@@ -262,35 +261,10 @@ def check_dates(start: str | None, end: str | None) -> None:
         raise InputError(f"the window ends on {end}, before it starts on {start}; swap them", argument="end")
 
 
-def check_market(values: Mapping[str, Any]) -> None:
-    """Raise InputError if a file named by an option of `MARKET` does not exist."""
-    path, members = Path(market_path(values["market"])), values["members"]
-    if values["market"] != "sample" and not path.exists():
-        raise InputError(
-            f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'", argument="market"
-        )
-    if members is not None and not Path(members).exists():
-        from finpod.market.universe import index_named
-
-        if "." in members:
-            raise InputError(
-                f"there is no list of members {members}; give a CSV, or an index such as nasdaq100", argument="members"
-            )
-        index_named(members)
-    tables = [("renames", name) for name in (values["renames"],) if name] + [
-        ("extra", name) for name in values["extra"] or ()
-    ]
-    for what, name in tables:
-        if not Path(name).is_file():
-            raise InputError(f"there is no table {name}; give a file that exists", argument=what)
-
-
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:
     """The feature functions of `--features-from`, which is for trained folders only."""
     from finpod.loading import load_features
 
-    if file is None:
-        return []
-    if not Path(strategy).is_dir():
+    if file is not None and not Path(strategy).is_dir():
         raise InputError(f"--features-from is for a trained folder, and {strategy} is none; leave it out")
-    return load_features(file)
+    return [] if file is None else load_features(file)

@@ -63,20 +63,6 @@ def plain_word(name: str) -> str:
     return name
 
 
-def is_report_of(result: BacktestResult, path: Path) -> bool:
-    """True if a file is a report of the same strategy and window, by its title; it may be replaced."""
-    from markupsafe import escape
-
-    days = result.equity.index
-    title = f"<title>{escape(result.strategy)}, {days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}</title>"
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(title.encode()) + 2_000)
-    except OSError:
-        return False
-    return head.startswith(b"<!doctype html>") and title.encode() in head
-
-
 class Written(NamedTuple):
     """Outcome of writing a page after the work was saved."""
 

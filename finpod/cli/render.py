@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +10,7 @@ import typer
 from finpod.cli import console, options, outputs
 from finpod.cli.leaderboard import STRATEGIES, place_of
 from finpod.errors import InputError, did_you_mean
-from finpod.files import ENSEMBLE, TRAINED, UNFINISHED, WALK_FORWARD, require_free_file, write_bytes
+from finpod.files import TRAINED, require_free_file, write_bytes
 
 if TYPE_CHECKING:
     from finpod.tournament.trained_run import TrainedRun
@@ -43,33 +41,21 @@ def render(
         clip = record(run, agent, seconds=seconds, seed=seed)
         write_bytes(target, encode(clip.film, kind))
     if as_json:
-        episode = clip.episode
-        facts = {"task": clip.task.name, "variant": clip.task.variant, "title": clip.task.definition.title,
-                 "agent": clip.agent, "seed": seed, "return": episode.total, "steps": episode.steps,
-                 "seconds": episode.seconds, "shown": clip.shown, "fell": episode.fell, "path": str(target)}  # fmt: skip
-        console.show_json(facts)
-        return
-    print(f"{clip.task.definition.title}\nagent {clip.agent}: {clip}\n{target}")
+        task, episode = clip.task, clip.episode
+        facts = {"task": task.name, "variant": task.variant, "agent": clip.agent, "seed": seed, "return": episode.total,
+                 "steps": episode.steps, "seconds": episode.seconds, "shown": clip.shown, "fell": episode.fell}  # fmt: skip
+        console.show_json(facts | {"path": str(target)})
+    else:
+        print(f"{clip.task.definition.title}\nagent {clip.agent}: {clip}\n{target}")
 
 
 def _run_of(name: str) -> TrainedRun:
-    """The finished run of a name. Raises InputError if it is missing, unfinished, or of stocks."""
+    """The finished run of a name. Raises InputError if there is none of a locomotion task."""
     from finpod.tournament.trained_run import TrainedRun
 
     place = Path(place_of(name))
     if (place / TRAINED).is_file():
         return TrainedRun(place)
-    if (place / ENSEMBLE).is_file() or (place / WALK_FORWARD).is_file():
-        raise InputError(f"{place} is of stocks, and has no physics to render; give a run of a locomotion task")
-    if Path(f"{place}{UNFINISHED}").is_dir():
-        resume = shlex.join(["finpod", "train", "--resume", name])
-        raise InputError(f"{place} is not finished, and no agent is kept yet; finish it with {resume}")
-    if place.exists():
-        raise InputError(f"{place} holds no trained run; give a folder that finpod train wrote")
-    folders: list[Path] = []
-    for parent in dict.fromkeys((place.parent, STRATEGIES)):
-        with suppress(OSError):  # no suggestions from a folder that is missing or cannot be read
-            folders += [path.parent for path in sorted(parent.glob(f"*/{TRAINED}"))]
-    spellings = {str(path): str(path) for path in folders} | {path.name: str(path) for path in folders}
-    hint = did_you_mean(name, spellings, "give a folder that finpod train wrote")
-    raise InputError(f"there is no trained run {name!r}; {hint}")
+    folders = [path.parent for parent in (place.parent, STRATEGIES) for path in sorted(parent.glob(f"*/{TRAINED}"))]
+    hint = did_you_mean(place.name, {path.name: str(path) for path in folders}, "give a folder that finpod train wrote")
+    raise InputError(f"{place} is no finished run of a locomotion task; {hint}")
