@@ -81,7 +81,7 @@ def test_g12_what_fails_leaves_the_run_and_what_was_there_before(work, result, m
     assert (str(written.failure), written.paths) == ("no ink; buy some; the run is saved in backtests/x", (SAVED,))
     assert json.loads((SAVED / "run.json").read_text()) == {"again": True}
     assert (PAGE.read_bytes() if PAGE.exists() else None) == page
-    monkeypatch.setattr("finpod.report.render", lambda result: 1 / 0)
+    monkeypatch.setattr("finpod.report.sections.render", lambda result: 1 / 0)
     with pytest.warns(ReportWarning, match=r"reports/x.html .*division by zero.* backtests/x") as warned:
         written = write_outputs(result, plan_outputs("x", overwrite=True), {}, overwrite=True)
     assert ("earlier run" in str(warned[0].message)) == earlier

@@ -82,13 +82,17 @@ def run(
         "audit": partial(backtests.audit_lines, names, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if what is None or what in name]
+    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
     task = {"task": f"{title}, {config.groups} start groups"}
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
+
+
+def _selects(what: str | None, measurement: str) -> bool:
+    return what is None or what in measurement
 
 
 def measure(call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP) -> Timing:
@@ -126,6 +130,9 @@ def training(env: Any, learner: Any) -> Work:
     return Work(lambda: learner.update(learner.collect(env)), learner.config.num_steps)
 
 
+WITH_POLICY: dict[str, Callable[[Any, Any], Work]] = {"env with policy": acting, "train PPO": training}
+
+
 def _environment_lines(
     name: str, config: TradingConfig, names: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
@@ -143,14 +150,15 @@ def _environment_work(name: str, config: TradingConfig, names: int, device: torc
     market = simulate_market(names=names, days=DAYS)
     execution = build_execution(market, device=device)
     env = MarketEnv(execution, 0, DAYS - 1, config, compile=name == "env compiled")
-    if name in ("env", "env compiled"):
+    act = WITH_POLICY.get(name)
+    if act is None:
         action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
         return Work(lambda: env.step(action), 1)
     panel = build_panel(market, fit=(0, DAYS), device=device)
     table = Table(panel.features, panel.member & panel.tradable)
     policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
     learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
-    return acting(env, learner) if name == "env with policy" else training(env, learner)
+    return act(env, learner)
 
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:

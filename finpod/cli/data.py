@@ -212,7 +212,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
 
     listed = listed_during(market.manifest, market.dates[0], market.dates[-1])
     fields = ("open", "high", "low", "close", "volume", "factor")
-    facts = {
+    content = {
         "title": market.title,
         "sessions": len(set(market.sessions.tolist())),
         "bars a session": f"{market.bars_per_session:g}" if market.bars_per_session > 1 else None,
@@ -227,7 +227,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
         "benchmark": market.benchmark,
         "hash": market.content_hash,
     }
-    return {name: fact for name, fact in facts.items() if fact is not None}
+    return {key: fact for key, fact in content.items() if fact is not None}
 
 
 def _rows(market: MarketData) -> list[dict[str, Any]]:

@@ -71,14 +71,11 @@ def walkforward(
     from finpod.tournament.training import Pods
     from finpod.walkforward.retraining import require_free_for, walk_forward
 
-    started, windows = datetime.now(UTC), WINDOWS.values(values)
-    places = outputs.plan_outputs(
-        outputs.name_of(out) if name is None else name, report=not no_report, overwrite=overwrite
-    )
-    outputs.plain_word(out.resolve().name)
+    started, windows, word = datetime.now(UTC), WINDOWS.values(values), outputs.name_of(out)
+    places = outputs.plan_outputs(word if name is None else name, report=not no_report, overwrite=overwrite)
+    outputs.plain_word(word)
     options.check_dates(start, values["end"])
-    for window in ("train", "validation", "test"):
-        _require_span(values[window], window)
+    _require_spans(windows)
     training = {"learner": values["learner"], **of_stocks(values, Costs(**options.COSTS.values(values)))}
     require_free_for(out, overwrite=overwrite, resume=resume)
     console.say_device(values["device"])
@@ -113,13 +110,14 @@ def walkforward(
     console.show_written(written, as_json, out)
 
 
-def _require_span(text: str, window: str) -> None:
+def _require_spans(windows: Mapping[str, Any]) -> None:
     """Raise InputError for an invalid length; remark on a number without a unit that is hardly one of sessions."""
     from finpod.walkforward.schedule import as_span
 
-    span = as_span(text, window)
-    if not span.unit and span.length < FEW:
-        console.remark(f"--{window} {text} is {span}; write {text}y for years or {text}m for months")
+    for window in ("train", "validation", "test"):
+        text, span = windows[window], as_span(windows[window], window)
+        if not span.unit and span.length < FEW:
+            console.remark(f"--{window} {text} is {span}; write {text}y for years or {text}m for months")
 
 
 def _segments(market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any]) -> list[Segment]:
