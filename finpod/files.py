@@ -45,19 +45,18 @@ def write_bytes(path: Path, content: bytes) -> None:
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
-    try:
+    with _writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise _unwritable(path.parent, error) from error
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise _unwritable(path, error) from error
+    with _writing(path):
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def write_text(path: Path, content: str) -> None:
@@ -78,27 +77,23 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
     output must be of the kind that `marker` names in `KINDS`; None allows any kind. The current folder and its parents are
     never replaced.
     """
-    try:
+    with _writing(path):
         here = Path.cwd()
         if path.resolve() in (here, *here.parents):
             raise InputError(f"{path} is the current folder or one above it; give another folder")
         refuse_existing(path, overwrite)
         if os.path.lexists(path):
             _require_own(path, marker)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    _require_writable(path)
+        _require_writable(path)
 
 
 def require_free_file(path: Path, overwrite: bool) -> None:
     """Raise InputError unless the file `path` may be written: it does not exist, or is a file and `overwrite` is true."""
-    try:
+    with _writing(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a file; move it away or choose another name")
         refuse_existing(path, overwrite)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    _require_writable(path)
+        _require_writable(path)
 
 
 @contextmanager
@@ -109,21 +104,16 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     it may not be replaced or cannot be written.
     """
     require_free(path, overwrite)
-    with parents_of(path):
+    with parents_of(path), _writing(path):
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
-            temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-            try:
-                yield temporary
-                temporary.chmod(0o755)
-                require_free(path, overwrite, next((name for name in KINDS if (temporary / name).exists()), None))
-                replace_folder(path, temporary)
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
-        except OSError as error:
-            if error.errno is None:  # raised by the block, not by the operating system
-                raise
-            raise _unwritable(path, error) from error
+            yield temporary
+            temporary.chmod(0o755)
+            require_free(path, overwrite, next((name for name in KINDS if (temporary / name).exists()), None))
+            replace_folder(path, temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 @contextmanager
@@ -134,15 +124,14 @@ def parents_of(path: Path) -> Iterator[None]:
     """
     created: list[Path] = []
     try:
-        created = [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _remove_empty(created)
-        raise _unwritable(path.parent, error) from error
-    try:
+        with _writing(path.parent):
+            created = [folder for folder in path.parents if not folder.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        _remove_empty(created)
+        for folder in created:
+            with suppress(OSError):
+                folder.rmdir()
         raise
 
 
@@ -174,10 +163,16 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
         os.close(handle)
 
 
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into an InputError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # raised by a user's block, not by the operating system
+            raise
+        shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
+        raise InputError(f"cannot write {shown}: {error.strerror}; choose a folder you may write to") from error
 
 
 def _require_own(path: Path, marker: str | None) -> None:
@@ -205,14 +200,11 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 def _require_writable(path: Path) -> None:
     """Raise InputError if `path` and its missing parents cannot be created. It tries, as permissions tell too little."""
-    try:
-        parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
-        if not parent.is_dir():
-            raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
-        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{path.name}.old.") as trial:
-            (Path(trial) / path.absolute().relative_to(parent)).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not parent.is_dir():
+        raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{path.name}.old.") as trial:
+        (Path(trial) / path.absolute().relative_to(parent)).parent.mkdir(parents=True, exist_ok=True)
 
 
 def replace_folder(path: Path, fresh: Path) -> None:
@@ -231,11 +223,6 @@ def replace_folder(path: Path, fresh: Path) -> None:
     finally:
         if path.exists():
             shutil.rmtree(aside, ignore_errors=True)
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
-    return InputError(f"cannot write {shown}: {error.strerror or error}; choose a folder you may write to")
 
 
 def versions(*packages: str) -> dict[str, str]:
