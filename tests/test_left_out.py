@@ -87,10 +87,8 @@ def test_g12_every_part_may_fail(pages, wholes, plain, change, page, group, name
     with pytest.warns(ReportWarning) as warned:
         html = pages[page]()
     assert [f"left out (ValueError: {ERROR})" in str(one.message) for one in warned] == [True]
-    assert (whole.count("left out"), html.count(f"This {kind} was left out (ValueError: no such &lt;figure&gt;).")) == (
-        0,
-        1,
-    )
+    assert "left out" not in whole
+    assert html.count(f"This {kind} was left out (ValueError: no such &lt;figure&gt;).") == 1
     if kind == "chart":
         assert html.count("<svg") == whole.count("<svg") - 1
         assert len(headings(html)) == len(headings(whole))

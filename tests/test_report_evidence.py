@@ -101,15 +101,6 @@ def test_in_sample_the_trials_are_candidates_and_the_ratio_is_deflated_by_them(r
     assert here["Probability that it is above the best of 16 without skill"] == "61.4%"
 
 
-def test_evidence_of_the_result_itself_is_shown():
-    result = examined(days=300, names=12, randoms=40)
-    del vars(result)["_intervals"]
-    figures, html = skill.evidence(result), render(result)
-    interval = figures["intervals"]["strategy"]["cagr"]
-    assert answers(html)["Random portfolios beaten"] == percent(figures["fan_beaten"], 1)
-    assert f"<td>{percent(interval['low'], 1)} to {percent(interval['high'], 1)}</td>" in html
-
-
 def test_rules_are_ranked_by_sharpe_and_the_strategy_stands_out(result, html):
     rows = {row["name"]: row for row in ranked(result)}
     curves = {"first": result.equity, "QQQ": result.benchmark_equity, "equal weight": result.equal_weight_equity}

@@ -1,6 +1,6 @@
 """The charts of a backtest: what each shows, and the table of their specifications.
 
-Charts hold no text that a user could choose: names stand in the page's legends.
+Charts hold no text that a user could choose: names are in the page's legends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEWEST_MONTHS = 3
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """What a function makes of the equity [n + 1] of the strategy, the benchmark and equal weight."""
+    """Apply a function to the equity [n + 1] of the strategy, the benchmark and equal weight; one line each."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 
@@ -154,7 +154,7 @@ def _turnover(result: BacktestResult) -> Shown:
 
 
 def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) -> Shown | str | None:
-    """CAGR of each strategy at each fee or size; the steps stand at equal distances."""
+    """CAGR of each strategy at each fee or size; the steps are equally spaced."""
     if not sweep:
         return None
     names = sorted({name for at in sweep.values() for name in at})

@@ -64,7 +64,7 @@ def record(
 
 
 def section(history: History) -> dict[str, Any] | None:
-    """What the report shows of the best agent: a clip, or why there is none; None for an unfinished run or other tasks."""
+    """Return the clip of the best agent, or why there is none; None for an unfinished run and for other tasks."""
     task = history.logs[-1].header.get("task", {})
     kept = {trial.agent for trial in history.trials if trial.kept}
     if not (kept and history.finished and task.get("task") in NAMES and Path(history.where).is_dir()):

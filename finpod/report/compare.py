@@ -34,7 +34,7 @@ WIDEST = 7
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:
-    """The page as HTML; `title` stands at its head. Warns of each part that was left out."""
+    """Return the page as HTML, headed by `title`. Warns of each part that was left out."""
     heading, days = title or f"{len(comparison.runs)} runs compared", comparison.equity.index
     start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
     legend = legend_of(comparison)
@@ -82,7 +82,7 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
-    """Sentences, each with whether it is grave; the grave ones first."""
+    """Return sentences, each with True if it is grave; the grave ones first."""
     notes = [
         (f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in warning_lines(comparison)
     ]

@@ -58,7 +58,7 @@ def _records(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
-    """What each variant did alone; the last rows of `spread` are mean, standard deviation and count."""
+    """Return the figures of each variant alone; the last rows of `spread` are mean, standard deviation and count."""
     frame = pd.DataFrame(spread).T
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
@@ -66,7 +66,7 @@ def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What was listed of each agent; the closing rows are of the scores."""
+    """Return a list of agents as a table; its last rows are on the scores."""
     first = ("agent", "agent_id", "seed")
     keys = sorted({key for row in rows for key in row}, key=lambda it: (it not in first, not it.endswith("score"), it))
     scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)

@@ -29,7 +29,7 @@ PROBABILITIES = ("probabilistic_sharpe", "deflated_active_sharpe", "minimum_year
 
 
 def render(result: BacktestResult) -> str:
-    """The report as HTML; warns of each part that was left out."""
+    """Return the report as HTML. Warns of each part that was left out."""
     names = columns(result)
     legend = {key.replace("_", "-"): name for key, name in names.items()} | {"random": "random portfolios"}
     start, end = (f"{result.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
@@ -105,7 +105,7 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def places(spans: pd.DataFrame) -> pd.DataFrame:
-    """Places of values [N, K], and of zero, in percent of a line that holds zero and all that are finite."""
+    """Return the places of values [N, K], and of zero, in percent of a line that holds zero and all finite values."""
     known = spans.where(np.isfinite(spans)).assign(zero=0.0)
     low, high = known.min().min(), known.max().max()
     room = 0.06 * ((high - low) or 1.0)  # free at both ends
@@ -113,7 +113,7 @@ def places(spans: pd.DataFrame) -> pd.DataFrame:
 
 
 def short_benchmark(result: BacktestResult) -> str:
-    """The name of the benchmark where it is short enough to stand beside figures."""
+    """Return the name of the benchmark, or "benchmark" if the name is too long for a label."""
     return result.benchmark if len(result.benchmark) <= 12 else "benchmark"
 
 

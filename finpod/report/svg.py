@@ -59,8 +59,8 @@ class Chart(NamedTuple):
     alt: str  # description for readers who cannot see it; shown in place of a drawing that is missing
     svg: Markup = Markup()  # inline SVG; empty if there is nothing to draw
     curves: tuple[str, ...] = ()  # keys of the legend
-    wide: bool = False  # whether it takes the whole width
-    more: tuple[Chart, ...] = ()  # charts that stand below it, where one drawing would not fit on a page
+    wide: bool = False  # True to take the whole width
+    more: tuple[Chart, ...] = ()  # charts below it, if one drawing does not fit on a page
 
 
 class Line(NamedTuple):
@@ -75,7 +75,7 @@ class Shown(NamedTuple):
     """The content of a chart."""
 
     alt: str  # as in `Chart`
-    x: Array | Sequence[str] = ()  # [X] dates as datetime64[D], or labels that stand at equal distances
+    x: Array | Sequence[str] = ()  # [X] dates as datetime64[D], or labels, equally spaced
     lines: Sequence[Line] = ()  # in the order in which they are drawn
     bar: float = 0.0  # width of the bars at one x, in days or labels; 0 draws lines
     paint: Callable[[Axes], object] | None = None  # draws the rest, after the axes are set
@@ -94,10 +94,10 @@ class Spec(NamedTuple):
     title: str
     series: Callable[[Any], Shown | Chart | str | None]
     axis: Literal["percent", "times", "plain", "log"] = "percent"  # how the values are written
-    wide: bool = False  # whether it takes the whole width
+    wide: bool = False  # True to take the whole width
     height: float = 2.5  # inches
     zero: str = ""  # colour of a line at zero
-    fill: bool = False  # whether the space between the strategy and zero is filled
+    fill: bool = False  # True to fill the space between the strategy and zero
     limits: tuple[float | None, float | None] | None = None  # ends of the y axis
 
 

@@ -26,7 +26,7 @@ OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio
 
 
 def render_training_report(history: History) -> str:
-    """The page as HTML; warns of each part that was left out."""
+    """Return the page as HTML. Warns of each part that was left out."""
     run, header = Training(history), history.logs[-1].header
     shared = {"history": history, "run": run, "plan": header["plan"], "task": header.get("task", {})}
     return render_page(LAYOUT, run, f"training of {history.name}", is_of_stocks=history.is_of_stocks, **shared)
