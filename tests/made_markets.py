@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from finpod.market.data import MarketData
 
@@ -39,3 +40,32 @@ def random_market(days=30, names=5, *, seed=0, gaps=0.1, **changes: Any) -> Mark
         "benchmark_open": 300 * np.cumprod(1 + random.normal(0, 0.01, days)),
     }
     return make_market(close, **{**tables, **changes})
+
+
+def intraday_market(days=30, bars=4) -> MarketData:
+    """Three names A, B and C over a few bars a day, each opening where it closed; B is the benchmark."""
+    dates = [
+        day + pd.Timedelta("9h30min") + pd.timedelta_range(0, periods=bars, freq="1h")
+        for day in pd.bdate_range("2024-01-01", periods=days)
+    ]
+    close = 50 * np.cumprod(1 + np.random.default_rng(0).normal(0, 0.002, (days * bars, 3)), axis=0)
+    return MarketData(
+        dates=np.concatenate(dates),
+        tickers=("A", "B", "C"),
+        close=close,
+        open=np.vstack([close[:1], close[:-1]]),
+        benchmark="B",
+        benchmark_close=close[:, 1],
+        manifest={},
+    )
+
+
+def flat_market(*prices, days=4, **tables):
+    """Constant prices, at the open and at the close."""
+    return make_market(np.tile(np.array(prices, dtype=float), (days, 1)), open=np.tile(prices, (days, 1)), **tables)
+
+
+def random_weights(market, seed=0):
+    random = np.random.default_rng(seed)
+    raw = random.random(market.shape) * (random.random(market.shape) < 0.7)
+    return raw / np.maximum(raw.sum(axis=1, keepdims=True), 1e-9) * random.uniform(0.3, 1, (len(raw), 1))

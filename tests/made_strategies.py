@@ -90,3 +90,15 @@ def shifted(market):
     """The return of the next session."""
     close = pd.DataFrame(market.close)
     return (close.shift(-1) / close - 1).to_numpy()
+
+
+def does(rule, **attributes) -> Strategy:
+    """Decides what a function of the view says."""
+    decide = {"name": "does", "decide": lambda self, view: rule(view)}
+    return type("Does", (Strategy,), {**decide, **attributes})()
+
+
+def strategy_of(weights, market) -> Strategy:
+    """A strategy that decides the row of the weights [T, N] of the day that it sees."""
+    row_of = {day: row for row, day in enumerate(market.dates)}
+    return does(lambda view: weights[row_of[view.date]])

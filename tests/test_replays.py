@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_markets import NAN, make_market, random_market
+from made_markets import NAN, intraday_market, make_market, random_market
+from made_strategies import decides
 
 import finpod.evidence.replays as module
 from finpod import load_market
-from finpod.envs.market_env import MarketEnv, TradingConfig, target_weights
 from finpod.errors import InputError
-from finpod.evidence.replays import capacity, cost_sweep, habits_of, random_portfolios, replay, turned
+from finpod.evidence.replays import capacity, concentration, cost_sweep, random_portfolios, replay
 from finpod.loading import load_strategy
 from finpod.strategy import Strategy, equal_parts
 from finpod.trading.execution import build_execution
@@ -64,9 +64,6 @@ def churning(window: Window) -> torch.Tensor:
     return ((steps % 2 == 0) / len(window.market.tickers)).unsqueeze(1).expand(-1, len(window.market.tickers))
 
 
-# --- the same decisions -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "terms",
     [
@@ -76,11 +73,10 @@ def churning(window: Window) -> torch.Tensor:
     ],
     ids=["plain", "whole", "impact"],
 )
-@pytest.mark.parametrize("first", [0, 4])
-@pytest.mark.parametrize("fill", ["open", "close"])
+@pytest.mark.parametrize(("fill", "first"), [("open", 0), ("open", 4), ("close", 0), ("close", 4)])
 def test_the_same_decisions_on_the_same_terms_are_the_same_path(fill, first, terms):
     window = window_of(busy_market(), fill, first, 55)
-    alone = [path_of(window, moody(window, seed), terms) for seed in range(3)]
+    alone = [path_of(window, moody(window, seed), terms) for seed in range(2)]
     again = replay({f"{seed}": path.targets for seed, path in enumerate(alone)}, window, terms)
     for seed, path in enumerate(alone):
         for own, other in zip(path, again, strict=True):
@@ -92,14 +88,9 @@ def test_who_decided_nothing_trades_nothing_beside_one_who_did():
     path = replay({"busy": churning(window), "idle": bought_once(window, NAN)}, window, Terms())
     assert (path.equity[:, 1] == 1_000_000).all()
     assert path.cost.sum(0).sum(-1).gt(0).tolist() == [True, False]
-
-
-def test_targets_must_fit_the_window():
-    window = window_of(busy_market())
-    with pytest.raises(InputError, match=r"late have shape \(58, 6\)"):
-        replay({"busy": churning(window), "late": churning(window)[1:]}, window, Terms())
-    with pytest.raises(InputError, match="no decisions"):
-        cost_sweep({}, window, Terms())
+    for targets, message in (({"late": churning(window)[1:]}, r"late .*\(58, 6\)"), ({}, "no decisions")):
+        with pytest.raises(InputError, match=message):
+            replay(targets, window, Terms())
 
 
 def test_the_sweep_charges_each_fee_beside_the_other_costs():
@@ -118,11 +109,9 @@ def test_the_sweep_charges_each_fee_beside_the_other_costs():
 def test_the_sweep_is_what_a_run_at_that_fee_gives():
     window, terms = window_of(busy_market(seed=3)), Terms(cash=1e5)
     targets = {name: path_of(window, moody(window, seed)).targets for seed, name in enumerate("abc")}
-    swept = cost_sweep(targets, window, terms, risk_free=0.03)
-    for fee in (0.0, 50.0):
-        alone = replay({"b": targets["b"]}, window, replace(terms, costs=Costs(fee_bps=fee)))
-        assert swept[fee]["b"]["total_return"] == pytest.approx(float(alone.equity[-1, 0]) / 1e5 - 1, rel=1e-12)
-    free = cost_sweep(targets, window, terms)
+    swept, free = (cost_sweep(targets, window, terms, risk_free=rate) for rate in (0.03, 0.0))
+    alone = replay({"b": targets["b"]}, window, replace(terms, costs=Costs(fee_bps=50.0)))
+    assert swept[50]["b"]["total_return"] == pytest.approx(float(alone.equity[-1, 0]) / 1e5 - 1, rel=1e-12)
     assert free[0]["a"]["total_return"] == swept[0]["a"]["total_return"]
     assert free[0]["a"]["sharpe"] > swept[0]["a"]["sharpe"]
 
@@ -164,47 +153,9 @@ def test_more_money_earns_less_on_it(fill):
 
 def test_without_volumes_there_is_no_capacity():
     window = window_of(random_market())
-    targets = {"churn": churning(window)}
-    assert capacity(targets, window, Terms()) == {}
+    assert capacity({"churn": churning(window)}, window, Terms()) == {}
     with pytest.raises(InputError, match="no volumes"):
-        cost_sweep(targets, window, Terms(costs=Costs(impact=1.0)))
-    with pytest.raises(InputError, match="no volumes"):
-        MarketEnv(window.execution, 0, 20, TradingConfig(num_envs=2, costs=Costs(impact=0.5)))
-
-
-@pytest.mark.parametrize("groups", [None, 2])
-@pytest.mark.parametrize("fill", ["open", "close"])
-def test_environment_and_simulation_charge_the_same_impact_to_the_last_bit(fill, groups):
-    execution, costs = build_execution(busy_market(seed=7), fill), Costs(impact=1.0)
-    config = TradingConfig(num_envs=4, start_groups=groups, hold=2, horizon=None, costs=costs, cash=1e5)
-    env = MarketEnv(execution, 0, 59, config, seed=1)
-    env._days = env._days.clamp(max=30)
-    env.load_state_dict(env.state_dict())
-    start = (env.observe().row + execution.lag).tolist()
-    actions = torch.randn(4, 10, 6, generator=torch.Generator().manual_seed(0))
-    equity = []
-    for step in range(10):
-        env.step(actions[:, step])
-        equity.append(env.equity.flatten())
-    for e, first in enumerate(start):
-
-        def decide(step, row, _seen, e=e):
-            return None if step % 2 else target_weights(actions[e, step // 2], env.among(torch.tensor(row)), "tilt")
-
-        terms = Terms(costs=costs, cash=1e5)
-        path = simulate(execution, first, first + 20, decide, terms)
-        assert torch.equal(torch.stack(equity)[:, e], path.equity[2::2])
-        free = simulate(execution, first, first + 20, decide, replace(terms, costs=Costs()))
-        assert path.cost.sum() > 2 * free.cost.sum()
-
-
-def nasdaq(shared, start, end):
-    folder = shared / "data"
-    market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
-    return window_of(market, "open", *market.window(start, end))
-
-
-# --- random portfolios --------------------------------------------------------------------------------------------------
+        cost_sweep({"churn": churning(window)}, window, Terms(costs=Costs(impact=1.0)))
 
 
 class Wandering(Strategy):
@@ -255,10 +206,9 @@ STYLES = {
 @pytest.mark.parametrize("style", STYLES)
 def test_turnover_size_of_bets_and_cash_are_those_of_the_account(market, style, fill):
     path, window, found = run(STYLES[style], market, fill, count=30)
-    habits = habits_of(path, window)
     assert found.equity.shape == (80, 30)
-    np.testing.assert_allclose(found.turnover, habits.turnover.mean(), rtol=0.01)
-    assert found.effective_names.mean() == pytest.approx(np.nanmean(habits.effective), rel=0.1)
+    np.testing.assert_allclose(found.turnover, float(path.turnover.mean()), rtol=0.01)
+    assert found.effective_names.mean() == pytest.approx(np.nanmean(concentration(path, window)[1]), rel=0.1)
 
 
 @pytest.mark.parametrize("invested", [1.0, 0.5])
@@ -282,8 +232,8 @@ def test_each_portfolio_goes_its_own_way_unless_there_is_no_choice(market):
 def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
     window = window_of(random_market(60, 8, gaps=0.1), fill)
     path = path_of(window, Wandering(every=2))
-    spreads, random = module._spread_table(6, 0), np.random.default_rng(0)
-    theirs = path_of(window, module._Decisions(habits_of(path, window), spreads, window, 7, random), accounts=(7,))
+    spreads, random = module._spread_table(6), np.random.default_rng(0)
+    theirs = path_of(window, module._Decisions(path, spreads, window, 7, random), accounts=(7,))
     np.testing.assert_array_equal(theirs.turnover.numpy().any(1) > 0, path.turnover.numpy() > 0)
     bought = (theirs.traded > 0).any(1).numpy()
     assert not bought[~window.execution.member.numpy()[window.decision_rows.clip(min=0)]].any()
@@ -291,32 +241,25 @@ def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
     np.testing.assert_allclose(theirs.turnover.mean(0), float(path.turnover.mean()), rtol=0.05)
 
 
-def test_the_same_seed_gives_the_same_portfolios_also_a_few_at_a_time(market, monkeypatch):
+def test_the_same_portfolios_are_drawn_again_also_a_few_at_a_time(market, monkeypatch):
     path, window, first = run(Wandering(), market, count=8)
-    again, other = (random_portfolios(path, window, Terms(), count=8, seed=seed) for seed in (0, 1))
-    np.testing.assert_array_equal(first.equity.to_numpy(), again.equity.to_numpy())
-    assert not np.array_equal(first.equity.to_numpy(), other.equity.to_numpy())
+    np.testing.assert_array_equal(first.equity, random_portfolios(path, window, Terms(), count=8).equity)
     monkeypatch.setattr(module, "HELD_AT_ONCE", 3 * 80 * 20)
     parts = random_portfolios(path, window, Terms(), count=8)
     assert list(parts.equity.columns) == [f"random {r}" for r in range(1, 9)]
     assert parts.equity.iloc[-1].nunique() == len(parts.turnover) == len(parts.effective_names) == 8
 
 
-def intraday(market):
-    dates = market.dates[0] + np.timedelta64(9, "h") + np.timedelta64(10, "m") * np.arange(6)
-    return replace(market.rows(0, 6), dates=dates, last_bar=None)
-
-
 @pytest.mark.parametrize(
-    ("strategy", "choose", "reason"),
+    ("strategy", "market", "reason"),
     [
-        (Wandering(invested=0.0), lambda market: market, "never_traded"),
-        (EQUAL, lambda market: make_market([10.0, 11, 12, 11]), "one_asset"),
-        (EQUAL, intraday, "intraday"),
+        (Wandering(invested=0.0), random_market(gaps=0), "never_traded"),
+        (EQUAL, make_market([10.0, 11, 12, 11]), "one_asset"),
+        (EQUAL, intraday_market(), "intraday"),
     ],
 )
-def test_where_there_are_none_the_reason_is_told(market, strategy, choose, reason):
-    found = run(strategy, choose(market))[2]
+def test_where_there_are_none_the_reason_is_told(strategy, market, reason):
+    found = run(strategy, market)[2]
     assert (found.equity.empty, found.reason) == (True, reason)
 
 
@@ -329,59 +272,23 @@ def test_one_trade_is_enough(market):
 
 def test_a14_ruin_ends_no_portfolio():
     """All three names leave and are worth nothing: everybody is ruined, and nothing is NaN."""
-    close = np.hstack([np.full((8, 3), 10.0), np.full((8, 1), 10.0)])
+    close = np.full((8, 4), 10.0)
     close[4:, :3] = NAN
     market = make_market(close, member=np.tile([True, True, True, False], (8, 1)))
-
-    class Members(Strategy):
-        def decide(self, view):
-            return equal_parts(view.member)
-
-    path, _, found = run(Members(), market, terms=Terms(delisting_return=-1.0), count=5)
+    path, _, found = run(
+        decides(lambda view: equal_parts(view.member)), market, terms=Terms(delisting_return=-1.0), count=5
+    )
     assert path.equity[-1] == pytest.approx(0, abs=1e-6)
     assert (found.equity.iloc[-1] < 1e-6).all()
     assert np.isfinite(found.equity.to_numpy()).all()
 
 
-def test_a_count_of_portfolios_is_one_or_more(market):
-    with pytest.raises(InputError, match="count is 0"):
-        run(EQUAL, market.rows(0, 5), count=0)
-
-
-def trade(held, budget, *, invested=1.0, spread=1.0, beside=0.0):
-    held = np.asarray(held, dtype=float)
-    z, noise = np.random.default_rng(0).standard_normal((2, *held.shape))
-    return z, turned(z, noise, held, np.full(len(held), beside), np.full(len(held), budget), invested, spread)
-
-
-def test_the_trade_is_as_large_as_the_budget():
-    held = np.random.default_rng(1).dirichlet(np.ones(30), 50) * 0.9
-    held = trade(held, 9.9)[1][0]  # weights that such a z can give
-    _, (target, part, _) = trade(held, 0.3, invested=0.9)
-    np.testing.assert_allclose(np.abs(part[:, None] * (target - held)).sum(axis=1), 0.3, atol=0.02)
-    np.testing.assert_allclose(target.sum(axis=1), 0.9)
-
-
-@pytest.mark.parametrize(
-    ("held", "beside", "budget", "part"),
-    [
-        (np.zeros((2, 4)), 0.0, 0.25, 0.25),  # from cash to equal parts of all is a way of one: a quarter is bought
-        (np.full((1, 2), 0.25), 0.5, 0.5, 0.5),  # half of it sold in other names, the other half bought
-        (np.full((3, 5), 0.2), 0.0, 7.0, 1.0),  # more than can be spent
-    ],
-)
-def test_a_budget_below_the_way_back_goes_a_part_of_it(held, beside, budget, part):
-    z, (target, reached, latent) = trade(held, budget, spread=0.0, beside=beside)
-    np.testing.assert_allclose(target, 1 / held.shape[1])
-    np.testing.assert_allclose(reached, part)
-    if part < 1:
-        np.testing.assert_array_equal(latent, z)
-
-
 @pytest.mark.shared
 def test_random_portfolios_of_momentum_on_the_nasdaq_100(shared):
     """On the real window: turnover to one percent, ten names, and most of them near equal weight."""
-    window, terms = nasdaq(shared, "2020-01-02", "2020-12-31"), Terms()
+    folder, terms = shared / "data", Terms()
+    market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
+    window = window_of(market, "open", *market.window("2020-01-02", "2020-12-31"))
     path = path_of(window, load_strategy("momentum-12-1"), terms)
     found = random_portfolios(path, window, terms, count=30)
     np.testing.assert_allclose(found.turnover, float(path.turnover.mean()), rtol=0.01)

@@ -8,28 +8,18 @@ import finpod
 from finpod import InputError, simulate_market
 from finpod.envs.gym import DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.evidence.replays import random_portfolios
 from finpod.rules import EqualWeight
 from finpod.seeds import torch_seed
 from finpod.significance import intervals
 from finpod.synthetic import resampled
 from finpod.tournament.setup import Plan
 from finpod.trading.execution import build_execution
-from finpod.trading.simulate import Terms, Window, simulate
-from finpod.weights import decisions_of
 
 MARKET = simulate_market(names=4, days=400, seed=1)
 DAYS = ("2010-01-04", "2010-06-30"), ("2010-07-01", "2010-12-31")
 RESETS = ("reset", "single environment")
 """Functions for which None means to go on with the present stream."""
 REFUSED = [-1, -3, 2**64, 2**70, 7.0, "7", True, None, np.int64(-1)]
-
-
-def draw_fan(seed):
-    window = Window(market=MARKET, execution=build_execution(MARKET, "close"), first=1, last=20)
-    terms = Terms()
-    path = simulate(window.execution, 1, 20, decisions_of(EqualWeight(), "equal-weight", window), terms)
-    return random_portfolios(path, window, terms, count=2, seed=seed).equity
 
 
 def first_days(seed):
@@ -58,7 +48,6 @@ DRAWS = {
     "simulate_market": lambda seed: simulate_market(names=3, days=30, seed=seed).close.tolist(),
     "resampled": lambda seed: resampled(MARKET, seed=seed).close.tolist(),
     "bootstrap": lambda seed: intervals(np.linspace(-0.01, 0.02, 50), {}, resamples=20, seed=seed),
-    "random portfolios": lambda seed: draw_fan(seed).to_numpy().tolist(),
     "audit": lambda seed: finpod.audit(EqualWeight(), MARKET, days=3, seed=seed).days,
 }
 """What each function draws from a seed."""

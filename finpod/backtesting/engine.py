@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypedDict, Unpack, overload
+from typing import TypedDict, Unpack, overload
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,11 @@ from finpod.backtesting.run import Run
 from finpod.errors import InputError, StrategyError
 from finpod.evidence.assemble import with_audit, with_evidence
 from finpod.files import Progress
+from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.packing import pack
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.measures import Array, check_rates
+from finpod.records import Audit
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.execution import build_execution
@@ -106,6 +107,8 @@ def backtest(
         )
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; give a text", argument="name")
+    if not isinstance(costs, (Costs, type(None))):
+        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
     if fast and isinstance(strategy, Strategy):
         raise InputError(
             "fast=True needs ready weights; leave it out for a Strategy, which decides day by day", argument="fast"
@@ -113,11 +116,16 @@ def backtest(
     check_rates(risk_free)
     require_opened(opened)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
-    account = {"cash": cash, "whole_shares": whole_shares, "delisting_return": delisting_return}
-    terms = _terms(who, costs, account, {"max_weight": max_weight, "max_turnover": max_turnover})
     label = name or (who.name if who is strategy else "weights")
+    terms = Terms(
+        costs=costs or Costs(),
+        cash=cash,
+        whole_shares=whole_shares,
+        delisting_return=delisting_return,
+        max_weight=who.max_weight if max_weight is None else max_weight,
+        max_turnover=who.max_turnover if max_turnover is None else max_turnover,
+    )
     window = _window(who, market, start, end, fill)
-    in_sample = _in_sample(who, label, window.dates[0], allow_in_sample)
     run = Run(
         strategy=who,
         market=market,
@@ -125,11 +133,18 @@ def backtest(
         terms=terms,
         opened=opened,
         risk_free=risk_free,
-        in_sample=in_sample,
+        in_sample=_in_sample(who, label, window.dates[0], allow_in_sample),
         fast=fast,
     )
-    if not isinstance(strategy, Strategy):
-        return _of_weights(PrecomputedWeights(strategy, label, window), run, examine, progress)
+    if isinstance(strategy, Strategy):
+        return _of_strategy(strategy, label, run, examine, progress)
+    return _of_weights(PrecomputedWeights(strategy, label, window), run, examine, progress)
+
+
+def _of_strategy(
+    strategy: Strategy, label: str, run: Run, examine: bool | None, progress: Progress | None
+) -> BacktestResult:
+    window = run.window
     before, table = pack(strategy, window.market, window.first), FeatureTable(window.market)
     log: list[Decided] = []
     path = run.decided_by(strategy, label, table, log)
@@ -138,7 +153,7 @@ def backtest(
         for kind, strategies in (("variants", strategy.variants), ("agents", strategy.alone))
     }
     result = _examined(run.result(path, label, parts), path, run, examine, progress)
-    return with_audit(result, strategy, window, before, log)
+    return with_audit(result, quick_audit(strategy, window.market, before, log, (window.first, window.last)))
 
 
 def _of_weights(
@@ -150,7 +165,7 @@ def _of_weights(
         path = path_of(ready, s, run.window, run.terms, fast=run.fast)
         result = run.result(path, ready.labels[s])
         result = result if ready.many else _examined(result, path, run, examine, progress)
-        return with_audit(result, None, run.window)
+        return with_audit(result, Audit(None, subject="ready weights", reason="ready_weights"))
 
     if not ready.many:
         return alone(0)
@@ -165,16 +180,7 @@ def _examined(
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result
-    report = progress or (lambda doing, share: None)
-    return with_evidence(result, run.strategy, path, run.window, run.terms, progress=report)
-
-
-def _terms(who: Strategy, costs: Costs | None, account: Mapping[str, Any], caps: Mapping[str, float | None]) -> Terms:
-    """The terms of a backtest; a cap of None is the strategy's own."""
-    if not isinstance(costs, (Costs, type(None))):
-        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
-    limits: dict[str, Any] = {name: getattr(who, name) if cap is None else cap for name, cap in caps.items()}
-    return Terms(costs=costs or Costs(), **account, **limits)
+    return with_evidence(result, run.strategy, path, run.window, run.terms, progress or (lambda doing, share: None))
 
 
 def require_opened(opened: int) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
 
 import pandas as pd
 import torch
@@ -12,77 +11,56 @@ import torch
 from finpod.evidence.attribution import flags
 from finpod.evidence.replays import capacity, cost_sweep, random_portfolios
 from finpod.files import Progress
-from finpod.lookahead.audit import quick_audit
-from finpod.lookahead.packing import Packed
 from finpod.market.coverage import listed_during, missing_during
 from finpod.records import Audit, ResultWarning
 from finpod.result import BacktestResult
 from finpod.rules import EqualWeight, baselines_for
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.simulate import Path, Terms, Window, simulate
-from finpod.weights import Decided, decisions_of
+from finpod.weights import decisions_of
 
 SHOWN = 8
 """Most missing members named in a warning."""
 
 
-def with_audit(
-    result: BacktestResult,
-    strategy: Strategy | None,
-    window: Window,
-    before: Packed | None = None,
-    run: Sequence[Decided] = (),
-) -> BacktestResult:
-    """The result with the look-ahead audit of its decisions `run`; the audit's warnings come first.
-
-    `before` is a copy of the strategy from before the run, as a run may store later data in it.
-    """
-    if strategy is not None and before is not None:
-        audit = quick_audit(strategy, window.market, before, run, (window.first, window.last))
-    else:
-        audit = Audit(None, subject="ready weights", reason="ready_weights")
-    return replace(result, audit=audit, warnings=(*_warnings_of(audit), *result.warnings))
-
-
-def _warnings_of(audit: Audit) -> Iterator[ResultWarning]:
-    for finding in audit.findings:
-        yield ResultWarning("look_ahead", asdict(finding))
+def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
+    """The result with a look-ahead audit of its decisions; the audit's warnings come first."""
+    warnings = [ResultWarning("look_ahead", asdict(finding)) for finding in audit.findings]
     if audit.reason:
-        yield ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note})
+        warnings.append(ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note}))
+    return replace(result, audit=audit, warnings=(*warnings, *result.warnings))
 
 
 def with_evidence(
-    result: BacktestResult,
-    strategy: Strategy,
-    path: Path,
-    window: Window,
-    terms: Terms,
-    *,
-    seed: int = 0,
-    progress: Progress = lambda doing, share: None,
+    result: BacktestResult, strategy: Strategy, path: Path, window: Window, terms: Terms, progress: Progress
 ) -> BacktestResult:
     """The result with its baselines, its random portfolios, its cost sweep and its capacity.
 
-    `path` is the account of the strategy in `window` on `terms`. Replays and random portfolios depend on `seed` alone.
+    `path` is the account of the strategy in `window` on `terms`.
     """
     progress("baselines", 0.0)
     plain = terms.uncapped  # the replayed decisions already respect the caps
     rules, notes = baselines_for(window.market)
     table = FeatureTable(window.market)
+
+    def run(rule: Strategy) -> Path:
+        decide = decisions_of(rule, rule.name, window, table)
+        return simulate(window.execution, window.first, window.last, decide, plain)
+
+    def label(rule: str) -> str:
+        return rule if rule != result.strategy else f"{rule} (the rule)"
+
     rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
-    others = {_label(rule.name, result): _run(rule, window, plain, table) for rule in rules}
-    notes += [
-        ResultWarning("rule_fell_back", {"rule": rule.name, "days": failures})
-        for rule in rules
-        if (failures := getattr(rule, "failures", 0))
-    ]
+    others = {label(rule.name): run(rule) for rule in rules}
+    failures = {rule.name: getattr(rule, "failures", 0) for rule in rules}
+    notes += [ResultWarning("rule_fell_back", {"rule": rule, "days": days}) for rule, days in failures.items() if days]
     progress("random portfolios", 0.4)
-    randoms = random_portfolios(path, window, terms, seed=seed)
+    randoms = random_portfolios(path, window, terms)
     notes += [ResultWarning("no_random_portfolios", {"reason": randoms.reason})] if randoms.reason else []
     progress("costs and capacity", 0.7)
-    targets, fair = {result.strategy: path.targets}, _run(EqualWeight(), window, plain, table).targets
-    if not torch.allclose(path.targets, fair, rtol=0, atol=1e-12, equal_nan=True):
-        targets[_label("equal weight", result)] = fair
+    targets, equal = {result.strategy: path.targets}, run(EqualWeight()).targets
+    if not torch.allclose(path.targets, equal, rtol=0, atol=1e-12, equal_nan=True):
+        targets[label("equal weight")] = equal
     targets |= {name: other.targets for name, other in others.items()}
     dates = pd.DatetimeIndex(window.dates, name="date")
     return replace(
@@ -93,15 +71,6 @@ def with_evidence(
         capacity=capacity(targets, window, plain, risk_free=result.risk_free),
         warnings=(*result.warnings, *notes),
     )
-
-
-def _label(rule: str, result: BacktestResult) -> str:
-    """The name of a rule, marked if the strategy has the same name."""
-    return rule if rule != result.strategy else f"{rule} (the rule)"
-
-
-def _run(rule: Strategy, window: Window, terms: Terms, table: FeatureTable) -> Path:
-    return simulate(window.execution, window.first, window.last, decisions_of(rule, rule.name, window, table), terms)
 
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
@@ -136,15 +105,9 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
     bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
     if not 1 < len(bars) < len(window):
         return None
-    data: dict[str, Any] = {
-        "benchmark": result.benchmark,
-        "bars": len(bars),
-        "of": len(window),
-        "first": f"{bars[0]:%Y-%m-%d}",
-        "last": f"{bars[-1]:%Y-%m-%d}",
-        "whole": bool(window[[0, -1]].equals(bars[[0, -1]])),
-    }
-    return ResultWarning("benchmark_cover", data)
+    data = {"benchmark": result.benchmark, "bars": len(bars), "of": len(window)}
+    data |= {"first": f"{bars[0]:%Y-%m-%d}", "last": f"{bars[-1]:%Y-%m-%d}"}
+    return ResultWarning("benchmark_cover", data | {"whole": bool(window[[0, -1]].equals(bars[[0, -1]]))})
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from finpod.errors import InputError
 from finpod.measures import Array, metrics
-from finpod.seeds import require_seed
 from finpod.trading.execution import Account
 from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, Window, simulate
@@ -54,7 +53,7 @@ def cost_sweep(
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
         at_fee = replace(terms, costs=replace(terms.costs, fee_bps=fee))
-        swept[fee] = _figures(list(targets), replay(targets, window, at_fee), window, risk_free)
+        swept[fee], _ = _replayed(targets, window, at_fee, risk_free)
     return swept
 
 
@@ -70,8 +69,7 @@ def capacity(
         return {}
     costs, figures = terms.costs if terms.costs.impact else replace(terms.costs, impact=IMPACT), {}
     for size in SIZES:
-        path = replay(targets, window, replace(terms, cash=size, costs=costs))
-        figures[size] = _figures(list(targets), path, window, risk_free)
+        figures[size], path = _replayed(targets, window, replace(terms, cash=size, costs=costs), risk_free)
         paid = path.cost.sum(-1) / path.equity[:-1].clamp(min=1e-300)
         shares = paid.sum(0) * (window.market.periods_per_year / len(paid))
         for name, share in zip(targets, shares.tolist(), strict=True):
@@ -104,12 +102,13 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
     return simulate(window.execution, window.first, window.last, decide, terms, (len(targets),))
 
 
-def _figures(names: list[str], path: Path, window: Window, risk_free: float) -> Figures:
-    """Return, Sharpe and rank of the S accounts of a path, by name. Equal ratios share the better rank; NaN comes last."""
-    figures = metrics(path.equity.cpu().numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
-    table = pd.DataFrame({"total_return": figures.total_return, "cagr": figures.cagr, "sharpe": figures.sharpe}, names)
-    places = table["sharpe"].rank(ascending=False, method="min", na_option="bottom").astype(int)
-    return {name: {**table.loc[name].to_dict(), "rank": int(places[name])} for name in names}
+def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_free: float) -> tuple[Figures, Path]:
+    """Return, Sharpe and rank of the replayed accounts by name. Equal ratios share the better rank; NaN comes last."""
+    path = replay(targets, window, terms)
+    found = metrics(path.equity.numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
+    table = pd.DataFrame({key: getattr(found, key) for key in ("total_return", "cagr", "sharpe")}, list(targets))
+    table["rank"] = table["sharpe"].rank(ascending=False, method="min", na_option="bottom").astype(int)
+    return {name: row._asdict() for name, row in zip(targets, table.itertuples(index=False), strict=True)}, path
 
 
 class RandomPortfolios(NamedTuple):
@@ -125,34 +124,17 @@ class RandomPortfolios(NamedTuple):
     """Reason if there are none: "intraday", "never_traded" or "one_asset"; empty if there are some."""
 
 
-class Habits(NamedTuple):
-    """Trading of an account at each step."""
-
-    turnover: Array
-    """[n] traded notional / equity at the fill."""
-    invested: Array
-    """[n] invested share of the account at the close after the fill."""
-    effective: Array
-    """[n] effective number of assets at that close; NaN without any."""
-
-
-def random_portfolios(
-    path: Path, window: Window, terms: Terms, *, count: int = COUNT, seed: int = 0
-) -> RandomPortfolios:
+def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> RandomPortfolios:
     """Run `count` long-only portfolios of random weights beside one account, with its turnover on each day it traded.
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
     to exp(s z), with z [N] standard normal and s such that the effective number of assets is the account's. Each portfolio
     rotates its z by the angle at which its trade is as large as the account's, and invests the account's share. If the
     trade back to its own weights alone exceeds the turnover, the portfolio makes a part of that trade. Differences left by
-    a fill are corrected by later trades. Raises InputError for a count below one.
+    a fill are corrected by later trades. The seed is fixed, so results repeat.
     """
-    require_seed(seed)
-    if count < 1:
-        raise InputError(f"count is {count}; it must be a whole number from 1 on", argument="count")
-    habits = habits_of(path, window)
     among = (window.execution.member & window.execution.has_bar).numpy()
-    eligible = among[window.decision_rows[habits.turnover > 0]].sum(axis=1)
+    eligible = among[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
     for reason, holds in (
         ("intraday", window.market.bars_per_session > 1),
         ("never_traded", not len(eligible)),
@@ -160,25 +142,19 @@ def random_portfolios(
     ):
         if holds:
             return RandomPortfolios(pd.DataFrame(), np.empty(0), np.empty(0), reason)
-    spreads = _spread_table(int(np.median(eligible[eligible > 1])), seed)
+    spreads = _spread_table(int(np.median(eligible[eligible > 1])))
     size = max(HELD_AT_ONCE // path.shares.numel(), 1)
     parts = []
     for first in range(0, count, size):
         accounts = min(size, count - first)
-        decide = _Decisions(habits, spreads, window, accounts, np.random.default_rng([seed, first]))
-        path = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
-        effective = np.ma.masked_invalid(_concentration(path, window)[1]).mean(axis=0).filled(np.nan)
-        parts.append((path.equity.numpy(), path.turnover.numpy().mean(axis=0), effective))
+        decide = _Decisions(path, spreads, window, accounts, np.random.default_rng([0, first]))
+        drawn = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
+        effective = np.ma.masked_invalid(concentration(drawn, window)[1]).mean(axis=0).filled(np.nan)
+        parts.append((drawn.equity.numpy(), drawn.turnover.numpy().mean(axis=0), effective))
     equity, turnover, effective = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
     dates = pd.DatetimeIndex(window.dates, name="date")
     table = pd.DataFrame(equity, dates, [f"random {r + 1}" for r in range(count)])
     return RandomPortfolios(table, turnover, effective)
-
-
-def habits_of(path: Path, window: Window) -> Habits:
-    """The habits of one account, from its path."""
-    invested, effective = _concentration(path, window)
-    return Habits(path.turnover.numpy(), invested[1:], effective[1:])
 
 
 def turned(
@@ -214,12 +190,12 @@ def turned(
 
 
 class _Decisions:
-    """The decisions of R random portfolios, called by `simulate`."""
+    """The decisions of R random portfolios beside the account of a path, called by `simulate`."""
 
-    def __init__(
-        self, habits: Habits, spreads: Array, window: Window, accounts: int, random: np.random.Generator
-    ) -> None:
-        self.habits, self.spreads, self.window, self.random = habits, spreads, window, random
+    def __init__(self, path: Path, spreads: Array, window: Window, accounts: int, random: np.random.Generator) -> None:
+        self.spreads, self.window, self.random = spreads, window, random
+        self.turnover = path.turnover.numpy()
+        self.invested, self.effective = (figures[1:] for figures in concentration(path, window))
         self.latent = random.standard_normal((accounts, window.market.shape[1]))
         self.budget = np.zeros(accounts)
         """[R] turnover of the account so far that the portfolios have not yet matched."""
@@ -231,13 +207,13 @@ class _Decisions:
     def __call__(self, _step: int, row: int, seen: Account) -> Tensor | None:
         execution, step = self.window.execution, row + self.window.execution.lag - self.window.first
         names = np.flatnonzero((execution.member[row] & execution.has_bar[row]).numpy())
-        if not (self.habits.turnover[step] > 0 and len(names)):
+        if not (self.turnover[step] > 0 and len(names)):
             return None
-        self.budget += self.habits.turnover[step] - self._spent(row, seen)
+        self.budget += self.turnover[step] - self._spent(row, seen)
         self.last = row, seen
         equity = value(seen.cash, seen.shares, execution.mark[row]).numpy()[:, None]
         current = (seen.shares * execution.mark[row]).numpy() / np.where(equity > 0, equity, 1.0)
-        aim = float(np.nan_to_num(self.habits.effective[step], nan=1.0))
+        aim = float(np.nan_to_num(self.effective[step], nan=1.0))
         inside = current[:, names]
         target, part, latent = turned(
             self.latent[:, names],
@@ -245,13 +221,13 @@ class _Decisions:
             inside,
             current.sum(axis=1) - inside.sum(axis=1),
             self.budget.clip(min=0),
-            min(self.habits.invested[step], 1.0),
+            min(self.invested[step], 1.0),
             float(np.interp(self.lean * aim / len(names), self.spreads[::-1], _SPREADS[::-1])),
         )
         self.latent[:, names] = latent
         weights = current * (1 - part)[:, None]
         weights[:, names] += part[:, None] * target
-        if self.habits.invested[step] > 0:  # aim at fewer assets if the weights are too wide, and vice versa
+        if self.invested[step] > 0:  # aim at fewer assets if the weights are too wide, and vice versa
             effective = weights.sum(axis=1) ** 2 / np.maximum((weights**2).sum(axis=1), 1e-300)
             self.lean = float(np.clip(self.lean * (aim / max(effective.mean(), 1.0)) ** 0.3, *LEAN))
         weights[self.budget <= 0] = np.nan
@@ -267,14 +243,14 @@ class _Decisions:
         return (moved.sum(-1) / value(before.cash, before.shares, price).clamp(min=1e-300)).numpy()
 
 
-def _spread_table(names: int, seed: int) -> Array:
+def _spread_table(names: int) -> Array:
     """[S] effective number of `names` log-normal weights divided by `names`, for each of the S `_SPREADS`; decreasing."""
-    drawn = np.random.default_rng([seed, names]).standard_normal((128, names))
+    drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
 
 
-def _concentration(path: Path, window: Window) -> tuple[Array, Array]:
+def concentration(path: Path, window: Window) -> tuple[Array, Array]:
     """Share invested and effective number of assets [n + 1, ...] at each close; the latter NaN where nothing is held."""
     mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
