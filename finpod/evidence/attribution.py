@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,19 +31,6 @@ TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 """Sharpe ratio and yearly growth above which a result is flagged, and the fewest years of history for that."""
 
 
-class Month(NamedTuple):
-    """Returns of one calendar month; the first and the last of a window may be partial."""
-
-    month: str
-    """YYYY-MM."""
-    benchmark: float
-    """Return of the benchmark; NaN without one."""
-    strategy: float
-    """Return of the strategy."""
-    equal_weight: float
-    """Return of the point-in-time equal weight."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribution:
     """Sources of the return of a backtest; NaN where a figure is undefined. Days are sessions, also of intraday data."""
@@ -62,16 +49,10 @@ class Attribution:
     """Mean number of assets held, over the days with a position."""
     effective_names: float
     """Effective number of assets: mean of 1 / sum of squared shares of the invested amount, over the same days."""
-    least_effective_names: float
-    """Lowest effective number of assets on any of these days."""
-    usual_largest: float
-    """Mean weight of the largest position, as a share of the account, on the same days."""
     largest: float
     """The largest weight on any day."""
     largest_name: str
     """Ticker of the largest weight; empty if nothing was ever held."""
-    unevenness: float
-    """Mean of half the sum of |invested share - 1/m| over the m assets held; 0 for equal parts, near 1 for one bet."""
     yearly_turnover: float
     """Traded notional / equity at the fill, both sides, a year."""
     holding_days: float
@@ -94,8 +75,11 @@ class Attribution:
     Final value less initial value, less purchases, plus sales, less costs. The gains sum to V_n - V_0."""
     contribution_shares: pd.Series
     """The same divided by V_0; they sum to the total return."""
-    worst_months: tuple[Month, ...]
-    """Up to `WORST` months with the lowest returns of the benchmark (without one, of equal weight), the lowest first."""
+    worst_months: list[dict[str, Any]]
+    """Up to `WORST` months with the lowest returns of the benchmark (without one, of equal weight), the lowest first.
+
+    Each has its 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and 'equal_weight'; the first and the last month
+    of a window may be partial."""
     alarms: tuple[ResultWarning, ...]
     """Warnings of degenerate policies."""
 
@@ -104,7 +88,6 @@ class Attribution:
         return vars(self) | {
             "contributions": self.contributions.to_dict(),
             "contribution_shares": self.contribution_shares.to_dict(),
-            "worst_months": [month._asdict() for month in self.worst_months],
             "alarms": records(self.alarms),
         }
 
@@ -112,17 +95,13 @@ class Attribution:
 def attribute(result: BacktestResult) -> Attribution:
     """Return the attribution of a result. Works for any result, also of one day, without trades, or ruined."""
     daily, gains = result.by_session(), contributions(result)
-    shares = gains / result.equity.iloc[0]
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
-    curves = {
-        "benchmark": result.benchmark_equity,
-        "strategy": result.equity,
-        "equal_weight": result.equal_weight_equity,
+    curves = {"strategy": result.equity} | {
+        name: getattr(result, f"{name}_equity") for name in ("benchmark", "equal_weight")
     }
     returns = {name: period_returns(curve.to_numpy(), curve.index, "month") for name, curve in curves.items()}
-    months = pd.DataFrame(
-        {name: pd.Series(values, at.astype(str)) for name, (at, values) in returns.items()}
-    ).sort_index()
+    months = pd.DataFrame({name: pd.Series(values, at.astype(str)) for name, (at, values) in returns.items()})
+    months = months.sort_index()
     by = "benchmark" if months["benchmark"].notna().any() else "equal_weight"
     worst = months.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
     return Attribution(
@@ -137,10 +116,10 @@ def attribute(result: BacktestResult) -> Attribution:
         winning_days=_share_above(steps - equal_steps),
         rising_months=_share_above(months["strategy"]),
         winning_months=_share_above(months["strategy"] - months["equal_weight"]),
-        gaining_names=_share_above(shares),
+        gaining_names=_share_above(gains / result.equity.iloc[0]),
         contributions=gains,
-        contribution_shares=shares,
-        worst_months=tuple(Month(str(month), *map(float, row)) for month, row in worst.iterrows()),
+        contribution_shares=gains / result.equity.iloc[0],
+        worst_months=worst.rename_axis("month").reset_index().to_dict("records"),
         alarms=flags(result),
     )
 
@@ -154,30 +133,14 @@ def contributions(result: BacktestResult) -> pd.Series:
     return gain[touched].astype(float).sort_values(ascending=False, kind="stable").rename("contribution")
 
 
-def shares_added(result: BacktestResult, kind: str) -> Array:
-    """Shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between each close and the one before it.
-
-    The running sum of both kinds is the position at each close. A fill at the close comes after that close.
-    """
-    trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
-    row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
-        result.fill == "close" and kind == "fill"
-    )
-    column = result.weights.columns.get_indexer(trades["ticker"])
-    inside = (row >= 0) & (row < len(added))
-    np.add.at(added, (row[inside], column[inside]), trades["shares"].to_numpy()[inside])
-    return added
-
-
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
     """Warnings of degenerate policies and of results that are too good; none for a strategy that trades the benchmark.
 
     Degenerate: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
     """
     weights = result.weights.to_numpy()[1:][result.equity.to_numpy()[1:] > 0]
-    if list(result.weights.columns) == [result.benchmark] or not len(
-        weights
-    ):  # ruin on the first day has a warning of its own
+    trades_benchmark = list(result.weights.columns) == [result.benchmark]
+    if trades_benchmark or not len(weights):  # ruin on the first day has a warning of its own
         return ()
     return tuple(_flags(result, weights, int((result.turnover > 0).sum())))
 
@@ -185,16 +148,16 @@ def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
 def _flags(result: BacktestResult, weights: Array, days: int) -> Iterator[ResultWarning]:
     """`flags`, from the `weights` [t, N] of the closes before ruin and the number of trading days."""
     daily, invested = result.by_session(), weights.sum(axis=1)
+    some = invested > DUST
     if len(result.returns) >= ENOUGH * result.periods_per_year:
-        if daily.metrics.sharpe > TOO_GOOD:
-            yield ResultWarning("too_good", {"sharpe": daily.metrics.sharpe})
-        elif daily.metrics.cagr > TOO_FAST:
-            yield ResultWarning("too_good", {"cagr": daily.metrics.cagr})
+        for figure, limit in (("sharpe", TOO_GOOD), ("cagr", TOO_FAST)):
+            if getattr(daily.metrics, figure) > limit:
+                yield ResultWarning("too_good", {figure: getattr(daily.metrics, figure)})
+                break
     if not days:
         yield ResultWarning("never_traded")
     elif (cash := float(1 - invested.mean())) > ALMOST_ALL:
         yield ResultWarning("all_cash", {"cash": cash})
-    some = invested > DUST
     if weights.shape[1] > 1 and invested.mean() > 1 - ALMOST_ALL:
         share = float((weights[some].max(axis=1) / invested[some]).mean())
         if share > ALMOST_ALL:
@@ -213,8 +176,8 @@ def _flags(result: BacktestResult, weights: Array, days: int) -> Iterator[Result
 def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
     """Flag a near buy and hold: the account never differs much from positions left alone."""
     equity = result.equity.to_numpy()
-    worth, fills = result.weights.to_numpy() * equity[:, None], shares_added(result, "fill")
-    shares = np.cumsum(fills + shares_added(result, "delisted"), axis=0)
+    worth, fills = result.weights.to_numpy() * equity[:, None], _shares_added(result, "fill")
+    shares = np.cumsum(fills + _shares_added(result, "delisted"), axis=0)
     invested_in = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is rounding
     if not invested_in.any():
         return
@@ -228,6 +191,21 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
         yield ResultWarning("untouched", data)
 
 
+def _shares_added(result: BacktestResult, kind: str) -> Array:
+    """Shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between each close and the one before it.
+
+    The running sum of both kinds is the position at each close. A fill at the close comes after that close.
+    """
+    trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
+    row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
+        result.fill == "close" and kind == "fill"
+    )
+    column = result.weights.columns.get_indexer(trades["ticker"])
+    inside = (row >= 0) & (row < len(added))
+    np.add.at(added, (row[inside], column[inside]), trades["shares"].to_numpy()[inside])
+    return added
+
+
 def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
     """Flag a closet benchmark and a closet equal weight."""
     market, equal = daily.relative, daily.relative_to_equal_weight
@@ -239,7 +217,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """The fields from `invested` to `unevenness`, from the last close of each session; without V_0 and closes after ruin."""
+    """The fields from `invested` to `largest_name`, from the last close of each session; without V_0 and closes after ruin."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
@@ -247,19 +225,14 @@ def _bets(result: BacktestResult) -> dict[str, Any]:
     is_held, invested = weights > DUST, weights.sum(axis=1)
     some = is_held.any(axis=1)
     if not some.any():
-        undefined = ("names", "effective_names", "least_effective_names", "usual_largest", "unevenness")
-        return dict.fromkeys(undefined, math.nan) | {"invested": 0.0, "largest": 0.0, "largest_name": ""}
-    share, count = weights[some] / invested[some, None], is_held[some].sum(axis=1)
-    effective = 1 / (share**2).sum(axis=1)
+        return {"invested": 0.0, "names": math.nan, "effective_names": math.nan, "largest": 0.0, "largest_name": ""}
+    share = weights[some] / invested[some, None]
     return {
         "invested": float(invested.mean()),
-        "names": float(count.mean()),
-        "effective_names": float(effective.mean()),
-        "least_effective_names": float(effective.min()),
-        "usual_largest": float(weights[some].max(axis=1).mean()),
+        "names": float(is_held[some].sum(axis=1).mean()),
+        "effective_names": float((1 / (share**2).sum(axis=1)).mean()),
         "largest": float(weights.max()),
         "largest_name": str(closes.columns[weights.max(axis=0).argmax()]),
-        "unevenness": float(np.abs(share - is_held[some] / count[:, None]).sum(axis=1).mean() / 2),
     }
 
 
