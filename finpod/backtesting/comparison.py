@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from finpod.backtesting.comparison_figures import (
-    LEVEL,
-    RESAMPLES,
-    Pair,
-    Rival,
-    common_sessions,
-    correlation_of,
-    curves_of,
-    figures_of,
-    metrics_of,
-    pairs_of,
-    rivals_of,
-)
+from finpod.backtesting import comparison_figures as window
+from finpod.backtesting.comparison_figures import LEVEL, RESAMPLES, Pair, Rival
 from finpod.errors import InputError
 from finpod.files import to_json
 from finpod.periods import describe
-from finpod.records import ResultWarning, Severity, records
+from finpod.records import ResultWarning, records
 from finpod.result import SHORT_HISTORY, BacktestResult
 from finpod.significance import expected_best
 
-MORE = (
-    "total_return",
-    "cagr",
-    "excess",
-    "excess_over_equal_weight",
-    "sharpe",
-    "sortino",
-    "max_drawdown",
-    "calmar",
-    "information_ratio",
-)
-"""Ranked figures of which higher is better."""
-LESS = ("volatility", "turnover", "yearly_turnover", "costs")
-"""Ranked figures of which lower is better."""
+RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
+"""Ranked figures, of which higher is better, and their labels."""
 SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
     "data": lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
     "terms": lambda run: (run.costs, run.fill, run.whole_shares),
@@ -51,37 +28,6 @@ SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
     "risk_free": lambda run: run.risk_free,
 }
 """Settings that must be equal for a fair comparison."""
-DESCRIBED = (
-    "strategy",
-    "trained_until",
-    "benchmark",
-    "fill",
-    "whole_shares",
-    "risk_free",
-    "trials",
-    "opened",
-    "in_sample",
-)
-"""Fields of a run that are copied into the JSON of a comparison."""
-
-
-class Unfair(NamedTuple):
-    """A setting that differs between the runs but should be equal."""
-
-    what: str
-    """Key of `SETTINGS`."""
-    groups: tuple[tuple[Any, tuple[str, ...]], ...]
-    """Each value of the setting, with the runs that have it."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """A remark on a comparison."""
-
-    code: str
-    """"shortened" (the window), "several_rivals" or "intraday"."""
-    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """JSON values for its sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,28 +51,16 @@ class Comparison:
     """All pairs of runs, in order."""
     risk_free: float
     """Risk-free rate a year, used in all Sharpe ratios here."""
-    unfair: tuple[Unfair, ...] = ()
-    """Settings that make the comparison unfair."""
-    notes: tuple[Note, ...] = ()
-    """Remarks on the window and the rivals."""
+    unfair: Mapping[str, Mapping[Any, Sequence[str]]]
+    """Key of `SETTINGS` -> value -> runs that have it, for the settings that differ and make the comparison unfair."""
+    notes: tuple[ResultWarning, ...]
+    """Remarks on the window and the rivals: "shortened", "several_rivals" and "intraday"."""
 
     @property
     def ranks(self) -> dict[str, dict[str, float]]:
-        """Run -> figure -> rank, 1 being the best. Equal figures share a rank; undefined ones have NaN."""
-        table = pd.DataFrame(self.figures).astype(float).round(12)
-        more = table.loc[list(MORE)].rank(axis=1, method="min", ascending=False)
-        places = pd.concat([more, table.loc[list(LESS)].rank(axis=1, method="min")])
-        return {name: dict(places[name]) for name in self.runs}
-
-    @property
-    def flaws(self) -> dict[str, str]:
-        """Run -> why its figures mean nothing: a `Severity` or "in_sample"; empty for a valid run."""
-        audits = {name: run.audit for name, run in self.runs.items()}
-        failed = {name: audit.severity for name, audit in audits.items() if audit and audit.passed is False}
-        return {
-            name: failed[name] or Severity.LOOKS_AHEAD if name in failed else "in_sample" * run.in_sample
-            for name, run in self.runs.items()
-        }
+        """Run -> figure of `RANKED` -> rank, 1 being the best. Equal figures share a rank; undefined ones have NaN."""
+        figures = pd.DataFrame(self.figures).loc[list(RANKED)].astype(float).round(12)
+        return figures.rank(axis=1, method="min", ascending=False).to_dict()
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
@@ -183,9 +117,9 @@ class Comparison:
             ],
             "level": LEVEL,
             "resamples": RESAMPLES,
-            "correlation": {name: dict(self.correlation[name]) for name in self.runs},
-            "unfair": [{"what": one.what, "runs": [names for _, names in one.groups]} for one in self.unfair],
-            "notes": [asdict(note) for note in self.notes],
+            "correlation": self.correlation.to_dict(),
+            "unfair": [{"what": what, "runs": [*groups.values()]} for what, groups in self.unfair.items()],
+            "notes": records(self.notes),
             "warnings": [asdict(warning) | {"runs": names} for warning, names in self.warnings],
             "candidates": self.candidates,
             "chance": self.chance,
@@ -216,10 +150,14 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
     intraday ones, fewer than two common sessions, and an account ruined before the second of them.
     """
     original = _named(results, names)
-    _require_alike(original)
     runs = {name: run.by_session() for name, run in original.items()}
-    whole = {name: curves_of(run) for name, run in runs.items()}
-    common = common_sessions(original, whole)
+    kinds = {name: (original[name].is_intraday, run.periods_per_year) for name, run in runs.items()}
+    first, *others = runs
+    if unlike := [name for name in others if kinds[name] != kinds[first]]:
+        one, two = (describe(original[n].periods_per_year, original[n].sessions_per_year) for n in (first, unlike[0]))
+        raise InputError(f"{first} has {one} and {unlike[0]} {two}; compare daily runs with daily ones")
+    whole = {name: window.curves_of(run) for name, run in runs.items()}
+    common = window.common_sessions(original, whole)
     if len(common) < 2:
         spans = ", ".join(f"{name} {_span(table.index)}" for name, table in whole.items())
         raise InputError(f"the runs have no two sessions in common ({spans}); run them over the same dates")
@@ -230,19 +168,19 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
     rates = {run.risk_free for run in runs.values()}
     terms = {
         "risk_free": rates.pop() if len(rates) == 1 else 0.0,
-        "periods_per_year": next(iter(runs.values())).periods_per_year,
+        "periods_per_year": runs[first].periods_per_year,
     }
-    rivals = rivals_of(runs, cut)
+    rivals = window.rivals_of(runs, cut)
     return Comparison(
         runs=runs,
         equity=pd.DataFrame({name: table["own"] / table["own"].iloc[0] for name, table in cut.items()}),
         rivals=rivals,
-        figures={name: figures_of(run, cut[name], whole[name].index, terms) for name, run in runs.items()},
-        rival_figures={name: metrics_of(rival.curve, terms) for name, rival in rivals.items()},
-        correlation=correlation_of(cut),
-        pairs=tuple(pairs_of({name: table["own"] for name, table in cut.items()}, terms)),
+        figures={name: window.figures_of(run, cut[name], whole[name].index, terms) for name, run in runs.items()},
+        rival_figures={name: window.metrics_of(rival.curve, terms) for name, rival in rivals.items()},
+        correlation=window.correlation_of(cut),
+        pairs=tuple(window.pairs_of({name: table["own"] for name, table in cut.items()}, terms)),
         risk_free=terms["risk_free"],
-        unfair=tuple(_unfair(runs)),
+        unfair=_unfair(runs),
         notes=tuple(_notes(original, {name: table.index for name, table in whole.items()}, common, rivals)),
     )
 
@@ -255,9 +193,8 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
                 f"{result!r:.60} is no result; give one that backtest() or load_result() returned", argument="results"
             )
     if len(results) < 2:
-        raise InputError(
-            f"{'one run' if results else 'no run'} cannot be compared; give two or more", argument="results"
-        )
+        number = "one run" if results else "no run"
+        raise InputError(f"{number} cannot be compared; give two or more", argument="results")
     if names is not None and len(names) != len(results):
         raise InputError(f"there are {len(names)} names for {len(results)} runs; give one for each", argument="names")
     labels = [run.strategy for run in results]
@@ -269,26 +206,12 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
     return dict(zip(labels, results, strict=True))
 
 
-def _require_alike(runs: Mapping[str, BacktestResult]) -> None:
-    """Raise InputError if sessions a year differ, or if some runs are intraday and others are not."""
-    first, *others = runs
-    kinds = {
-        name: (run.is_intraday, run.sessions_per_year if run.is_intraday else run.periods_per_year)
-        for name, run in runs.items()
-    }
-    for other in others:
-        if kinds[other] != kinds[first]:
-            one, two = (describe(runs[n].periods_per_year, runs[n].sessions_per_year) for n in (first, other))
-            raise InputError(f"{first} has {one} and {other} {two}; compare daily runs with daily ones")
-
-
-def _unfair(runs: Mapping[str, BacktestResult]) -> Iterator[Unfair]:
-    for what, setting in SETTINGS.items():
-        groups: dict[Hashable, list[str]] = {}
+def _unfair(runs: Mapping[str, BacktestResult]) -> dict[str, dict[Any, list[str]]]:
+    found: dict[str, dict[Any, list[str]]] = {what: {} for what in SETTINGS}
+    for what, groups in found.items():
         for name, run in runs.items():
-            groups.setdefault(setting(run), []).append(name)
-        if len(groups) > 1:
-            yield Unfair(what, tuple((value, tuple(names)) for value, names in groups.items()))
+            groups.setdefault(SETTINGS[what](run), []).append(name)
+    return {what: groups for what, groups in found.items() if len(groups) > 1}
 
 
 def _notes(
@@ -296,7 +219,7 @@ def _notes(
     days: Mapping[str, pd.Index],
     common: pd.DatetimeIndex,
     rivals: Mapping[str, Rival],
-) -> Iterator[Note]:
+) -> Iterator[ResultWarning]:
     if longer := {name: closes for name, closes in days.items() if len(closes) > len(common)}:
         data = {
             "closes": len(common),
@@ -304,12 +227,12 @@ def _notes(
             "runs": {name: [len(closes), _span(closes)] for name, closes in longer.items()},
             "invested": [name for name, closes in longer.items() if closes[0] < common[0]],
         }
-        yield Note("shortened", data)
+        yield ResultWarning("shortened", data)
     if len(rivals) > 2:
-        yield Note("several_rivals")
+        yield ResultWarning("several_rivals")
     if any(run.is_intraday for run in original.values()):
         opens = all(common[0] < run.equity.index[0] for run in original.values())
-        yield Note("intraday", {"from": "open" if opens else "close"})
+        yield ResultWarning("intraday", {"from": "open" if opens else "close"})
 
 
 def _span(days: pd.Index) -> str:
@@ -318,7 +241,8 @@ def _span(days: pd.Index) -> str:
 
 def _described(run: BacktestResult) -> dict[str, Any]:
     """Settings of a run, for the JSON."""
-    return {name: getattr(run, name) for name in (*DESCRIBED, "data_hash")} | {
+    fields = ("strategy", "trained_until", "benchmark", "fill", "whole_shares", "risk_free", "trials", "opened")
+    return {name: getattr(run, name) for name in (*fields, "in_sample", "data_hash")} | {
         "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],
         "cash": float(run.equity.iloc[0]),
         "costs": asdict(run.costs),

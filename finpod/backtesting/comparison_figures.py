@@ -26,8 +26,6 @@ class Rival(NamedTuple):
 
     kind: str
     """'benchmark' or 'equal weight'."""
-    runs: tuple[str, ...]
-    """Names of the runs that have it."""
     curve: pd.Series
     """[n + 1] its value divided by that at its first common close; NaN where it has none."""
 
@@ -119,7 +117,7 @@ def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame
                 groups.append((title, curve, [name]))
         for title, curve, names in groups:
             label = title if len(groups) == 1 else f"{title} ({', '.join(names)})"
-            rivals[label] = Rival(kind, tuple(names), curve)
+            rivals[label] = Rival(kind, curve)
     return rivals
 
 

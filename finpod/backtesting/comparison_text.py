@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from finpod.backtesting.comparison import Comparison, Note, Unfair
+from finpod.backtesting.comparison import RANKED, Comparison
 from finpod.backtesting.comparison_figures import Pair
-from finpod.backtesting.sentences import SEVERITIES, warning_sentence
-from finpod.backtesting.text import TURNOVER, describe_terms, short_note
-from finpod.figures import COMMON, Row, count, figure, percent, plain, ratio, text_table
+from finpod.backtesting.sentences import LUCK, severity_of, warning_sentence
+from finpod.backtesting.text import TURNOVER, cells, describe_terms, short_note
+from finpod.evidence.skill import code_of
+from finpod.figures import COMMON, Row, count, percent, plain, ratio, text_table
 from finpod.periods import yearly_note
-from finpod.significance import Interval
 
 ROWS = (
     *COMMON,
@@ -22,10 +22,6 @@ ROWS = (
     Row("costs", "Costs, of the first value", "percent"),
 )
 """Figures in the order of display."""
-RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
-"""Figures whose ranks are shown; JSON has those of all."""
-FLAWS: dict[str, str] = {severity.value: text for severity, text in SEVERITIES.items()} | {"in_sample": "in-sample"}
-"""Mark at the name of a run whose figures mean nothing."""
 NO_INTERVAL = {
     "short": "the history is too short",
     "ruined": "one of them was ruined",
@@ -33,12 +29,12 @@ NO_INTERVAL = {
 }
 """Reason -> why a pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "data": ("data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
-    "terms": ("terms differ", lambda value: describe_terms(*value)),
-    "cash": ("starting cash differs", lambda value: f"{value:,}"),
-    "risk_free": ("risk-free rates differ", percent),
+    "data": ("the data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
+    "terms": ("the terms differ", lambda value: describe_terms(*value)),
+    "cash": ("the starting cash differs", lambda value: f"{value:,}"),
+    "risk_free": ("the risk-free rates differ, so Sharpe ratios here are against 0 %", percent),
 }
-"""Setting -> its name, and the format of its values."""
+"""Setting -> how it differs, and the format of its values."""
 _HEADING = 18
 """Characters in a line of a column's heading."""
 
@@ -58,24 +54,29 @@ def format_comparison(comparison: Comparison) -> str:
     shared = [f"{one.first}/{one.second} {ratio(table.loc[one.first, one.second])}" for one in comparison.pairs]
     lines += filter(None, [pairs_note(comparison)])
     lines += [f"correlation of returns in excess of equal weight: {', '.join(shared)}", "", selection(comparison)]
-    if comparison.unfair or comparison.notes or comparison.warnings:
-        lines.append("")
-    warnings = [
-        (f"warning{f' ({names})' if names else ''}: {text}", grave) for names, text, grave in warning_lines(comparison)
-    ]
-    lines += [text for text, grave in warnings if grave]
-    lines += [*map(unfair_sentence, comparison.unfair), *map(note_sentence, comparison.notes)]
-    lines += [text for text, grave in warnings if not grave]
+    notes = notes_of(comparison)
+    lines += ["", *(f"warning{f' ({names})' if names else ''}: {text}" for names, text, _ in notes)] if notes else []
     return "\n".join(map(plain, lines))
+
+
+def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
+    """Warnings and notes: names of the runs (empty for all), sentence, and True if the figures mean nothing."""
+    warnings = [
+        ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
+        for warning, names in comparison.warnings
+    ]
+    notes = [("", warning_sentence(note), False) for note in comparison.notes]
+    unfair = []
+    for what, groups in comparison.unfair.items():
+        differ, write = UNFAIR[what]
+        values = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in groups.items())
+        unfair.append(("", f"no fair comparison: {differ}: {values}", True))
+    return sorted([*warnings, *unfair, *notes], key=lambda note: not note[2])
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Label and cells: first the runs, then the rivals. A cell is empty if a rival has no such figure."""
-    columns, star = [*comparison.figures.values(), *comparison.rival_figures.values()], " *" * comparison.is_short
-    return [
-        (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in columns])
-        for row in ROWS
-    ]
+    return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 
 def rank_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
@@ -86,7 +87,12 @@ def rank_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
 
 def headings(comparison: Comparison) -> list[str]:
     """Heading of the column of each run: its name, marked if its figures mean nothing."""
-    return [f"{name} ({FLAWS[flaw]})" if flaw else name for name, flaw in comparison.flaws.items()]
+    marked = []
+    for name, run in comparison.runs.items():
+        failed = run.audit is not None and run.audit.passed is False
+        mark = severity_of(run.audit) if run.audit and failed else "in-sample" * run.in_sample
+        marked.append(f"{name} ({mark})" if mark else name)
+    return marked
 
 
 def contrasts(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
@@ -99,7 +105,7 @@ def _contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
     if pair.cagr is None or pair.sharpe is None:
         return label, "", "", "", "", f"no interval: {NO_INTERVAL[pair.reason]}"
     cagr, sharpe = ([_signed(100 * end, 1) for end in pair.cagr[:3]], [_signed(end, 2) for end in pair.sharpe[:3]])
-    growth, quality = _verdict(pair.cagr), _verdict(pair.sharpe)
+    growth, quality = (LUCK[code_of(one)] if math.isfinite(one.low) else "" for one in (pair.cagr, pair.sharpe))
     verdict = growth if quality in (growth, "") else f"growth {growth}, Sharpe {quality}"
     return label, cagr[1], f"{cagr[0]} to {cagr[2]}", sharpe[1], f"{sharpe[0]} to {sharpe[2]}", verdict
 
@@ -108,14 +114,6 @@ def _signed(value: float, digits: int) -> str:
     """A difference with its sign; without one if it rounds to zero, n/a if undefined."""
     rounded = round(value, digits)
     return f"{rounded:+.{digits}f}" if math.isfinite(value) and rounded else ratio(value, digits)
-
-
-def _verdict(interval: Interval) -> str:
-    if not math.isfinite(interval.low):
-        return ""
-    if interval.covers_zero:
-        return "not distinguishable from luck"
-    return "better than luck explains" if interval.low > 0 else "worse than luck explains"
 
 
 def pairs_note(comparison: Comparison) -> str:
@@ -134,36 +132,4 @@ def selection(comparison: Comparison) -> str:
     return (
         f"{bias}: without any skill, luck alone is expected to show an information ratio over equal weight of "
         f"{' and of '.join(shown)}{behind}."
-    )
-
-
-def warning_lines(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """For each warning: names of its runs (empty for all), its sentence, and True if the figures mean nothing."""
-    return [
-        ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
-        for warning, names in comparison.warnings
-    ]
-
-
-def unfair_sentence(unfair: Unfair) -> str:
-    """One sentence on a setting that makes the comparison unfair."""
-    differs, write = UNFAIR[unfair.what]
-    groups = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in unfair.groups)
-    end = ", so Sharpe ratios here are against 0 %" if unfair.what == "risk_free" else ""
-    return f"no fair comparison: the {differs}: {groups}{end}"
-
-
-def note_sentence(note: Note) -> str:
-    """A note as one sentence."""
-    data = note.data
-    if note.code == "several_rivals":
-        return "the runs do not share one benchmark and one equal weight (data, costs, fills or start differ): each is shown"
-    if note.code == "intraday":
-        start = "first bar on" if data["from"] == "open" else "close of the first one"
-        return f"intraday runs are compared session by session, from the {start}"
-    lengths = "; ".join(f"{name} has {closes:,} from {span}" for name, (closes, span) in data["runs"].items())
-    early = f". Runs that began earlier, {', '.join(data['invested'])}, enter with the positions they held"
-    return (
-        f"the window is shortened to the {data['closes']:,} closes that all runs have, {data['span']}: {lengths}"
-        + early * bool(data["invested"])
     )

@@ -1,9 +1,10 @@
-"""Warnings, events, findings and verdicts as sentences."""
+"""Warnings, events, findings and verdicts as sentences: a template for each code."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from string import Formatter
 from typing import Any
 
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, evidence, verdicts
@@ -12,9 +13,6 @@ from finpod.records import Audit, Event, Finding, ResultWarning, Severity
 from finpod.result import BacktestResult
 
 Data = Mapping[str, Any]
-
-SEVERITIES = {Severity.LOOKS_AHEAD: "LOOKS AHEAD", Severity.CAN_LOOK_AHEAD: "CAN LOOK AHEAD"}
-"""Severity -> heading."""
 
 REASONS = {
     "ready_weights": "ready weights are not audited; a row may have used later rows",
@@ -37,8 +35,6 @@ UNCHECKED = {
     "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",
 }
 """Code of `Audit.unchecked` -> clause."""
-NOT_DATED = "{model} and does not set trained_until: nothing shows on which days it was fitted"
-
 
 NO_RANDOM_PORTFOLIOS = {
     "intraday": "they are for daily bars",
@@ -47,13 +43,49 @@ NO_RANDOM_PORTFOLIOS = {
 }
 """Reason -> why random portfolios were left out."""
 
-NOT_FILLED = {
-    "not_member": "it was not a member on the day of the decision",
-    "no_price": "there was no price to fill at",
-    "no_cash": "there was no cash left",
-    "no_whole_share": "the cash did not cover one whole share",
+_NOT_BOUGHT = "{day}: {ticker} was not bought: %s ({count:# such order} in all)"
+EVENTS = {
+    "skipped": "{day}: no row before the start to decide on; the first decision was skipped",
+    "delisted": "{day}: {ticker} has no more bars (it left the exchange, or its source ended); {shares:.6g} shares turned to "
+    "cash at {price:.6g}",
+    "not_member": _NOT_BOUGHT % "it was not a member on the day of the decision",
+    "no_price": _NOT_BOUGHT % "there was no price to fill at",
+    "no_cash": _NOT_BOUGHT % "there was no cash left",
+    "no_whole_share": _NOT_BOUGHT % "the cash did not cover one whole share",
 }
-"""Reason -> why an order was not filled."""
+"""Code of an event -> template for its fields."""
+
+_NOT_DATED = "{note} and does not set trained_until: nothing shows on which days it was fitted"
+_CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s ({days} of {checked} days)"
+FINDINGS = {
+    "cut": _CHANGES % "are left out",
+    "noise": _CHANGES % "are replaced by noise",
+    "held": "{where}: on {day} {subject} holds {note}; pass {instead} instead",
+    "model": "{where}: {subject} is " + _NOT_DATED,
+    "fill": "fills: first leak on {day}; with fill='{fill}' an order of that decision for {subject} is filled at {size:.6g}, a "
+    "price the decision has seen",
+    "backfilled": "data: prices of {subject} do not move from {day} until its first real bar on {until}: they look "
+    "back-filled{others}",
+    "extra": "data: the column extra:{subject} has a rank correlation of {size:.2f} with the next returns, {over} "
+    "{sessions:# session} from {day} on; the limit is {most:.2f}; check its dates",
+}
+"""Kind of a finding -> template; the other kinds are what was read while a decision was taken."""
+_READ = "{where}: {who} {note} while {doing} {day}"
+_PARTS = ("decisions", "invested", "run", "features", "fills", "data")
+_PART_NAMES = {"invested": "decisions once invested", "run": "decisions in a run"}
+
+
+class _Words(Formatter):
+    """`str.format`, with lists joined by commas, and the format `# noun` for a number with its noun."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if isinstance(value, (list, tuple)):
+            return ", ".join(map(str, value))
+        return plural(value, spec[2:]) if spec.startswith("# ") else super().format_field(value, spec)
+
+
+def _say(template: str, data: Data) -> str:
+    return _Words().vformat(template, (), data)
 
 
 def _chosen(data: Data) -> str:
@@ -61,30 +93,23 @@ def _chosen(data: Data) -> str:
     return f"chosen among {plural(data['trials'], 'trial')}{where}; the best of many looks better than it is"
 
 
-def _missing(data: Data) -> str:
-    more = " ..." if data["count"] > len(data["tickers"]) else ""
-    return (
-        f"{plural(data['count'], 'member')} without prices on some of these dates, left out on them: "
-        f"{', '.join(data['tickers'])}{more}"
-    )
-
-
 def _index_list(data: Data) -> str:
-    index, listed = f"{data['size']} members of the {data['title']} on {data['day']}", data["members"]
-    if listed < data["size"]:
+    index = _say("{size} members of the {title} on {day}", data)
+    if data["members"] < data["size"]:
         return (
-            f"the list of members is incomplete: it has {listed} of {index}; most missing ones have left since, which "
+            f"the list of members is incomplete: it has {data['members']} of {index}; most missing ones have left since, which "
             "flatters every strategy"
         )
-    return f"the list of members has {listed} assets for the {index}; some of them were no longer members"
+    return f"the list of members has {data['members']} assets for the {index}; some of them were no longer members"
 
 
-def _cover(data: Data) -> str:
-    partial = "" if data["whole"] else ", so the excess is not the difference of the two total returns"
-    return (
-        f"the benchmark {data['benchmark']} has {data['bars']:,} of the window's {data['of']:,} bars, from {data['first']} to "
-        f"{data['last']}; excess, beta and the other relative figures use the days the benchmark has{partial}"
-    )
+def _capped(data: Data) -> str:
+    parts = [f"no weight above {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
+    parts += [f"no decision trades above {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
+    if data["in_cash"]:
+        fewest, decisions = math.ceil(1 / data["max_weight"] - 1e-6), plural(data["in_cash"], "decision")
+        parts[-1] += f"; the rest stayed in cash on {decisions} with fewer than {fewest:,} assets"
+    return f"capped, as shares of the account: {' and '.join(parts)}"
 
 
 def _too_good(data: Data) -> str:
@@ -98,19 +123,17 @@ def _unaudited(data: Data) -> str:
 
 
 def _look_ahead(data: Data) -> str:
-    heading = SEVERITIES[Severity(data["severity"])]
-    return f"{heading}: {finding_sentence(Finding(**data)) if 'kind' in data else 'the audit of its decisions failed'}"
+    found = finding_sentence(Finding(**data)) if "kind" in data else "the audit of its decisions failed"
+    return f"{_heading(Severity(data['severity']))}: {found}"
 
 
-def _capped(data: Data) -> str:
-    parts = [f"no weight above {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
-    parts += [f"no decision trades above {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
-    if data["in_cash"]:
-        fewest = math.ceil(1 / data["max_weight"] - 1e-6)
-        parts[-1] += (
-            f"; the rest stayed in cash on {plural(data['in_cash'], 'decision')} with fewer than {fewest:,} assets"
-        )
-    return f"capped, as shares of the account: {' and '.join(parts)}"
+def _shortened(data: Data) -> str:
+    lengths = "; ".join(f"{name} has {closes:,} from {span}" for name, (closes, span) in data["runs"].items())
+    early = f". Runs that began earlier, {', '.join(data['invested'])}, enter with the positions they held"
+    return (
+        f"the window is shortened to the {data['closes']:,} closes that all runs have, {data['span']}: {lengths}"
+        f"{early * bool(data['invested'])}"
+    )
 
 
 WARNINGS: dict[str, str | Callable[[Data], str]] = {
@@ -119,25 +142,33 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "ruined": "ruined on {day}: the account fell to zero",
     "look_ahead": _look_ahead,
     "not_audited": _unaudited,
-    "undated_model": f"the strategy holds {NOT_DATED}",
-    "short_history": lambda d: (
-        f"short history: {plural(d['returns'], 'return')}; yearly figures are extrapolated and mean little"
-    ),
+    "undated_model": "the strategy holds " + _NOT_DATED.replace("note", "model"),
+    "short_history": "short history: {returns:# return}; yearly figures are extrapolated and mean little",
     "many_trials": _chosen,
     "no_benchmark": "there is no benchmark to compare it with",
     "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window; nothing can be compared with it",
-    "benchmark_cover": _cover,
+    "benchmark_cover": lambda data: (
+        _say(
+            "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; excess, beta and the "
+            "other relative figures use the days the benchmark has",
+            data,
+        )
+        + ", so the excess is not the difference of the two total returns" * (not data["whole"])
+    ),
     "price_return_benchmark": "the benchmark {benchmark} is a price return: it leaves dividends out while the stocks' prices "
     "include them, which flatters every strategy by about two percent a year",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
     "survivorship": "survivorship: {membership}; companies that failed or left before are not in the data, which flatters every "
     "strategy",
     "unknown_universe": "the data do not say how their assets were chosen; a choice with hindsight flatters every strategy",
-    "missing_members": _missing,
+    "missing_members": lambda data: (
+        _say("{count:# member} without prices on some of these dates, left out on them: {tickers}", data)
+        + " ..." * (data["count"] > len(data["tickers"]))
+    ),
     "index_list": _index_list,
     "note": "{text}",
     "other_fill": "it was trained and chosen with fills at the {trained}, and is filled at the {filled} here",
-    "unfilled": lambda d: event_sentence(Event(**d)),
+    "unfilled": lambda data: event_sentence(Event(**data)),
     "capped": _capped,
     "too_good": _too_good,
     "never_traded": "degenerate policy: it never traded",
@@ -148,88 +179,54 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "constant_cash": "market timing that never switches: about {cash:.0%} of the account is always in cash",
     "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
     "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
-    "rules_daily_only": lambda d: f"{', '.join(d['rules'])} are left out: they are rules for daily bars",
-    "rules_missing": lambda d: f"{', '.join(d['rules'])} are left out: the package {d['package']} is not installed",
-    "rules_without_volumes": lambda d: f"{', '.join(d['rules'])} is left out: the data have no volumes",
-    "rule_fell_back": lambda d: (
-        f"{d['rule']} found no solution on {plural(d['days'], 'day')} and held inverse volatility then"
-    ),
-    "no_random_portfolios": lambda d: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[d['reason']]}",
+    "rules_daily_only": "{rules} are left out: they are rules for daily bars",
+    "rules_missing": "{rules} are left out: the package {package} is not installed",
+    "rules_without_volumes": "{rules} is left out: the data have no volumes",
+    "rule_fell_back": "{rule} found no solution on {days:# day} and held inverse volatility then",
+    "no_random_portfolios": lambda data: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[data['reason']]}",
+    "shortened": _shortened,
+    "several_rivals": "the runs do not share one benchmark and one equal weight (data, costs, fills or start differ): each is "
+    "shown",
+    "intraday": "intraday runs are compared session by session, from the {from} of the first one",
 }
-"""Code of a warning -> its sentence: a format string for its data, or a function of them."""
-
-_WHERE = {
-    "decisions": "decisions",
-    "invested": "decisions once invested",
-    "run": "decisions in a run",
-    "features": "features",
-    "fills": "fills",
-    "data": "data",
-}
-_CHANGED = {"cut": "are left out", "noise": "are replaced by noise"}
+"""Code of a warning, or of a note on a comparison -> template for its data, or a function of them."""
 
 
 def warning_sentence(warning: ResultWarning) -> str:
     """The warning as one sentence, without a capital or a full stop."""
     sentence = WARNINGS[warning.code]
-    return sentence.format(**warning.data) if isinstance(sentence, str) else sentence(warning.data)
+    return _say(sentence, warning.data) if isinstance(sentence, str) else sentence(warning.data)
 
 
 def event_sentence(event: Event) -> str:
     """The event as one sentence that begins with its day."""
-    if event.code == "skipped":
-        return f"{event.day}: no row before the start to decide on; the first decision was skipped"
-    if event.code == "delisted":
-        return (
-            f"{event.day}: {event.ticker} has no more bars (it left the exchange, or its source ended); {event.shares:.6g} "
-            f"shares turned to cash at {event.price:.6g}"
-        )
-    return f"{event.day}: {event.ticker} was not bought: {NOT_FILLED[event.code]} ({plural(event.count, 'such order')} in all)"
+    return _say(EVENTS[event.code], vars(event))
 
 
 def finding_sentence(finding: Finding) -> str:
     """The finding as one sentence that begins with the part examined."""
-    where = _WHERE.get(finding.where, f"feature {finding.where}")
-    if finding.kind in _CHANGED:
-        data = finding.data
-        value = f"the weight of {finding.subject}" if finding.where in _WHERE else f"the value for {finding.subject}"
-        vanished = finding.size is None or not math.isfinite(finding.size)
-        by = "appears, vanishes or cannot be computed" if vanished else f"changes by {finding.size:.3g}"
-        return (
-            f"{where}: first leak on {finding.day}; {value} on {data['largest_on']} {by} when later rows "
-            f"{_CHANGED[finding.kind]} ({data['days']} of {data['checked']} days)"
-        )
-    if finding.kind == "held":
-        cure = "what it needs, such as market.tickers" if finding.data.get("market") else "later data through extra="
-        return f"{where}: on {finding.day} {finding.subject} holds {finding.note}; pass {cure} instead"
-    if finding.kind == "model":
-        return f"{where}: {finding.subject} is {NOT_DATED.format(model=finding.note)}"
-    if finding.kind == "fill":
-        return (
-            f"fills: first leak on {finding.day}; with fill='{finding.data['fill']}' an order of that decision for "
-            f"{finding.subject} is filled at {finding.size:.6g}, a price the decision has seen"
-        )
-    if finding.kind == "backfilled":
-        others = f" ({finding.data['count']} assets in all)" if finding.data["count"] > 1 else ""
-        return (
-            f"data: prices of {finding.subject} do not move from {finding.day} until its first real bar on "
-            f"{finding.data['until']}: they look back-filled{others}"
-        )
-    if finding.kind == "extra":
-        data = finding.data
-        over = "over" if data["shared"] else "on average over"
-        return (
-            f"data: the column extra:{finding.subject} has a rank correlation of {finding.size:.2f} with the next returns, "
-            f"{over} {plural(data['sessions'], 'session')} from {finding.day} on; the limit is {data['most']:.2f}; check its dates"
-        )
-    doing = "computing the values of" if finding.where == "features" else "deciding on"
-    return f"{where}: {finding.subject or 'another thread'} {finding.note} while {doing} {finding.day}"
+    data, is_part = finding.data, finding.where in _PARTS
+    vanished = finding.size is None or not math.isfinite(finding.size)
+    words = {
+        "where": _PART_NAMES.get(finding.where, finding.where) if is_part else f"feature {finding.where}",
+        "value": f"the {'weight of' if is_part else 'value for'} {finding.subject}",
+        "by": "appears, vanishes or cannot be computed" if vanished else f"changes by {finding.size:.3g}",
+        "instead": "what it needs, such as market.tickers" if data.get("market") else "later data through extra=",
+        "others": f" ({data['count']} assets in all)" if data.get("count", 1) > 1 else "",
+        "over": "over" if data.get("shared") else "on average over",
+        "who": finding.subject or "another thread",
+        "doing": "computing the values of" if finding.where == "features" else "deciding on",
+    }
+    return _say(FINDINGS.get(finding.kind, _READ), {**vars(finding), **data, **words})
 
 
-def severity_of(findings: Sequence[Finding]) -> str:
-    """Heading of the most severe finding."""
-    grave = any(finding.severity is Severity.LOOKS_AHEAD for finding in findings)
-    return SEVERITIES[Severity.LOOKS_AHEAD if grave or not findings else Severity.CAN_LOOK_AHEAD]
+def _heading(severity: Severity) -> str:
+    return severity.value.replace("_", " ").upper()
+
+
+def severity_of(audit: Audit) -> str:
+    """Heading of the most severe finding of an audit that failed."""
+    return _heading(audit.severity or Severity.LOOKS_AHEAD)
 
 
 def reason(code: str, note: str = "") -> str:
@@ -252,10 +249,9 @@ def format_audit(audit: Audit) -> str:
     elif audit.passed:
         outcome = f"no look-ahead found on {span}"
     else:
-        outcome = f"{severity_of(audit.findings)}, checked on {span}"
+        outcome = f"{severity_of(audit)}, checked on {span}"
     lines = [f"{audit.subject}: {outcome}", *(f"  {finding_sentence(finding)}" for finding in audit.findings)]
-    if gaps := unchecked(audit):
-        lines.append(f"  not checked: {'; '.join(gaps)}")
+    lines += [f"  not checked: {'; '.join(unchecked(audit))}"] if audit.unchecked else []
     return "\n".join(lines)
 
 
@@ -270,20 +266,23 @@ def anchor_name(result: BacktestResult) -> str:
     return result.anchor.replace("-", " ") + f" every {result.anchor_every} {unit}" * (result.anchor_every > 1)
 
 
+LUCK = {
+    Code.MORE: "more than luck explains",
+    Code.NOT_DISTINGUISHABLE: "not distinguishable from luck",
+    Code.WORSE: "worse than luck explains",
+}
+
+
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """One sentence for each verdict: over the anchor, equal weight and the benchmark."""
-    return [verdict_sentence(verdict, result) for verdict in verdicts(result)]
-
-
-def verdict_sentence(verdict: Verdict, result: BacktestResult) -> str:
-    """The interval of an excess growth and its meaning, with a reservation if the audit failed."""
-    name = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}[verdict.over]
-    hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
-    return (
-        f"Excess over {name}: {_span(verdict, result.candidates)}: {_LUCK[verdict.code]}"
-        + (", but assets chosen with hindsight explain it as well" if hindsight else "")
-        + doubt(result.audit)
-    )
+    """A sentence on the growth over the anchor, equal weight and the benchmark; with a reservation if the audit failed."""
+    names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
+    lines = []
+    for verdict in verdicts(result):
+        hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
+        but = ", but assets chosen with hindsight explain it as well" if hindsight else ""
+        span = _span(verdict, result.candidates)
+        lines.append(f"Excess over {names[verdict.over]}: {span}: {LUCK[verdict.code]}{but}{doubt(result.audit)}")
+    return lines
 
 
 def luck_sentence(result: BacktestResult) -> str:
@@ -294,8 +293,15 @@ def luck_sentence(result: BacktestResult) -> str:
         return ""
     return (
         f"Growth over {anchor_name(result)} is {_span(verdict, result.candidates)}, and the chance that "
-        f"{lead(result.candidates)} is {100 * deflated:.0f} %: {_LUCK[verdict.code]}{doubt(result.audit)}"
+        f"{lead(result.candidates)} is {100 * deflated:.0f} %: {LUCK[verdict.code]}{doubt(result.audit)}"
     )
+
+
+def _span(verdict: Verdict, candidates: int) -> str:
+    interval = verdict.interval
+    estimate, low, high = (f"{100 * value:+.1f}" for value in (interval.estimate, interval.low, interval.high))
+    wide = f" (widened for the best of {candidates:,})" if candidates > 1 else ""
+    return f"{estimate} points a year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
@@ -311,19 +317,5 @@ def doubt(audit: Audit | None) -> str:
         return ""
     if audit.passed is None:
         return ", and it was not audited"
-    does = "has later rows within reach" if audit.only_held else severity_of(audit.findings).lower()
+    does = "has later rows within reach" if audit.only_held else severity_of(audit).lower()
     return f", but it {does}: this is no evidence of skill"
-
-
-_LUCK = {
-    Code.MORE: "more than luck explains",
-    Code.NOT_DISTINGUISHABLE: "not distinguishable from luck",
-    Code.WORSE: "worse than luck explains",
-}
-
-
-def _span(verdict: Verdict, candidates: int) -> str:
-    interval = verdict.interval
-    estimate, low, high = (f"{100 * value:+.1f}" for value in (interval.estimate, interval.low, interval.high))
-    wide = f" (widened for the best of {candidates:,})" if candidates > 1 else ""
-    return f"{estimate} points a year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from finpod.backtesting.sentences import (
     anchor_name,
@@ -50,11 +50,16 @@ def columns(result: BacktestResult) -> dict[str, str]:
 
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
-    """Label and cells of each row; empty if the column has no such figure. A star marks yearly figures of a short history."""
-    figures, star = [result.table[column] for column in columns(result)], " *" * result.is_short
+    """Label and cells of each row of the table; a cell is empty if its column has no such figure."""
+    return cells(ROWS, [result.table[column] for column in columns(result)], result.is_short)
+
+
+def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short: bool) -> list[tuple[str, list[str]]]:
+    """Label and cells of each row, a cell for each column of figures. A star marks yearly figures of a short history."""
+    star = " *" * is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
-        for row in ROWS
+        for row in rows
     ]
 
 
@@ -91,21 +96,14 @@ def spread_line(result: BacktestResult) -> str:
     """Mean and standard deviation over the variants as one line; empty without variants."""
     if not result.spread:
         return ""
-    figures = [
-        _mean_and_sd(result.spread, label, key)
-        for label, key in (
-            ("total return", "total_return"),
-            ("Sharpe", "sharpe"),
-            ("max drawdown", "max_drawdown"),
-            ("excess over equal weight", "excess_over_equal_weight"),
-        )
-    ]
+    keys = ("total_return", "sharpe", "max_drawdown", "excess_over_equal_weight")
+    figures = "; ".join(_mean_and_sd(result.spread, key) for key in keys)
     note = f" ({note})" if (note := spread_note(result)) else ""
-    return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
+    return f"{who_varies(result)} on its own, mean (standard deviation): {figures}{note}"
 
 
-def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], label: str, key: str) -> str:
-    show = ratio if key == "sharpe" else percent
+def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], key: str) -> str:
+    label, show = ("Sharpe", ratio) if key == "sharpe" else (key.replace("_", " "), percent)
     return f"{label} {show(spread['mean'][key])} ({show(spread['sd'][key])})"
 
 
@@ -119,8 +117,8 @@ def agents_line(result: BacktestResult) -> str:
     line = f"the best agent on validation, on its own: {alone}"
     if len(result.variants) == len(result.agents):
         return line
-    figures = _mean_and_sd(spread, "Sharpe", "sharpe"), _mean_and_sd(spread, "total return", "total_return")
-    return f"{line}; all {len(result.agents)}, mean (standard deviation): {', '.join(figures)}"
+    figures = ", ".join(_mean_and_sd(spread, key) for key in ("sharpe", "total_return"))
+    return f"{line}; all {len(result.agents)}, mean (standard deviation): {figures}"
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:
@@ -151,7 +149,7 @@ def audit_line(audit: Audit | None) -> str:
         return ""
     if audit.passed is None:
         return f"Look-ahead audit: NOT AUDITED: {reason(audit.reason, audit.note)}"
-    outcome = "nothing found" if audit.passed else severity_of(audit.findings)
+    outcome = "nothing found" if audit.passed else severity_of(audit)
     days = " and ".join(audit.days) if len(audit.days) < 3 else plural(len(audit.days), "day")
     if audit.compared is not None and audit.days:
         days = f"{plural(audit.compared, 'decision')} up to {audit.days[-1]}"

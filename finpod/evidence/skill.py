@@ -37,7 +37,7 @@ ONE_SIDED = (1 + LEVEL) / 2
 """Probability that the lower end of such an interval lies below the truth; the threshold of deflated Sharpe ratios."""
 RESAMPLES = 10_000
 """Default number of bootstrap samples. The seed is fixed, so results repeat."""
-ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
+OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
 """Source of the deviation of the trials: measured from validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
@@ -90,8 +90,8 @@ def verdict_of(
     interval = growth_interval(
         returns, anchor_returns, periods_per_year=periods_per_year, level=LEVEL, resamples=resamples
     )
-    interval = widened(interval, opened)
-    return _code(interval), interval
+    wide = widened(interval, opened)
+    return code_of(wide), wide
 
 
 def widened(interval: Interval, candidates: int) -> Interval:
@@ -118,11 +118,9 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
     """The verdicts over the anchor, equal weight and the benchmark, as far as they have an interval."""
-    growth = {name: figures["cagr"] for name, figures in intervals_of(result).items()}
-    spans = {
-        name: widened(growth[name], result.candidates) for name in (ANCHOR, EQUAL_WEIGHT, BENCHMARK) if name in growth
-    }
-    return tuple(Verdict(name, span, _code(span)) for name, span in spans.items())
+    found, candidates = intervals_of(result), result.candidates
+    spans = {name: widened(found[name]["cagr"], candidates) for name in OVER if name in found}
+    return tuple(Verdict(name, span, code_of(span)) for name, span in spans.items())
 
 
 def evidence(result: BacktestResult) -> dict[str, Any]:
@@ -184,9 +182,10 @@ def intervals_of(result: BacktestResult) -> Intervals:
 
 
 def _intervals(result: BacktestResult) -> Intervals:
-    sessions, spans = result.by_session(), dict[str, dict[str, Interval]]()
-    equal = {EQUAL_WEIGHT: sessions.equal_weight_equity} if result.has_own_anchor else {}
-    others = {ANCHOR: sessions.anchor_equity, **equal, BENCHMARK: sessions.benchmark_equity}
+    sessions, spans = result.by_session(), Intervals()
+    others = {
+        name: getattr(sessions, f"{name}_equity") for name in OVER if name != EQUAL_WEIGHT or result.has_own_anchor
+    }
     whole = {name: curve for name, curve in others.items() if curve.reindex(sessions.equity.index).notna().all()}
     for group in (whole, *({name: curve} for name, curve in others.items() if name not in whole)):
         common = pd.DataFrame({"own": sessions.equity, **group}).dropna()
@@ -211,7 +210,8 @@ def _intervals(result: BacktestResult) -> Intervals:
     return spans
 
 
-def _code(interval: Interval) -> Code:
+def code_of(interval: Interval) -> Code:
+    """The meaning of the interval of an excess growth."""
     return Code.WORSE if interval.high < 0 else Code.MORE if interval.low > 0 else Code.NOT_DISTINGUISHABLE
 
 
@@ -243,20 +243,19 @@ def _fan_beaten(result: BacktestResult) -> float:
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
-    drawn: Any = metrics(
-        sessions.fan.to_numpy(), risk_free=result.risk_free, periods_per_year=sessions.periods_per_year
-    ).sharpe
-    sharpe, known = sessions.metrics.sharpe, drawn[np.isfinite(drawn)]
+    terms = {"risk_free": result.risk_free, "periods_per_year": sessions.periods_per_year}
+    drawn, sharpe = np.asarray(metrics(sessions.fan.to_numpy(), **terms).sharpe), sessions.metrics.sharpe
+    known = drawn[np.isfinite(drawn)]
     if not len(known) or not math.isfinite(sharpe):
         return math.nan
-    equal = np.isclose(known, sharpe, rtol=1e-9)  # equal up to rounding: counts half
-    return float((np.where(equal, 0.5, known < sharpe)).mean())
+    is_equal = np.isclose(known, sharpe, rtol=1e-9)  # up to rounding; it counts half
+    return float(np.where(is_equal, 0.5, known < sharpe).mean())
 
 
 def _number(values: Mapping[str, Any], key: str) -> float:
     """The number of a key, or NaN if there is none."""
     value = values.get(key)
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    return math.nan if value is None else float(value)
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:

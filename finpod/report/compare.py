@@ -12,12 +12,10 @@ from finpod.backtesting.comparison_text import (
     contrasts,
     figure_rows,
     headings,
-    note_sentence,
+    notes_of,
     pairs_note,
     rank_rows,
     selection,
-    unfair_sentence,
-    warning_lines,
 )
 from finpod.figures import percent
 from finpod.measures import drawdowns
@@ -83,12 +81,8 @@ def _summary(comparison: Comparison) -> dict[str, Any]:
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
     """Return sentences, each with True if it is grave; the grave ones first."""
-    notes = [
-        (f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in warning_lines(comparison)
-    ]
-    notes += [(sentence(unfair_sentence(unfair)), True) for unfair in comparison.unfair]
-    notes += [(sentence(note_sentence(note)), False) for note in comparison.notes]
-    return {"lines": sorted(notes, key=lambda note: not note[1])}
+    notes = notes_of(comparison)
+    return {"lines": [(f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in notes]}
 
 
 def _figures(comparison: Comparison) -> dict[str, Any]:
