@@ -7,14 +7,13 @@ import torch
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
 from made_markets import random_market
 
-from finpod.backtesting.run import anchor_equity
+import finpod
 from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect
 from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod, train_slice, without_env
 from finpod.trading.ledger import Costs
-from finpod.trading.simulate import Terms
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +145,8 @@ def test_an_untrained_agent_is_the_equal_weight(market, fill):
     costs = Costs(fee_bps=20)
     setup = make_setup(market, hold=1, costs=costs, fill=fill)
     _, returns = validate(setup, Pod(setup, settings()).checkpoint())
-    days = market.dates[list(VALIDATION)]
-    equal_weight = anchor_equity(market, *days, Terms(costs=costs), fill)
+    start, end = market.dates[list(VALIDATION)]
+    equal_weight = finpod.backtest("equal-weight", market, start=start, end=end, costs=costs, fill=fill).equity
     np.testing.assert_allclose(1e6 * np.cumprod([1, *(1 + returns)]), equal_weight, rtol=1e-9)
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
 
 import numpy as np
 import pandas as pd
 import torch
 
+from finpod.backtesting.run import dates_of
 from finpod.backtesting.sentences import reason
 from finpod.backtesting.text import describe_terms
-from finpod.errors import InputError
-from finpod.figures import percent, ratio, text_table
-from finpod.measures import Array, Metrics, metrics
+from finpod.figures import COMMON, figure, plural, ratio, text_table
+from finpod.measures import Metrics, metrics
 from finpod.periods import yearly_note
 from finpod.result import BacktestResult
 from finpod.significance import expected_best
-from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simulate_totals
 from finpod.weights import PrecomputedWeights
@@ -28,22 +25,18 @@ from finpod.weights import PrecomputedWeights
 TOGETHER = 2**17
 """Accounts times assets that are settled at once; sized for a processor's cache."""
 
-FIGURES = (
-    ("Total return", "total_return", percent),
-    ("CAGR", "cagr", percent),
-    ("Volatility", "volatility", percent),
-    ("Sharpe", "sharpe", ratio),
-    ("Max drawdown", "max_drawdown", percent),
-)
-HEAD = ("mean", "sd", "lowest", "median", "highest")
+FIGURES = [row for row in COMMON if row.key in ("total_return", "cagr", "volatility", "sharpe", "max_drawdown")]
+"""Rows of the table."""
+STATISTICS = {"mean": "mean", "std": "sd", "min": "lowest", "median": "median", "max": "highest"}
+"""Statistic of pandas -> heading."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Backtests(Sequence[BacktestResult]):
+class Backtests:
     """S strategies over one window; prints statistics of the group.
 
-    `[s]` and iteration run a strategy again and return its `BacktestResult`; a slice returns `Backtests`. Only sums over
-    assets are stored, so thousands of strategies take less memory than their weights. n is the number of returns.
+    `[s]` and iteration run a strategy again and return its `BacktestResult`. Only sums over assets are stored, so thousands of
+    strategies take less memory than their weights. n is the number of returns.
     """
 
     equity: pd.DataFrame
@@ -56,14 +49,8 @@ class Backtests(Sequence[BacktestResult]):
     """[S] buy orders that were not filled at all; the events of a result give the reasons."""
     delisted: pd.Series
     """[S] positions turned into cash because the asset left the exchange."""
-    trials: int
-    """Number of strategies run together, also for a slice of them."""
-    costs: Costs
-    """Costs that were charged."""
-    fill: str
-    """'open' or 'close': the price at which decisions are filled."""
-    whole_shares: bool
-    """True if only whole shares, as traded, were bought and sold."""
+    terms: str
+    """Costs and fills, as one line of text."""
     risk_free: float
     """Risk-free rate a year, used in the Sharpe ratio."""
     periods_per_year: float
@@ -81,48 +68,33 @@ class Backtests(Sequence[BacktestResult]):
     def __len__(self) -> int:
         return self.equity.shape[1]
 
-    @overload
-    def __getitem__(self, s: int) -> BacktestResult: ...
-    @overload
-    def __getitem__(self, s: slice) -> Backtests: ...
-    def __getitem__(self, s: int | slice) -> BacktestResult | Backtests:
-        places = range(len(self))
-        if isinstance(s, slice):
-            if not places[s]:
-                raise InputError(f"{s} takes none of {len(self)} backtests")
-            names = ("equity", "turnover", "costs_paid", "unfilled", "delisted")
-            tables: dict[str, Any] = {name: getattr(self, name).T.iloc[s].T for name in names}
-            return replace(self, **tables, run=lambda place: self.run(places[s][place]))
-        try:
-            return self.run(places[operator.index(s)])
-        except TypeError:
-            raise InputError(f"{s!r:.60} is no place among {len(self)} backtests; count them from 0 on") from None
-        except IndexError:
-            raise IndexError(f"there is no backtest {s}; there are {len(self)}, counted from 0 on") from None
+    def __getitem__(self, s: int) -> BacktestResult:
+        return self.run(range(len(self))[s])
 
     def __iter__(self) -> Iterator[BacktestResult]:
         return map(self.run, range(len(self)))
 
     def __str__(self) -> str:
         start, end = (f"{self.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
-        ratios = np.asarray(self.metrics.sharpe)
-        rows = [
-            (label, [show(figure) for figure in _spread(getattr(self.metrics, key))]) for label, key, show in FIGURES
-        ]
+        found = pd.DataFrame({row.key: getattr(self.metrics, row.key) for row in FIGURES}, self.equity.columns)
+        spread = found[np.isfinite(found)].agg(list(STATISTICS))
         lines = [
-            f"{len(self):,} {'strategy' if len(self) == 1 else 'strategies'}, {start} .. {end}",
-            describe_terms(self.costs, self.fill, self.whole_shares),
+            f"{plural(len(self), 'backtest')}, {start} .. {end}",
+            self.terms,
             "",
-            *text_table(HEAD, rows),
+            *text_table(
+                [*STATISTICS.values()],
+                [(row.label, [figure(value, row.kind) for value in spread[row.key]]) for row in FIGURES],
+            ),
             yearly_note(self.periods_per_year, self.sessions_per_year),
         ]
-        mean, sd, *_ = _spread(ratios)
+        mean, sd = spread.loc[["mean", "std"], "sharpe"]
         if np.isfinite(sd):  # compared with the expected best of as many strategies without skill
-            best, luck = int(np.nanargmax(ratios)), ratio(mean + expected_best(self.trials, sd))
+            best, luck = found["sharpe"].idxmax(), ratio(mean + expected_best(len(self), sd))
             lines += [
                 "",
-                f"{self.equity.columns[best]} has the highest Sharpe ratio, {ratio(ratios[best])}. "
-                f"If the {self.trials:,} that were tried differed by luck alone, their best would be expected at {luck}.",
+                f"{best} has the highest Sharpe ratio, {ratio(found['sharpe'].max())}. "
+                f"If the {len(self):,} that were tried differed by luck alone, their best would be expected at {luck}.",
             ]
         return "\n".join([*lines, "", f"warning: {reason('ready_weights')}"])
 
@@ -147,32 +119,19 @@ def run_together(
         decide, accounts = ready.decisions(part), (part.stop - part.start,)
         parts.append(simulate_totals(window.execution, window.first, window.last, decide, terms, accounts))
     totals = Totals(*(torch.cat(columns, -1) for columns in zip(*parts, strict=True)))
-    dates, fills = (
-        pd.DatetimeIndex(days, name="date") for days in (window.dates, window.market.dates[window.fill_rows])
-    )
-    tables = ((dates, totals.equity), (fills, totals.turnover), (fills, totals.cost))
-    equity, turnover, cost = (pd.DataFrame(values.numpy(), days, ready.labels, copy=False) for days, values in tables)
+    dates, fills = dates_of(window), dates_of(window, window.fill_rows)
+    tables = {
+        "equity": pd.DataFrame(totals.equity.numpy(), dates, ready.labels, copy=False),
+        "turnover": pd.DataFrame(totals.turnover.numpy(), fills, ready.labels, copy=False),
+        "costs_paid": pd.DataFrame(totals.cost.numpy(), fills, ready.labels, copy=False),
+    }
     return Backtests(
-        equity=equity,
-        turnover=turnover,
-        costs_paid=cost,
+        **tables,
         unfilled=pd.Series(totals.unfilled.numpy(), ready.labels, name="unfilled"),
         delisted=pd.Series(totals.delisted.numpy(), ready.labels, name="delisted"),
-        trials=count,
-        costs=terms.costs,
-        fill=window.execution.fill,
-        whole_shares=terms.whole_shares,
+        terms=describe_terms(terms.costs, window.execution.fill, terms.whole_shares),
         risk_free=risk_free,
         periods_per_year=window.market.periods_per_year,
         sessions_per_year=window.market.sessions_per_year,
         run=run,
     )
-
-
-def _spread(figures: Array) -> tuple[float, ...]:
-    """Mean, standard deviation, lowest, median and highest of the defined figures."""
-    known = figures[np.isfinite(figures)]
-    if not len(known):
-        return (np.nan,) * 5
-    sd = known.std(ddof=1) if len(known) > 1 else np.nan
-    return (float(known.mean()), float(sd), *(float(cut) for cut in np.quantile(known, [0, 0.5, 1])))

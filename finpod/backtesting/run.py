@@ -13,7 +13,8 @@ import torch
 
 from finpod.evidence.assemble import warnings_of
 from finpod.evidence.skill import search_of
-from finpod.market.data import DateLike, MarketData
+from finpod.market.data import MarketData
+from finpod.measures import Array
 from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
@@ -56,73 +57,87 @@ class Run:
     @cached_property
     def equal_weight(self) -> pd.Series:
         """[n + 1] equity of point-in-time equal weight, rebalanced every session."""
-        return self._anchor(EQUAL, 1)
+        return self._equity_of(EQUAL, 1)
 
     @cached_property
     def anchor(self) -> pd.Series:
         """[n + 1] equity of the strategy's anchor, rebalanced as often as the strategy decides."""
         anchor, every = self.strategy.anchor, self.strategy.every
-        return self.equal_weight if (anchor, every) == (EQUAL, 1) else self._anchor(anchor, every)
+        return self.equal_weight if (anchor, every) == (EQUAL, 1) else self._equity_of(anchor, every)
 
-    def _anchor(self, anchor: str, every: int) -> pd.Series:
-        (first, last), fill = self.window.dates[[0, -1]], self.window.execution.fill
-        return anchor_equity(
-            self.market, first, last, self.terms.uncapped, fill, anchor=anchor, every=every, fast=self.fast
-        )
+    def _equity_of(self, anchor: str, every: int) -> pd.Series:
+        market, terms = self.market, self.terms.uncapped
+        first, last = market.window(*self.window.dates[[0, -1]])
+        execution = build_execution(market, self.window.execution.fill)
+        weights, due = anchor_decisions(market, execution, first, last, anchor=anchor, every=every)
+        if self.fast:
+            rows = np.arange(first, last) - execution.lag
+            steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
+            path = relax(execution, first, last, steps, terms)
+        else:
+            path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+        dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
+        return pd.Series(path.equity.numpy(), dates, name="anchor")
 
     def result(self, path: Path, label: str, beside: Mapping[str, Mapping[str, Path]] | None = None) -> BacktestResult:
         """The result of one account; `beside` has the paths of its 'variants' and 'agents' by name."""
-        window, terms, who, market = self.window, self.terms, self.strategy, self.market
-        dates = pd.DatetimeIndex(window.dates, name="date")
+        window, terms, market = self.window, self.terms, self.market
+        dates = dates_of(window)
         parts: dict[str, Any] = {
             kind: {name: pd.Series(one.equity.numpy(), index=dates) for name, one in others.items()}
             for kind, others in (beside or {}).items()
         }
-        fills = pd.DatetimeIndex(window.market.dates[window.fill_rows], name="date")
-        equity, trades, missed = path.equity.numpy(), trade_log(path, window, terms), [*unfilled(path, window, terms)]
+        equity, trades, missed = path.equity.numpy(), _trade_log(path, window, terms), [*_unfilled(path, window, terms)]
         worth = path.shares.numpy() * window.execution.mark[window.first : window.last + 1].numpy()
         weights = np.divide(worth, equity[:, None], out=np.zeros_like(worth), where=equity[:, None] > 0)
+        events = sorted((*_skipped(window), *_departures(trades), *missed), key=lambda event: event.day)
         result = BacktestResult(
+            **self._settings,
             strategy=label,
             equity=pd.Series(equity, index=dates, name="equity"),
-            benchmark=market.benchmark,
             benchmark_equity=_benchmark_equity(market, dates, terms.cash),
             equal_weight_equity=self.equal_weight.reindex(dates),
             anchor_equity=self.anchor.reindex(dates),
-            anchor=who.anchor,
-            anchor_every=who.every,
             weights=pd.DataFrame(weights, index=dates, columns=list(window.market.tickers)),
             trades=trades,
-            turnover=pd.Series(path.turnover.numpy(), index=fills, name="turnover"),
-            costs=terms.costs,
-            fill=window.execution.fill,
-            whole_shares=terms.whole_shares,
-            risk_free=self.risk_free,
-            periods_per_year=window.market.periods_per_year,
-            sessions_per_year=window.market.sessions_per_year,
-            opened=self.opened,
-            in_sample=self.in_sample,
-            events=tuple(sorted((*skipped(window), *departures(trades), *missed), key=lambda event: event.day)),
-            data_hash=market.content_hash,
-            manifest=market.manifest,
-            **_origin(who, window.market.periods_per_year),
+            turnover=pd.Series(path.turnover.numpy(), dates_of(window, window.fill_rows), name="turnover"),
+            events=tuple(events),
             **parts,
         )
         # A missing price is an event, not a reason to doubt the result.
         doubtful = [ResultWarning("unfilled", asdict(event)) for event in missed if event.code != "no_price"]
-        return replace(result, warnings=(*warnings_of(result), *capped(path, terms), *doubtful))
+        return replace(result, warnings=(*warnings_of(result), *_capped(path, terms), *doubtful))
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Fields of a result that do not depend on its path."""
+        window, terms, who, market = self.window, self.terms, self.strategy, self.market
+        return {
+            "benchmark": market.benchmark,
+            "anchor": who.anchor,
+            "anchor_every": who.every,
+            "costs": terms.costs,
+            "fill": window.execution.fill,
+            "whole_shares": terms.whole_shares,
+            "risk_free": self.risk_free,
+            "periods_per_year": window.market.periods_per_year,
+            "sessions_per_year": window.market.sessions_per_year,
+            "opened": self.opened,
+            "in_sample": self.in_sample,
+            "trained_until": who.trained_until,
+            "trials": who.trials,
+            "windows": dict(who.windows),
+            "agent": dict(who.provenance),
+            "variant_kind": who.variant_kind,
+            "search": search_of(who, window.market.periods_per_year),
+            "data_hash": market.content_hash,
+            "manifest": market.manifest,
+        }
 
 
-def _origin(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Fields of a result on the origin of its strategy."""
-    return {
-        "trained_until": strategy.trained_until,
-        "trials": strategy.trials,
-        "windows": dict(strategy.windows),
-        "agent": dict(strategy.provenance),
-        "variant_kind": strategy.variant_kind,
-        "search": search_of(strategy, periods_per_year),
-    }
+def dates_of(window: Window, rows: Array | None = None) -> pd.DatetimeIndex:
+    """The sessions of the closes of a window, or of other rows of its market."""
+    return pd.DatetimeIndex(window.dates if rows is None else window.market.dates[rows], name="date")
 
 
 def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) -> pd.Series:
@@ -132,64 +147,32 @@ def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) 
     return closes if bars.empty else closes / bars.iloc[0] * cash
 
 
-def anchor_equity(
-    market: MarketData,
-    start: DateLike,
-    end: DateLike,
-    terms: Terms,
-    fill: str | None = None,
-    *,
-    anchor: str = EQUAL,
-    every: int = 1,
-    fast: bool = False,
-) -> pd.Series:
-    """Equity [n + 1] of an anchor from `start` to `end`; by default point-in-time equal weight, rebalanced every session.
-
-    `anchor_decisions` gives its weights. `fill` is 'open', 'close', or None: open if the data have opens.
-    """
-    first, last = market.window(start, end)
-    execution = build_execution(market, fill)
-    weights, due = anchor_decisions(market, execution, first, last, anchor=anchor, every=every)
-    if fast:
-        rows = np.arange(first, last) - execution.lag
-        steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
-        path = relax(execution, first, last, steps, terms)
-    else:
-        path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
-    dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
-    return pd.Series(path.equity.numpy(), index=dates, name="anchor")
-
-
-def trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
+def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
     """One row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
 
     Rows are sorted by session, then in column order, a fill before a delisting. The running sum of the shares is the
     position; V_0 less the running sums of notional and cost is the cash.
     """
-    execution, traded, gone = window.execution, path.traded.numpy(), path.delisted.numpy()
-    steps, names = np.nonzero(traded)
-    rows = window.fill_rows[steps]
-    price, cost = execution.price.numpy()[rows, names], path.cost.numpy()[steps, names]
-    fills = pd.DataFrame(
-        {"row": rows, "column": names, "shares": traded[steps, names], "price": price, "cost": cost, "kind": "fill"}
-    )
-    steps, names = np.nonzero(gone)
-    rows = window.first + steps + 1
-    price = execution.mark.numpy()[rows - 1, names] * (1 + terms.delisting_return)
-    left = pd.DataFrame(
-        {"row": rows, "column": names, "shares": -gone[steps, names], "price": price, "cost": 0.0, "kind": "delisted"}
-    )
-    log = pd.concat([fills, left], ignore_index=True).sort_values(["row", "column"], kind="stable", ignore_index=True)
-    row, column = log["row"].to_numpy(dtype=int), log["column"].to_numpy(dtype=int)
-    log = log.assign(
-        date=window.market.dates[row],
-        ticker=np.array(window.market.tickers, dtype=object)[column],
-        notional=log["shares"] * log["price"],
-    )
+    execution, closes = window.execution, np.arange(window.first, window.last)
+    last_worth = execution.mark[closes] * (1 + terms.delisting_return)
+    moves = {
+        "fill": (window.fill_rows, path.traded, execution.price[window.fill_rows], path.cost),
+        "delisted": (closes + 1, -path.delisted, last_worth, torch.zeros_like(path.cost)),
+    }
+    parts = []
+    for kind, (rows, *tables) in moves.items():
+        steps, columns = np.nonzero(tables[0].numpy())
+        shares, price, cost = (table.numpy()[steps, columns] for table in tables)
+        fields = {"row": rows[steps], "column": columns, "shares": shares, "price": price, "cost": cost, "kind": kind}
+        parts.append(pd.DataFrame(fields))
+    log = pd.concat(parts, ignore_index=True).sort_values(["row", "column"], kind="stable", ignore_index=True)
+    log["date"] = window.market.dates[log["row"].to_numpy(dtype=int)]
+    log["ticker"] = np.array(window.market.tickers, dtype=object)[log["column"].to_numpy(dtype=int)]
+    log["notional"] = log["shares"] * log["price"]
     return log[["date", "ticker", "shares", "price", "notional", "cost", "kind"]]
 
 
-def capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
+def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
     """A warning of the caps that can bind, with the number of decisions that had too few assets to invest the account."""
     weight, turnover = terms.max_weight or 1.0, terms.max_turnover or 2.0
     short = (path.targets.amax(-1) >= weight - DUST) & ((path.targets > 0).sum(-1) * weight < 1 - DUST)
@@ -198,19 +181,19 @@ def capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
         yield ResultWarning("capped", {**caps, "in_cash": int(short.sum())})
 
 
-def skipped(window: Window) -> Iterator[Event]:
+def _skipped(window: Window) -> Iterator[Event]:
     """An event if the first decision was skipped because no row precedes the window."""
     if window.decision_rows[0] < 0:
         yield Event(f"{window.dates[0]!s:.10}", "skipped")
 
 
-def departures(trades: pd.DataFrame) -> Iterator[Event]:
+def _departures(trades: pd.DataFrame) -> Iterator[Event]:
     """One event for each position that a delisting turned into cash."""
     for trade in trades[trades["kind"] == "delisted"].itertuples():
         yield Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
 
 
-def unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
+def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
     """One event for each reason why buy orders were not filled: the first case, and the number of cases."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]

@@ -1,0 +1,196 @@
+"""What `backtest` takes: ready weights, decisions of all kinds, windows, and arguments that it refuses."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from made_markets import NAN, flat_market, make_market, random_market, random_weights
+from made_strategies import does, strategy_of
+
+from finpod.backtesting.engine import backtest
+from finpod.envs.market_env import MarketEnv, TradingConfig
+from finpod.errors import InputError, StrategyError
+from finpod.rules import RULES, EqualWeight
+from finpod.strategy import Strategy
+from finpod.trading.execution import build_execution
+from finpod.trading.ledger import Costs
+
+FREE = Costs(fee_bps=0)
+BOTH = pytest.mark.parametrize("fill", ["open", "close"])
+
+
+@BOTH
+def test_ready_weights_are_the_strategy_that_returns_them(fill):
+    market = random_market(days=30)
+    weights = random_weights(market)
+    ready = backtest(weights, market, start=market.dates[3], fill=fill)
+    decided = backtest(strategy_of(weights, market), market, start=market.dates[3], fill=fill)
+    assert ready.equity.tolist() == decided.equity.tolist()
+    assert ready.weights.equals(decided.weights)
+    assert ready.trades.equals(decided.trades)
+    assert ready.turnover.equals(decided.turnover)
+    assert ready.strategy == "weights"
+    assert backtest(weights, market, name="mine").strategy == "mine"
+
+
+def test_a_decision_may_be_an_array_a_series_a_dict_or_nothing():
+    market = flat_market(10, 10, 10)
+    for decision in (np.array([0.5, 0, 0.25]), [0.5, 0, 0.25], pd.Series({"C": 0.25, "A": 0.5}), {"A": 0.5, "C": 0.25}):
+        result = backtest(does(lambda view, d=decision: d), market, costs=FREE)
+        assert result.weights.iloc[-1].tolist() == pytest.approx([0.5, 0, 0.25])
+    assert backtest(does(lambda view: None), market).trades.empty
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
+def test_a25_ready_weights_may_have_a_clock(zone):
+    market = random_market(days=20)
+    table = pd.DataFrame(np.full(market.shape, 1 / market.shape[1]), market.dates, list(market.tickers))
+    plain = backtest(table, market)
+    for moved in (table.index.tz_localize(zone), (table.index + pd.Timedelta("16h")).tz_localize(zone)):
+        assert backtest(table.set_axis(moved), market).equity.equals(plain.equity)
+
+
+def test_the_sweep_has_equal_weight_once_and_rules_beside_a_strategy_of_their_name():
+    class First(Strategy):
+        def decide(self, view):
+            return np.eye(len(view.tickers))[0]
+
+    def examined(strategy, **options):
+        result = backtest(strategy, random_market(days=40), examine=True, **options)
+        return set(result.cost_sweep[10.0]), len(result.baselines)
+
+    rules, count = examined(First(), name="minimum-variance")
+    assert rules >= {"minimum-variance", "minimum-variance (the rule)", "equal weight"}
+    assert examined(First(), name="equal weight")[0] >= {"equal weight", "equal weight (the rule)"}
+    assert examined(RULES["minimum-variance"]())[1] == count - 1
+    assert not any("equal weight" in name for name in examined(EqualWeight())[0])
+
+
+@pytest.mark.parametrize(("until", "refused"), [("2024-01-03", True), ("2024-01-08", True), ("2024-01-02", False)])
+def test_a_window_within_training_is_refused_or_marked(until, refused):
+    trained = does(lambda view: np.ones(1), trained_until=until, trials=12)
+    market = make_market([10] * 10)
+    if refused:
+        with pytest.raises(InputError, match=f"2024-01-03.*{until}") as raised:
+            backtest(trained, market, start="2024-01-03")
+        assert raised.value.argument == "start"
+    result = backtest(trained, market, start="2024-01-03", allow_in_sample=True)
+    assert result.in_sample == refused
+    assert (result.warnings[0].code == "in_sample") == refused
+    assert any(warning.code == "many_trials" and warning.data["trials"] == 12 for warning in result.warnings)
+
+
+@BOTH
+def test_environment_and_backtest_pay_the_same_impact_to_the_last_bit(fill):
+    market = random_market(days=60, volume=np.random.default_rng(7).lognormal(9, 1, (60, 5)))
+    execution, costs, account = build_execution(market, fill), Costs(impact=1.0), {"cash": 1e5}
+    config = TradingConfig(num_envs=1, hold=1, horizon=None, random_start=False, costs=costs, **account)
+    env, generator = MarketEnv(execution, 0, 59, config), torch.Generator().manual_seed(0)
+    weights, equity, lag = np.full(market.shape, np.nan), [], execution.lag
+    for row in range(40):
+        action = torch.randn(1, 5, generator=generator)
+        weights[row] = env.weights(action)[0].numpy()
+        env.step(action)
+        equity.append(float(env.equity))
+    paid, free = (backtest(weights, market, fill=fill, costs=one, **account) for one in (costs, Costs()))
+    np.testing.assert_array_equal(paid.equity.to_numpy()[1 + lag : 41 + lag], equity)
+    assert paid.fees > 2 * free.fees
+
+
+def raises(error):
+    def rule(view):
+        raise error
+
+    return does(rule)
+
+
+def gives(decision):
+    return does(lambda view: decision)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (gives([NAN, 0.5]), "does on 2024-01-01 .* nan for A"),
+        (gives([0.5, np.inf]), "does on 2024-01-01 .* inf for B"),
+        (gives([0.5, 0.6]), "does on 2024-01-01 .* 1.100000"),
+        (gives([0.5]), r"does on 2024-01-01 .* \(1,\)"),
+        (gives({"A": 0.5, "ZZZ": 0.1}), "does on 2024-01-01 .*ZZZ"),
+        (gives("all of it"), "does on 2024-01-01 .*str"),
+        (gives({"A": "half"}), "does on 2024-01-01 .*dict"),
+        (gives(pd.Series([0.1, 0.2], index=["A", "A"])), "does on 2024-01-01 .*A twice"),
+        (raises(KeyError("A\nB")), r"does failed on 2024-01-01: KeyError: 'A\\nB'$"),
+        (raises(SystemExit(0)), "does failed on 2024-01-01: SystemExit"),
+        (does(lambda view: view.volumes(3)), r"does failed on 2024-01-01: volumes\(3\)"),
+        (Strategy(), "failed on 2024-01-01: NotImplementedError"),
+        *((does(None, trained_until=day), f"its trained_until .*{day}") for day in ("20181231", "2018", 2018, "soon")),
+        (does(None, every=0), "every 0 sessions"),
+    ],
+)
+def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
+    with pytest.raises(StrategyError, match=message) as raised:
+        backtest(strategy, flat_market(10, 10))
+    assert "\n" not in str(raised.value)
+
+
+def test_c20_a_short_position_is_refused_as_long_only():
+    for strategy in (gives(np.array([-0.5, 0.5])), np.tile([-0.5, 0.5], (4, 1))):
+        with pytest.raises(StrategyError, match=r"on 2024-01-01 decided -0.5 for A.*long only"):
+            backtest(strategy, flat_market(10, 10))
+
+
+HALVES = np.ones((4, 2)) / 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "value"),
+    [
+        (HALVES[:3], r"\(3, 2\)"),
+        (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
+        (np.ones((1, 2, 4, 2)), r"\(1, 2, 4, 2\)"),
+        (HALVES[0], r"\(2,\)"),
+        (pd.DataFrame(HALVES, columns=["B", "A"]), "columns"),
+        *(
+            (pd.DataFrame(HALVES, index, ["A", "B"]), "index")
+            for index in (pd.date_range("2024-01-03", periods=4), pd.RangeIndex(4), ["a", "b", "c", "d"])
+        ),
+        (EqualWeight, "EqualWeight"),
+        ("momentum", "'momentum'"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(wrong, value):
+    with pytest.raises(InputError, match=value) as raised:
+        backtest(wrong, make_market(np.full((4, 2), 10.0)))
+    assert raised.value.argument == "strategy"
+
+
+@pytest.mark.parametrize(
+    ("options", "argument", "value"),
+    [
+        ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
+        ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
+        ({"start": "2030-01-01"}, "date", "2030-01-01"),
+        ({"start": "soon"}, "start", "soon"),
+        ({"cash": 0}, "cash", "0"),
+        ({"cash": NAN}, "cash", "nan"),
+        ({"cash": "1e6"}, "cash", "1e6"),
+        ({"delisting_return": -1.5}, "delisting_return", "-1.5"),
+        ({"delisting_return": "x"}, "delisting_return", "x"),
+        ({"fill": "noon"}, "fill", "noon"),
+        ({"risk_free": 5}, "risk_free", "5"),
+        ({"costs": 10}, "costs", "10"),
+        ({"name": 5}, "name", "5"),
+        ({"opened": 0}, "opened", "0"),
+        ({"market": "sample"}, "market", "str"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named_before_anything_is_run(options, argument, value):
+    never = does(lambda view: pytest.fail("it was asked"))
+    with pytest.raises(InputError, match=value) as raised:
+        backtest(never, **{"market": make_market([10] * 6), **options})
+    assert raised.value.argument == argument
+
+
+def test_b27_both_ends_are_included():
+    result = backtest(EqualWeight(), make_market([10] * 10), start="2024-01-06", end="2024-01-10")
+    assert [f"{day:%d}" for day in result.equity.index] == ["08", "09", "10"]
