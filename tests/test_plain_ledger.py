@@ -54,11 +54,11 @@ def test_the_bundled_sample(name, fee):
 
 
 @BOTH
-@pytest.mark.parametrize(("first", "fee"), [(260, 0), (260, 30), (0, 10)])
+@pytest.mark.parametrize(("first", "last", "fee"), [(260, 459, 0), (260, 459, 30), (0, 300, 10)])
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_simulated_market(simulated, name, first, fee, fill):
+def test_a_simulated_market(simulated, name, first, last, fee, fill):
     """A close fill on the first row would need a decision on the row before: it is skipped."""
-    assert_agree(simulated, RULES[name](), PLAIN[name], first, first + 199, fill, fee)
+    assert_agree(simulated, RULES[name](), PLAIN[name], first, last, fill, fee)
 
 
 @pytest.mark.parametrize("seed", range(3))

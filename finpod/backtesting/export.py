@@ -16,10 +16,7 @@ from finpod.result import BacktestResult
 
 Format = Literal["csv", "parquet"]
 
-READ = {
-    "csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0])",
-    "parquet": "pd.read_parquet(FILE)",
-}
+READ = {"csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0])", "parquet": "pd.read_parquet(FILE)"}
 """Python that reads a file; a file with one column needs `.squeeze("columns")` as well."""
 SYMBOLS = ", dtype={'symbol': str}, keep_default_na=False)"
 """End of the line for a CSV of transactions, for tickers such as 0700, NA and TRUE."""
@@ -61,10 +58,13 @@ def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
     values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
     positions = values.loc[:, (values != 0).any()]
     bars = daily.benchmark_equity.dropna()
+    trades = result.trades[["date", "shares", "price", "ticker"]].set_axis(
+        ["date", "amount", "price", "symbol"], axis=1
+    )
     return PyfolioInputs(
         returns=_steps(daily.equity, result.strategy),
         positions=_dated(positions.assign(cash=daily.equity * daily.cash_weight)) if positions.size else None,
-        transactions=_transactions(result.trades) if len(result.trades) else None,
+        transactions=_dated(trades.set_index("date")) if len(trades) else None,
         benchmark=_steps(bars, result.benchmark) if len(bars) > 1 else None,
         equal_weight=_steps(daily.equal_weight_equity.dropna(), "equal weight"),
         notes=tuple(_notes(result, positions.shape[1], len(bars), len(daily.equity))),
@@ -114,11 +114,6 @@ def how_to_read(file: str) -> str:
 
 def _steps(equity: pd.Series, name: str) -> pd.Series:
     return _dated(simple_returns(equity).rename(name))
-
-
-def _transactions(trades: pd.DataFrame) -> pd.DataFrame:
-    table = trades[["date", "shares", "price", "ticker"]].set_axis(["date", "amount", "price", "symbol"], axis=1)
-    return _dated(table.set_index("date"))
 
 
 def _dated(table: Any) -> Any:

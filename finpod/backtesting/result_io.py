@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pandas as pd
 
@@ -26,37 +26,27 @@ SUMS = "SHA256SUMS"
 """File of a saved run with the checksums of the others."""
 SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
 """Files that it covers; run.json is left out, as it differs from run to run."""
-PLAIN = (
-    "strategy",
-    "benchmark",
-    "anchor",
-    "anchor_every",
-    "fill",
-    "whole_shares",
-    "risk_free",
-    "periods_per_year",
-    "sessions_per_year",
-    "trained_until",
-    "trials",
-    "opened",
-    "agent",
-    "in_sample",
-    "variant_kind",
-    "search",
-    "data_hash",
-    "manifest",
-)
+PLAIN = [
+    name
+    for name, kind in get_type_hints(BacktestResult).items()
+    if kind in (str, str | None, bool, int, float, Mapping[str, Any])
+]
 """Fields that are stored unchanged in result.json."""
 ADDED: dict[str, Any] = {"anchor": "equal-weight", "anchor_every": 1, "opened": 1}
 """Fields that older results lack; their anchor is equal weight, rebalanced every session."""
-CURVES = {
-    "equity": "equity",
-    "benchmark": "benchmark_equity",
-    "equal_weight": "equal_weight_equity",
-    "anchor": "anchor_equity",
-    "return": "returns",
-    "turnover": "turnover",
-}
+RECORDS = (
+    "metrics",
+    "benchmark_metrics",
+    "equal_weight_metrics",
+    "relative",
+    "relative_to_equal_weight",
+    "relative_to_anchor",
+)
+"""Dataclasses of a result that are written to result.json."""
+DERIVED = ("table", "windows", "cost_sweep", "capacity", "spread", "agent_spread")
+"""Mappings of a result that are written to result.json."""
+_OTHERS = {name: f"{name}_equity" for name in ("benchmark", "equal_weight", "anchor")}
+CURVES = {"equity": "equity", **_OTHERS, "return": "returns", "turnover": "turnover"}
 """Column of returns.csv -> field."""
 NAMED = {"variants": "variant: ", "agents": "agent: ", "baselines": "baseline: "}
 """Field of curves by name -> prefix of their columns in returns.csv."""
@@ -68,27 +58,17 @@ def to_json(result: BacktestResult) -> str:
         "format": FORMAT,
         "start": f"{result.equity.index[0]:%Y-%m-%d}",
         "end": f"{result.equity.index[-1]:%Y-%m-%d}",
-        "metrics": asdict(result.metrics),
-        "benchmark_metrics": asdict(result.benchmark_metrics),
-        "equal_weight_metrics": asdict(result.equal_weight_metrics),
-        "relative": asdict(result.relative),
-        "relative_to_equal_weight": asdict(result.relative_to_equal_weight),
-        "relative_to_anchor": asdict(result.relative_to_anchor),
-        "table": result.table,
         "costs": asdict(result.costs),
         "cash": float(result.equity.iloc[0]),
-        "windows": result.windows,
-        "cost_sweep": result.cost_sweep,
-        "capacity": result.capacity,
         "audit": None if result.audit is None else result.audit.to_record(),
         "warnings": records(result.warnings),
         "events": records(result.events),
-        "spread": result.spread,
-        "agent_spread": result.agent_spread,
         "significance": evidence(result),
         "attribution": attribute(result).to_dict(),
         "baselines": {name: asdict(result.metrics_of(equity)) for name, equity in result.baselines.items()},
-    } | {name: getattr(result, name) for name in PLAIN}
+    }
+    content |= {name: asdict(getattr(result, name)) for name in RECORDS}
+    content |= {name: getattr(result, name) for name in (*PLAIN, *DERIVED)}
     return files.to_json(content)
 
 
@@ -166,19 +146,17 @@ def _reason(error: Exception) -> str:
 
 def _damage(source: Path) -> str:
     """The first file that is missing or was changed; empty if there is none."""
-    missing = next((name for name in (SUMS, "run.json") if not (source / name).exists()), "")
-    if missing:
-        return f"{missing} is missing"
+    for name in (SUMS, "run.json"):
+        if not (source / name).exists():
+            return f"{name} is missing"
     written, present = (
         {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
         for text in ((source / SUMS).read_text(), checksums(source))
     )
     if not set(written) <= set(SUMMED):
         return f"{SUMS} is not what was written"
-    for name in sorted({*written, *present}):
-        if written.get(name) != present.get(name):
-            return f"{name} is {'not what was written' if name in present else 'missing'}"
-    return ""
+    wrong = next((name for name in sorted({*written, *present}) if written.get(name) != present.get(name)), "")
+    return wrong and f"{wrong} is {'not what was written' if wrong in present else 'missing'}"
 
 
 def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
