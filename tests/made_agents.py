@@ -17,7 +17,7 @@ from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Space, Table
 from finpod.tasks import COST_FACTOR, HIDDEN, StockTask
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import Pod, judge
+from finpod.tournament.pod import Pod, judge, torch_threads
 from finpod.tournament.setup import TournamentSetup
 from finpod.trading.ledger import Costs
 from finpod.training import train
@@ -56,6 +56,16 @@ def settings(seed: int = 1, config: PPOConfig = CONFIG) -> Settings:
 
 def make_pod(market: MarketData, *, seed: int = 1, config: PPOConfig = CONFIG, **task: Any) -> Pod:
     return Pod(make_setup(market, **task), settings(seed, config))
+
+
+def train_slice(
+    setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
+) -> Checkpoint:
+    """Train an agent up to `until` steps."""
+    with torch_threads(setup.threads):
+        pod = Pod(setup, settings, checkpoint)
+        list(pod.train(until, total))
+        return pod.checkpoint()
 
 
 def validate(setup: TournamentSetup, checkpoint: Checkpoint) -> tuple[Metrics, Any]:

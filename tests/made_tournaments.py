@@ -27,10 +27,8 @@ UPDATE = 32
 @cache
 def agent_file() -> bytes:
     """A tiny real agent that has learnt a little."""
-    from made_agents import STEPS_AN_UPDATE, make_setup, settings
+    from made_agents import STEPS_AN_UPDATE, make_setup, settings, train_slice
     from made_markets import random_market
-
-    from finpod.tournament.pod import train_slice
 
     setup = make_setup(random_market(110, 4, seed=1))
     return train_slice(setup, settings(), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE).to_bytes()

@@ -14,7 +14,7 @@ from finpod.rl.apg import APGConfig
 from finpod.rl.checkpoint import FORMAT, Checkpoint
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import Pod, without_env
+from finpod.tournament.pod import Pod
 
 
 @pytest.fixture(scope="module")
@@ -179,5 +179,5 @@ def test_d06_training_resumes_to_the_same_weights_bit_for_bit(config, tmp_path):
         assert torch.equal(torch.as_tensor(state), torch.as_tensor(other)), name
     alone = Checkpoint.from_bytes(whole.checkpoint().to_bytes()).policy()  # built without the task
     assert torch.equal(alone.out.weight, whole.policy.out.weight)
-    child = pod_of(setup, replace(config, weight_decay=0.5), without_env(stored))
+    child = pod_of(setup, replace(config, weight_decay=0.5), replace(stored, env={}))
     assert child.learner.optimizer.param_groups[0]["weight_decay"] == 0.5

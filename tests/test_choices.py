@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_agents import STEPS_AN_UPDATE, make_setup, settings, tiny_train
+from made_agents import STEPS_AN_UPDATE, make_setup, settings, tiny_train, train_slice
 from made_markets import make_market, random_market
 
 import finpod
@@ -14,7 +14,6 @@ from finpod.ensemble import RECENT, Ensemble, load_ensemble, shares
 from finpod.errors import FinpodError
 from finpod.strategy import MarketView
 from finpod.tournament.leaderboard import Leaderboard, Trial, correlation
-from finpod.tournament.pod import train_slice
 from finpod.tournament.setup import Plan
 from finpod.trading.ledger import Costs
 

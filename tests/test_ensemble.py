@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import STEPS_AN_UPDATE, VALIDATION, make_setup, settings, tiny_train, validate
+from made_agents import STEPS_AN_UPDATE, VALIDATION, make_setup, settings, tiny_train, train_slice, validate
 from made_markets import random_market
 
 import finpod
@@ -13,7 +13,6 @@ from finpod.ensemble import Ensemble, load_ensemble
 from finpod.errors import CheckpointError, InputError
 from finpod.lookahead.audit import audit
 from finpod.strategy import MarketView
-from finpod.tournament.pod import train_slice
 
 START = VALIDATION[1] + 1
 

@@ -488,7 +488,7 @@ def test_columns_travel_to_pods_on_other_machines(market):
     there = from_shared(pickle.loads(pickle.dumps(setup.to_shared())))
     assert there.task.panel.names == tuple(FEATURES)
     assert there.task.market.content_hash == setup.task.market.content_hash
-    piece = Slice(agent_settings(), None, False, 64, 64, True)
+    piece = Slice(agent_settings(), None, False, 64, True)
     assert_array_equal(run_slice(there, piece).returns, run_slice(setup, piece).returns)
 
 

@@ -5,6 +5,7 @@ Nobody has run the tests of locomotion at the end yet: there was no GPU when the
 
 import pytest
 import torch
+from made_agents import train_slice
 from made_physics import actions, both, require_close, step_both
 
 from finpod.envs.locomotion import NAMES
@@ -20,7 +21,7 @@ from finpod.rl.task import Table
 from finpod.synthetic import simulate_market
 from finpod.tasks import StockTask
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import judge, train_slice
+from finpod.tournament.pod import judge
 from finpod.tournament.setup import TournamentSetup
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs

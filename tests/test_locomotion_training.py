@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from made_agents import train_slice
 from typer.testing import CliRunner
 
 import finpod
@@ -14,7 +15,6 @@ from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import train_slice
 from finpod.tournament.setup import TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 from finpod.tournament.verify import verify_log

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, validate
+from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, train_slice, validate
 from made_markets import random_market
 
 import finpod
@@ -12,7 +12,7 @@ from finpod.errors import InputError
 from finpod.rl.ppo import BOUNDS
 from finpod.rl.rollout import collect
 from finpod.tournament.evolution import PERTURB, vary
-from finpod.tournament.pod import Pod, train_slice, without_env
+from finpod.tournament.pod import Pod
 from finpod.trading.ledger import Costs
 
 
@@ -53,7 +53,6 @@ def test_d06_two_slices_are_one(setup):
 
 def test_a_slice_stops_at_the_first_whole_update_past_its_steps(setup):
     pod = Pod(setup, settings())
-    assert pod.steps_per_update == STEPS_AN_UPDATE
     assert len(list(pod.train(STEPS_AN_UPDATE + 1, 1000))) == 2
     assert pod.steps == 2 * STEPS_AN_UPDATE
     assert list(pod.train(STEPS_AN_UPDATE, 1000)) == []
@@ -75,7 +74,7 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(setup, donor, anne
     config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), BOUNDS, Always(0.8))
     assert config.learning_rate == pytest.approx(8e-4)
     assert config.clip_coef == pytest.approx(0.16)
-    child = Pod(setup, settings(seed=5, config=config), without_env(donor))
+    child = Pod(setup, settings(seed=5, config=config), replace(donor, env={}))
     rate = child.learner.optimizer.param_groups[0]["lr"]
     assert float(rate) == pytest.approx(8e-4)
     assert child.learner.optimizer.param_groups[0]["weight_decay"] == config.weight_decay
@@ -85,7 +84,7 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(setup, donor, anne
 
 def test_d08_the_loss_uses_the_clip_of_the_copy(setup, donor):
     def gradient(clip, ratio):
-        child = Pod(setup, settings(config=replace(CONFIG, clip_coef=clip)), without_env(donor))
+        child = Pod(setup, settings(config=replace(CONFIG, clip_coef=clip)), replace(donor, env={}))
         rollout = collect(child.env, child.policy, child.learner.table, 4, child.learner.generator)
         grouped = {
             name: getattr(rollout, name).unflatten(1, (4, -1)) for name in ("state", "action", "log_prob", "value")
@@ -102,7 +101,7 @@ def test_d08_the_loss_uses_the_clip_of_the_copy(setup, donor):
 
 
 def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(setup, donor):
-    child = Pod(setup, settings(seed=5), without_env(donor))
+    child = Pod(setup, settings(seed=5), replace(donor, env={}))
     assert child.steps == donor.steps
     for name, tensor in child.policy.state_dict().items():
         assert torch.equal(tensor, donor.weights[name])
@@ -117,9 +116,9 @@ def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(setup, do
 
 def test_copies_and_their_donor_do_not_share_an_optimiser(setup, donor):
     before = {i: state["exp_avg"].clone() for i, state in donor.learner["optimizer"]["state"].items()}
-    alone = train_slice(setup, settings(seed=5), without_env(donor), donor.steps + 64, 400)
+    alone = train_slice(setup, settings(seed=5), replace(donor, env={}), donor.steps + 64, 400)
     train_slice(setup, settings(), donor, donor.steps + 64, 400)
-    after_donor = train_slice(setup, settings(seed=5), without_env(donor), donor.steps + 64, 400)
+    after_donor = train_slice(setup, settings(seed=5), replace(donor, env={}), donor.steps + 64, 400)
     assert torch.equal(trained_weights(alone), trained_weights(after_donor))
     for i, tensor in before.items():
         assert torch.equal(donor.learner["optimizer"]["state"][i]["exp_avg"], tensor)

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from made_agents import train_slice
 
 from finpod.envs.market_env import TradingConfig
 from finpod.market.data import MarketData
@@ -14,7 +15,6 @@ from finpod.rl.ppo import PPOConfig
 from finpod.synthetic import simulate_market
 from finpod.tasks import StockTask
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import train_slice
 from finpod.tournament.setup import TournamentSetup
 
 QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from made_agents import train_slice
 from made_physics import actions, both, require_close, step_both
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,7 +19,7 @@ from finpod.locomotion import LocomotionTask
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.ppo import PPOConfig
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import judge, train_slice
+from finpod.tournament.pod import judge
 from finpod.tournament.setup import TournamentSetup
 
 pytest.importorskip("mujoco")

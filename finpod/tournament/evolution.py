@@ -1,14 +1,14 @@
-"""`Evolver`: which agent trains next, and how it differs from its parent; population based training (Jaderberg et al. 2017).
+"""`Evolver`: population based training (Jaderberg et al. 2017): which agent trains next, and how it differs from its parent.
 
-Nothing here is random by itself: every choice is a function of the board and of a generator that is seeded with the number
-of the round or of the draw, so that a log replays to the same choices.
+Every choice is a function of the board and of a generator seeded with the number of the round or draw, so that a log replays
+to the same choices.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,24 +19,21 @@ from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
 
 PERTURB = (0.8, 1.25)
-"""Factors by which a setting of a mutated copy moves."""
+"""Factors by which a setting of a mutated copy changes."""
 FEWEST = 3
-"""Names that a new agent draws of a set at least, such as features, if there are so many."""
+"""Smallest subset, such as of features, that a fresh agent draws, if the set has so many."""
 HORIZONS = ("gamma", "gae_lambda")
-"""Settings that are drawn and moved by their distance from 1."""
+"""Settings that are drawn and changed by their distance from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig:
     """How agents are varied."""
 
-    fresh: float = field(
-        default=0.25, metadata={"help": "Share of new agents that begin untrained, all settings drawn anew."}
-    )
-    structure: bool = field(
-        default=True,
-        metadata={"help": "Let fresh agents also draw what shapes a network: features, width and others of the task."},
-    )
+    fresh: float = 0.25
+    """Share of new agents that begin untrained, all settings drawn anew."""
+    structure: bool = True
+    """If True, fresh agents also draw the settings that shape a network: features, width and others of the task."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fresh <= 1:
@@ -45,24 +42,24 @@ class EvolutionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Evolver:
-    """Draws the next agents; the seed of the tournament and the number of the draw decide all that is random."""
+    """Draws the next agents, with generators seeded by the tournament's seed and the number of the draw."""
 
     seed: int
     """Seed of the tournament."""
     config: Any
-    """Settings of the learner of the first agent; fresh ones take from it what has no bounds."""
+    """Settings of the learner of the first agent. Settings without bounds are those of all agents."""
     space: Space
-    """What may vary of the task."""
+    """Settings of the task that vary."""
     search: EvolutionConfig
-    """How agents are varied."""
+    """Rules of variation."""
     learner: str = LEARNER
     """Name of the learner of all agents."""
 
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
-        """Return the trials of a round: the first of untrained agents, the others from what the board says of the one before.
+        """Return the trials of a round. The first has untrained agents; the others follow from the round before.
 
-        The stronger half goes on. Each of the others gives way to a mutated copy of a stronger one or to a fresh agent,
-        which is trained to the experience of the others before it is compared with them.
+        The better half continues. Each agent of the other half is replaced by a mutated copy of a better one or by a fresh
+        agent, which is trained to the same experience before it is compared.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
@@ -83,12 +80,12 @@ class Evolver:
         return trials
 
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
-        """Return the next trial of an asynchronous tournament, with no barrier: a slow one holds nobody up.
+        """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent goes on, and has one mutated copy, once it stands in the better half of at least two that have reached its
-        level, so that only agents of equal experience are compared; the highest level is served first. Where nobody is
-        waiting a new agent begins, at first as in rounds, later as a fresh one or with varied settings of an agent drawn
-        by its rank (weights n, n - 1, ..., 1).
+        An agent continues, and is copied once, when it is in the better half of at least two that have reached its level, so
+        that only agents of equal experience are compared; the highest level comes first. If no agent is due, a new one
+        begins: at first as in rounds, later as a fresh one or with varied settings of an agent drawn by its rank (weights n,
+        n - 1, ..., 1).
         """
         number, made = len(board.trials), len(board.names)
         random = np.random.default_rng([self.seed, number, 1])
@@ -106,7 +103,7 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, made, random).to_dict())
 
     def begin(self, made: int, random: np.random.Generator) -> Settings:
-        """An untrained agent: the first as asked for, the others varied from it or, a share of them, drawn anew."""
+        """Return an untrained agent: the first with `config`, the others varied from it or, a share of them, fresh."""
         agent_id, seed = self._identity(made)
         if made and random.random() < self.search.fresh:
             return self.fresh(made, random)
@@ -114,7 +111,7 @@ class Evolver:
         return Settings(agent_id=agent_id, seed=seed, config=config, learner=self.learner, task=dict(self.space.start))
 
     def fresh(self, made: int, random: np.random.Generator) -> Settings:
-        """An untrained agent: settings with bounds log-uniform, with `structure` sets and choices too, the rest as begun."""
+        """Return an untrained agent. Settings with bounds are drawn log-uniformly; with `structure`, sets and choices too."""
         space = self.space
         drawn = {name: _between(name, *bounds, random) for name, bounds in self._bounds().items()}
         task = dict(space.start)
@@ -127,7 +124,7 @@ class Evolver:
         return Settings(agent_id=agent_id, seed=seed, config=config, learner=self.learner, task=task)
 
     def copy(self, trial: Trial, made: int, random: np.random.Generator) -> Settings:
-        """A mutated copy: all that can change without touching the network is moved by one of the factors."""
+        """Return a mutated copy: each setting that does not shape the network is changed by one of the factors."""
         parent = Settings.from_dict(trial.agent_settings)
         moved = {
             name: float(np.clip(parent.task.get(name, self.space.start[name]) * random.choice(PERTURB), *bounds))
@@ -138,17 +135,17 @@ class Evolver:
         return replace(parent, agent_id=agent_id, seed=seed, config=config, task={**parent.task, **moved})
 
     def _identity(self, made: int) -> tuple[str, int]:
-        """Name and seed of the agent that is the `made`-th to be made, from 0."""
+        """Name and seed of the `made`-th agent, from 0."""
         return f"{self.seed}-{made}", int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
-        """How far the settings of the learner may move on this task."""
+        """Bounds of the settings of the learner on this task."""
         return {name: self.space.learner.get(name, bounds) for name, bounds in LEARNERS[self.learner].bounds.items()}
 
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """A trial of the agent of `parent`, or of its copy; it begins untrained without a parent, or after a failed one."""
+        """A trial of the agent of `parent`, or of its copy; untrained without a parent or after a failed one."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(
@@ -164,9 +161,9 @@ class Evolver:
 
 
 def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.random.Generator) -> Any:
-    """Return the settings of a learner with those in `bounds` moved by one of the factors and kept within them.
+    """Return settings of a learner with those in `bounds` changed by one of the factors, within the bounds.
 
-    A setting that the user put beyond a bound moves that bound.
+    A bound is extended to a setting of the user beyond it.
     """
     changes: dict[str, Any] = {}
     for name, (low, high) in bounds.items():
@@ -189,7 +186,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, level: int) -> tuple[Trial, bool] | None:
-    """The best of the better half of a level that has not gone on yet (True), or else that has no copy yet (False)."""
+    """The best of the better half of a level that has not continued yet (True), or else has no copy yet (False)."""
     strong = board.better_half(level)
     for copied in (False, True):
         for trial in strong:

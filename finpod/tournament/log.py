@@ -1,61 +1,56 @@
-"""`TrialLog` and `Checkpoints`: what a tournament keeps in its store.
-
-What the log holds has happened, and replays to the same board.
-"""
+"""`TrialLog`: the log of a tournament, which replays to the same leaderboard; names of its checkpoint files."""
 
 from __future__ import annotations
 
 import json
-import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from finpod.errors import CheckpointError, InputError
-from finpod.files import to_json_line
+from finpod.errors import CheckpointError
+from finpod.files import UNFINISHED, to_json_line
 from finpod.storage import Store
 from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
-PAUSES = (0.2, 1.0)
-"""Seconds before a checkpoint that could not be read is tried again."""
 
 
 class TrialLog:
-    """The log of one tournament: read whole when it is opened, then added to.
+    """The log of one tournament, read whole when it is opened, then appended to.
 
-    One record a line: a checksum of the rest, its number, and JSON. A number that is missing is a line that is missing. A
-    last line that is cut short is not read: it is being written, or was when its writer died. Reading changes nothing.
+    Each line is one record: a checksum, and JSON with its number. A missing number is a missing line. A last line that is cut
+    short is ignored: it is being written, or its writer died. Reading changes nothing.
     """
 
     def __init__(self, store: Store, name: str = NAME, run: int = 0) -> None:
-        """Read the log of a store, if there is one; `run` is the seed of its tournament.
+        """Read the log of a store, if it exists; `run` is the seed of its tournament.
 
-        Raises CheckpointError, naming the file, for a log that is damaged before its last line, or foreign.
+        Raises CheckpointError that names the file for a log that is damaged before its last line, or of another format.
         """
         self.store, self.name = store, name
         self.where = f"{store.where}/{name}"
         """Path or URL of the file."""
         self.header: Mapping[str, Any] = {}
-        """Plan, settings, task and versions, as the last scheduler had them; empty before there is one."""
+        """Plan, settings, task and versions of the last scheduler; empty before the first."""
         self.origin: Mapping[str, Any] = {}
-        """The entry `run` beside it: how the run was called, see `RunEntry`."""
+        """The entry `run` beside it, see `RunEntry`."""
         self.board = Leaderboard(run)
-        """Its trials. Whoever appends a record must take it in."""
+        """Its trials. `append` does not update it."""
         self.end = ""
-        """The rule that ended it; empty while it is unfinished."""
+        """Stop rule that ended it; empty while it is unfinished."""
         self.notes: list[str] = []
-        """Settings that changed from one scheduler to the next, in words."""
+        """Settings that changed from one scheduler to the next, as sentences."""
         self.count = 0
-        """Records."""
+        """Number of records."""
         try:
             content = store.read(name)
         except FileNotFoundError:
             content = b""
         records, sound = _parsed(content, self.where)
         self.torn = sound < len(content)
-        """Whether a last line that is cut short stands behind the records; `append` writes over it."""
+        """True if the last line is cut short; `append` overwrites it."""
         self._sound = content[:sound] if self.torn else b""
         try:
             for record in records:
@@ -66,7 +61,6 @@ class TrialLog:
             raise CheckpointError(f"{line} is not of this version of finpod: {error!r}; train again") from error
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        """Take in one more record."""
         if record["kind"] == "begin":
             header = record["header"]
             if not str(header["format"]).startswith("finpod tournament "):
@@ -82,24 +76,20 @@ class TrialLog:
             self.board.take(record)
 
     def append(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Add a record and return it; it is on the disk by then. Raises InputError if it cannot be written."""
+        """Write a record to disk and return it. Raises InputError if it cannot be written."""
         record = {"n": self.count, "kind": kind, **values}
         text = to_json_line(record)
-        if self.torn:
-            self._cut()
+        if self.torn:  # remove the last line; at a URL it is the last part
+            parts = [] if self.store.folder is not None else self.store.names(f"{self.name}.parts")
+            self.store.remove(parts[-1]) if parts else self.store.write(self.name, self._sound)
+            self.torn = False
         self.store.append(self.name, f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
         self.count += 1
         return record
 
-    def _cut(self) -> None:
-        """Take the last line off; at a URL it is the last part."""
-        parts = [] if self.store.folder is not None else self.store.names(f"{self.name}.parts")
-        self.store.remove(parts[-1]) if parts else self.store.write(self.name, self._sound)
-        self.torn = False
-
 
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """The records of a log, and how many of its bytes are sound: all, or all but a last line that is cut short."""
+    """The records of a log, and the number of its bytes without a last line that is cut short."""
     records: list[dict[str, Any]] = []
     sound = 0
     lines = content.splitlines(keepends=True)
@@ -116,7 +106,7 @@ def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
 
 
 def _record(line: bytes, number: int) -> dict[str, Any] | None:
-    """The record of a line, or None if it is damaged."""
+    """The record of a line; None if it is damaged."""
     with suppress(ValueError, KeyError, TypeError):
         checksum, text = line.decode().split(" ", 1)
         record = json.loads(text)
@@ -126,7 +116,7 @@ def _record(line: bytes, number: int) -> dict[str, Any] | None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (name, old value, new value) of each entry that differs, by name; names of parts have dots."""
+    """Return (name, old value, new value) of each entry that differs, by name; the name of a nested entry has dots."""
     changes: list[tuple[str, Any, Any]] = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
@@ -138,76 +128,45 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def begun_logs(place: Store) -> dict[str, int]:
-    """Return name -> seed of each log of the unfinished run in a place, by seed."""
-    seeds = {f"{folder}/{NAME}": folder.removeprefix("seed-") for folder in place.folders("seed-")}
-    begun = [name for name, seed in seeds.items() if seed.isdecimal() and exists(place, name)]
-    return {name: int(seeds[name]) for name in sorted(begun, key=lambda name: int(seeds[name]))}
+    """Return name -> seed of the logs of an unfinished run, by seed."""
+    texts = [folder.removeprefix("seed-") for folder in place.folders("seed-")]
+    logs = {f"seed-{seed}/{NAME}": seed for seed in sorted(int(text) for text in texts if text.isdecimal())}
+    return {name: seed for name, seed in logs.items() if exists(place, name)}
+
+
+def unfinished(out: Path) -> Path:
+    """Return the folder of the unfinished run whose output is the folder `out`."""
+    return out.parent / f"{out.name or out.resolve().name}{UNFINISHED}"
+
+
+def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
+    """Return the places where a run may be: `storage`, a URL, or a folder and its unfinished run, also in strategies/."""
+    if storage or "://" in str(run):
+        return [Store(storage or run)]
+    path = Path(run)
+    folders = [path, *([Path("strategies") / path] if path.name == str(run) else [])]
+    pairs = ([folder] if folder.name.endswith(UNFINISHED) else [folder, unfinished(folder)] for folder in folders)
+    return [Store(place) for pair in pairs for place in pair]
 
 
 def exists(place: Store, name: str) -> bool:
-    """Whether there is a file that has been appended to."""
+    """Return True if a file that is appended to exists."""
     return name in place.names(name.rpartition("/")[0]) or bool(place.names(f"{name}.parts"))
 
 
-class Checkpoints:
-    """The files of the agents: one a trial at its end, and one inside it; what cannot be written stays in memory."""
-
-    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
-        self.store, self._say = store, say
-        self.held: dict[str, bytes] = {}
-        """What could not be written, by name."""
-        self.unwritten: set[str] = set()
-        """Names of what an earlier scheduler held in memory when it ended: it is gone."""
-
-    def keep(self, name: str, content: bytes) -> bool:
-        """Write a file, and what is held; whether it is written."""
-        self.held[name] = content
-        self.flush()
-        return name not in self.held
-
-    def flush(self) -> None:
-        """Write what is held, the newest first; `say` is told why that failed."""
-        try:
-            for name in reversed(list(self.held)):
-                self.store.write(name, self.held[name])
-                del self.held[name]
-        except InputError as error:
-            self._say(f"{len(self.held)} checkpoint{'s' if len(self.held) > 1 else ''} in memory only: {error}")
-
-    def fetch(self, name: str) -> bytes:
-        """The content of a file. Raises CheckpointError if it is missing, or cannot be read after a few tries."""
-        for pause in (*PAUSES, None):  # a store far away may fail once and answer the next time
-            try:
-                return self.held[name] if name in self.held else self.store.read(name)
-            except FileNotFoundError as error:
-                lost = "was in memory only when its driver ended; train again"
-                reason = lost if name in self.unwritten else "is missing; resume from a copy, or train again"
-                raise CheckpointError(f"{self.store.where}/{name} {reason}") from error
-            except InputError as error:
-                if pause is None:
-                    raise CheckpointError(str(error)) from error
-                time.sleep(pause)
-        raise AssertionError
-
-    def none_left(self) -> bool:
-        """Whether there is no agent at all, in memory or in the store, or none can be listed."""
-        try:
-            return not self.held and not self.store.names("agents")
-        except InputError:
-            return True
-
-    def remove(self, name: str) -> None:
-        """Remove a file that nobody needs; one that cannot be removed stays."""
-        self.held.pop(name, None)
-        with suppress(InputError):
-            self.store.remove(name)
+def fetch(store: Store, name: str) -> bytes:
+    """Return a checkpoint file. Raises CheckpointError if it is missing."""
+    try:
+        return store.read(name)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{store.where}/{name} is missing; resume from a copy, or train again") from error
 
 
 def agent_file(number: int) -> str:
-    """The file of an agent at the end of a trial, with its environments."""
+    """Return the name of the checkpoint at the end of a trial."""
     return f"agents/{number}.pt"
 
 
 def inside_file(number: int) -> str:
-    """The file of an agent inside a trial."""
+    """Return the name of the checkpoint inside an unfinished trial."""
     return f"checkpoints/{number}.pt"

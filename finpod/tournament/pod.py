@@ -1,7 +1,7 @@
-"""`Pod`: environments and a learner on one device, and one slice of training.
+"""`Pod`: environments and a learner on one device; `run_slice`: one slice of training.
 
-A slice is a function of values: the setup of the tournament, an agent's settings and its last checkpoint in, the next
-checkpoint out. Where it runs makes no difference to it.
+A slice is a function from values to values: the setup of the tournament, an agent's settings and its last checkpoint in, the
+next checkpoint out. Its result does not depend on where it runs.
 """
 
 from __future__ import annotations
@@ -19,43 +19,41 @@ from finpod.errors import InputError
 from finpod.measures import Array
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint, spec_of, versions
-from finpod.rl.task import Environment, Score, Task
+from finpod.rl.task import Score
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.setup import TournamentSetup
 
 
 class Slice(NamedTuple):
-    """A piece of work: train an agent on to a number of steps, and perhaps validate it there."""
+    """A piece of work: train an agent up to a number of steps, and validate it if the trial ends there."""
 
     settings: Settings
     """The agent."""
     start: bytes | None
-    """The checkpoint it begins with; None for an untrained one."""
+    """The checkpoint it begins with; None for an untrained agent."""
     copied: bool
-    """Whether that is another agent's, of which a varied copy begins."""
+    """True if that is another agent's checkpoint, of which this agent is a mutated copy."""
     until: int
-    """Steps of experience at the end of the slice."""
-    total: int
-    """Steps that drive the schedules."""
+    """Environment steps at the end of the slice."""
     last: bool
-    """Whether the trial ends with this slice, and the agent is validated."""
+    """True if the trial ends with this slice and the agent is validated."""
 
 
 class Trained(NamedTuple):
-    """What a slice leaves."""
+    """Result of a slice. The last three are None unless it was the last of its trial."""
 
     checkpoint: bytes
     """The agent, with its environments."""
     steps: int
-    """Its experience."""
+    """Environment steps of training, those of its ancestors included."""
     losses: dict[str, float]
-    """Of the last update."""
+    """Losses of the last update."""
     score: float | None = None
-    """What the agent is ranked by; None unless this was the last slice."""
+    """Validation score, by which agents are ranked."""
     metrics: Mapping[str, float] | None = None
-    """All figures of that score."""
+    """All validation metrics."""
     returns: Array | None = None
-    """[n] returns behind it, if there are some."""
+    """[n] validation returns; None for a task without returns."""
 
 
 class Pod:
@@ -69,7 +67,12 @@ class Pod:
         generator = torch.Generator(device=device).manual_seed(noise)
         self.policy = self.task.policy(settings.of_policy, torch.Generator().manual_seed(weights)).to(device)
         self.env, table = self.task.env(setup.num_envs, episodes, device), self.task.table(device)
-        require_inputs(self.task, self.env)
+        state = self.env.observe().state
+        if state.ndim != 2 or state.shape[1] != self.task.num_inputs:
+            raise InputError(
+                f"observations of task {self.task.name} have shape {tuple(state.shape)}, and num_inputs is "
+                f"{self.task.num_inputs}; they must have one row of so many numbers for each environment"
+            )
         groups = self.env.num_envs if table is None else self.env.groups
         self.learner = LEARNERS[settings.learner](self.policy, table, groups, settings.config, generator)
         self.steps = 0
@@ -80,23 +83,18 @@ class Pod:
             if checkpoint.env:
                 self.learner.load_state_dict(learner)
                 self.env.load_state_dict(checkpoint.env)
-            else:  # a varied copy: the donor's optimiser, but its own randomness
+            else:  # a mutated copy: the parent's optimiser, its own randomness
                 self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps of one rollout."""
-        return self.setup.num_envs * int(self.settings.config.num_steps)
-
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Learn until `until` steps of the `total` that drive the schedules; yields what each update returns, unread."""
+        """Train up to `until` steps of the `total` of the schedules; yield the losses of each update, as device tensors."""
         while self.steps < until:
             losses = self.learner.update(self.learner.collect(self.env), min(self.steps / total, 1.0))
-            self.steps += self.steps_per_update
+            self.steps += self.setup.num_envs * int(self.settings.config.num_steps)
             yield losses
 
     def checkpoint(self) -> Checkpoint:
-        """Return the agent at this instant."""
+        """Return the agent in its present state."""
         made_with = versions()
         return Checkpoint(
             policy_spec=spec_of(self.policy),
@@ -111,50 +109,21 @@ class Pod:
         )
 
 
-def require_inputs(task: Task, env: Environment) -> None:
-    """Raise InputError if observations are not of the size that the task says."""
-    state = env.observe().state
-    if state.ndim != 2 or state.shape[1] != task.num_inputs:
-        raise InputError(
-            f"observations of task {task.name} have shape {tuple(state.shape)}, and num_inputs is {task.num_inputs}; they must "
-            "have one row of so many numbers for each environment"
-        )
-
-
-def without_env(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the agent without its environments: what a child takes over from its parent, and what a board keeps."""
-    return replace(checkpoint, env={})
-
-
-def train_slice(
-    setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
-) -> Checkpoint:
-    """Train an agent on to `until` steps of experience."""
-    return _trained(setup, settings, checkpoint, until, total)[0]
-
-
-def _trained(
-    setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint | None, until: int, total: int
-) -> tuple[Checkpoint, dict[str, float]]:
-    """The agent after the slice, and the losses of its last update."""
-    with torch_threads(setup.threads):
-        pod, losses = Pod(setup, settings, checkpoint), {}
-        for losses in pod.train(until, total):  # noqa: B007
-            pass
-        return pod.checkpoint(), {name: float(value) for name, value in losses.items()}
-
-
 def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
     """Do the work of a pod, wherever it runs."""
-    name = f"the checkpoint of {piece.settings.agent_id}"
-    start = None if piece.start is None else Checkpoint.from_bytes(piece.start, name)
-    if start is not None and piece.copied:
-        start = without_env(start)
-    checkpoint, losses = _trained(setup, piece.settings, start, piece.until, piece.total)
-    trained = Trained(checkpoint.to_bytes(), checkpoint.steps, losses)
-    if not piece.last:
-        return trained
+    start = None
+    if piece.start is not None:
+        start = Checkpoint.from_bytes(piece.start, f"the checkpoint of {piece.settings.agent_id}")
+        start = replace(start, env={}) if piece.copied else start
     with torch_threads(setup.threads):
+        pod, losses = Pod(setup, piece.settings, start), {}
+        for losses in pod.train(piece.until, setup.plan.updates(setup.update) * setup.update):  # noqa: B007
+            pass
+        checkpoint = pod.checkpoint()
+        read = {name: float(value) for name, value in losses.items()}
+        trained = Trained(checkpoint.to_bytes(), checkpoint.steps, read)
+        if not piece.last:
+            return trained
         score = judge(setup, piece.settings, checkpoint)
     return trained._replace(score=score.metrics[setup.task.measure], metrics=score.metrics, returns=score.returns)
 

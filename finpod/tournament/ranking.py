@@ -1,4 +1,4 @@
-"""Trials of a run by descent and by settings, and how much of the best score is selection bias."""
+"""Lineage of the agents of a run, settings in which they differ, and the selection bias of the best score."""
 
 from __future__ import annotations
 
@@ -17,80 +17,77 @@ SCORES = {
     "sharpe": "Sharpe ratio on the validation days, net of costs",
     BOUND: "information ratio over the baseline on the validation days, net of costs, less its standard error",
 }
-"""Metric that agents are ranked by -> how a reader is told; others go by their own name."""
+"""Metric by which agents are ranked -> its description; others are called by their name."""
 FEW = 4
-"""Trials below which a probability of overfitting says nothing."""
+"""Smallest number of trials for a probability of overfitting."""
 ROOM = 2.5e8
-"""Bytes that the probability of overfitting may take: about 50 a combination and trial."""
+"""Largest number of bytes for the probability of overfitting, which takes about 50 a combination and trial."""
 
 
 class SelectionBias(NamedTuple):
-    """What choosing the best of so many trials shows by itself; NaN where undefined."""
+    """Expected effect of selecting the best trial; NaN where undefined."""
 
     trials: int
-    """Trials with a score."""
+    """Number of trials with a score."""
     best: float
-    """The winner's score."""
+    """Best score."""
     mean: float
-    """Of all scores."""
+    """Mean of all scores."""
     sd: float
     """Standard deviation of all scores (ddof 1)."""
     expected: float
-    """Expected best of so many without skill: draws of that deviation and of the mean that no skill has: 0, or 0 less the mean
-    standard error. NaN for scores that are not of returns."""
+    """Expected best score of so many trials without skill; NaN for scores that are not of returns."""
     alike: float
-    """Expected best of so many that are equally good: draws of the mean and deviation of all."""
+    """Expected best score of so many equally good trials."""
     overfitting: float
-    """Probability that the best on one half of the validation days lies below the median on the other half."""
+    """Probability that the best on one half of the validation days is below the median on the other half."""
 
 
 class Branch(NamedTuple):
-    """One agent in the tree of descent."""
+    """One agent in the lineage."""
 
     depth: int
-    """Copies between it and an agent that began untrained."""
+    """Number of copies between it and an agent that began untrained."""
     agent: str
-    """Its name."""
+    """Name."""
     trials: tuple[Trial, ...]
     """Its trials, by level."""
 
 
 def differing(trials: Sequence[Trial]) -> list[str]:
-    """Names of the settings that are not the same for all, in the order of their log."""
-    names = dict.fromkeys(name for trial in trials for name in trial.settings)
-    return [name for name in names if len({_hashable(trial.settings.get(name)) for trial in trials}) > 1]
+    """Return the names of settings in which trials differ, in the order of the log."""
+    settings = [trial.settings for trial in trials]
+    names = dict.fromkeys(name for one in settings for name in one)
+    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
 def luck(trials: Sequence[Trial]) -> SelectionBias:
-    """How the winner's score stands beside what luck alone would have chosen."""
+    """Return the selection bias of the best score."""
     scored = [trial for trial in trials if not math.isnan(trial.score)]
     scores = np.array([trial.score for trial in scored])
     if not len(scores):
         return SelectionBias(0, *(math.nan,) * 6)
-    sd = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
+    mean, sd = float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
-    mean = float(scores.mean())
-    has_returns = any(
-        len(trial.returns) for trial in scored
-    )  # then the score is a ratio, and 0 before its error is no skill
+    # without skill, the mean of a ratio of returns is 0, less the mean standard error if that is part of the score
     errors = [trial.metrics["information_ratio"] - trial.score for trial in scored if BOUND in trial.metrics]
+    has_returns = any(len(trial.returns) for trial in scored)
     unskilled = expected - float(np.mean(errors or [0.0])) if has_returns else math.nan
     return SelectionBias(len(scores), float(scores.max()), mean, sd, unskilled, mean + expected, _overfitting(scored))
 
 
 def _overfitting(trials: Sequence[Trial]) -> float:
-    """Over the returns of all, in as many blocks of days as there is room for; NaN where their lengths differ."""
+    """The probability of overfitting, with as many blocks of days as `ROOM` allows; NaN if the returns differ in length."""
     lengths = {len(trial.returns) for trial in trials}
-    if len(lengths) != 1 or len(trials) < FEW:
-        return math.nan
-    for splits in (16, 12, 8, 4):
-        if max(lengths) >= 2 * splits and math.comb(splits, splits // 2) * len(trials) * 50 <= ROOM:
-            return overfitting(np.stack([trial.returns for trial in trials], axis=1), splits=splits)
+    if len(lengths) == 1 and len(trials) >= FEW:
+        for splits in (16, 12, 8, 4):
+            if max(lengths) >= 2 * splits and math.comb(splits, splits // 2) * len(trials) * 50 <= ROOM:
+                return overfitting(np.stack([trial.returns for trial in trials], axis=1), splits=splits)
     return math.nan
 
 
 def sentences(bias: SelectionBias) -> list[str]:
-    """Return sentences on the selection bias, for a reader; none where it is undefined."""
+    """Return sentences on the selection bias; none if it is undefined."""
     lines = []
     if not math.isnan(bias.alike):
         lines.append(
@@ -107,7 +104,7 @@ def sentences(bias: SelectionBias) -> list[str]:
 
 
 def of_agents(figures: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return the rows of the table of `History.figures`, its headings as keys."""
+    """Return rows of text for `History.figures`."""
     return [
         {
             "agent": line["agent"],
@@ -124,19 +121,18 @@ def of_agents(figures: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence that names those of `History.figures` that held almost the baseline on validation; none if none did."""
-    near = [
-        line["agent"] for line in figures if line["window"] == "validation" and (line["tracking_error"] or 0.0) < SMALL
-    ]
-    line = f"Almost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {', '.join(near)}."
-    return [line] if near else []
+    """Return a sentence on the agents of `History.figures` that almost held the baseline on validation, if there are any."""
+    lines = [line for line in figures if line["window"] == "validation" and (line["tracking_error"] or 0.0) < SMALL]
+    near = ", ".join(line["agent"] for line in lines)
+    return [f"Almost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {near}."] * bool(
+        near
+    )
 
 
 def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Branch]:
-    """Every agent after the one it was copied from; copies in the order in which they were made, or those of the highest
-    level first, so that lines from parents to copies can be drawn without a crossing.
+    """Return every agent after the one it was copied from, or as untrained if that is not among the trials.
 
-    An agent whose parent is not among the trials stands as one that began untrained.
+    Copies are in order of creation, or with `highest_first` by level, so that lines from parents to copies do not cross.
     """
     agents: dict[tuple[int, str], list[Trial]] = {}
     for trial in trials:
@@ -160,12 +156,11 @@ def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Bra
 
 
 def tree(trials: Sequence[Trial]) -> list[str]:
-    """Agents, each below the one it was copied from, with the scores of their levels."""
-    lines = []
-    for depth, agent, own in lineage(trials):
-        levels = ", ".join(f"{trial.level}: {_score(trial)}" for trial in own)
-        lines.append(f"{'  ' * depth}{agent}  {levels}")
-    return lines
+    """Return lines of text: agents, each below the one it was copied from, with the scores of their levels."""
+    return [
+        f"{'  ' * depth}{agent}  {', '.join(f'{trial.level}: {_score(trial)}' for trial in own)}"
+        for depth, agent, own in lineage(trials)
+    ]
 
 
 def _score(trial: Trial) -> str:
@@ -175,10 +170,6 @@ def _score(trial: Trial) -> str:
 
 
 def inputs(trial: Trial) -> str:
-    """How many features an agent observes."""
+    """Return the number of features that an agent observes, or "all"."""
     features = trial.settings.get("features")
     return "all" if features is None else str(len(features))
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

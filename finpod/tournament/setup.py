@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 import torch
 
@@ -15,62 +15,55 @@ from finpod.errors import InputError
 from finpod.pickling import dumps_by_value
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import versions
-from finpod.rl.task import Space, Task
+from finpod.rl.task import Task
 from finpod.seeds import require_seed
 from finpod.tournament.evolution import EvolutionConfig, Evolver
-from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER, Leaderboard
+from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER, Leaderboard, Trial
 
 FORMAT = "finpod tournament 1"
-"""Of a log."""
+"""Format of a log."""
 LEVELS = "levels"
-"""In the header of a log: steps of experience at each level."""
-FREE = {"on_resume": "free"}
-"""Metadata of a field of the plan that may change when a run is resumed: no agent depends on it."""
-ON_RESUME = {
-    **dict.fromkeys(("versions", "undefined", "baseline", "data_title"), "free"),
-    **dict.fromkeys(("task", "format", "measure"), "never"),
-}
-"""The same of other entries of a header."""
+"""Entry of a header: environment steps at the end of each level."""
+OF_PLAN = ("keep", "checkpoint_steps", "retries", "alike", "choice", "stop")
+"""Fields of a plan on which no agent depends."""
+FREE = ("versions", "undefined", "baseline", "data_title", *(f"plan.{name}" for name in OF_PLAN))
+"""Entries of a header that may change when a run is resumed."""
+FIXED = ("task", "format", "measure")
+"""Entries that may not change even in a fork: scores would not be comparable."""
 STEPS = 600_000
-"""Environment steps an agent trains for, if not told otherwise."""
+"""Default number of environment steps of an agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early; None for a rule that is not asked for. What runs is finished, nothing begins.
+    """Rules that end a tournament early; None for no rule. Running trials are finished, and no new trial begins.
 
-    Each counts for one tournament: with several seeds each has its own. In rounds, rules on scores are checked after each
-    round.
+    With several seeds, the rules apply to each tournament. With rounds, rules on scores are checked after each round.
     """
 
-    trials: int | None = field(default=None, metadata={"help": "Stop after so many trials, of each seed."})
-    steps: int | None = field(
-        default=None, metadata={"help": "Stop after so many environment steps of all agents, of each seed."}
-    )
-    seconds: float | None = field(
-        default=None, metadata={"help": "Stop after so many seconds, of each seed; counted anew when a run is resumed."}
-    )
-    score: float | None = field(default=None, metadata={"help": "Stop at such a validation score, of each seed."})
-    patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many trials without a better score, of each seed."}
-    )
+    trials: int | None = None
+    """Stop after so many trials, of each seed."""
+    steps: int | None = None
+    """Stop after so many environment steps of all agents, of each seed."""
+    seconds: float | None = None
+    """Stop after so many seconds, of each seed; counted anew when a run is resumed."""
+    score: float | None = None
+    """Stop at such a validation score, of each seed."""
+    patience: int | None = None
+    """Stop after so many trials without a better score, of each seed."""
 
     def __post_init__(self) -> None:
-        for rule in fields(self):
-            value, low = getattr(self, rule.name), -math.inf if rule.name == "score" else 0
-            if value is None:
-                continue
-            name = f"stop.{rule.name}"
-            if rule.name in ("trials", "steps", "patience"):
-                require_count(name, value)
-            elif not (isinstance(value, (int, float)) and low < value < math.inf):
-                fit = "a number" if rule.name == "score" else "a positive number"
-                raise InputError(f"{name} is {value!r}; give {fit}, or leave it out", argument=name)
+        for name in ("trials", "steps", "patience"):
+            require_count(f"stop.{name}", getattr(self, name), optional=True)
+        for name, low, kind in (("seconds", 0.0, "a positive number"), ("score", -math.inf, "a number")):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and low < value < math.inf):
+                raise InputError(f"stop.{name} is {value!r}; give {kind}, or leave it out", argument=f"stop.{name}")
 
     def before(self, trial: int, steps: int, seconds: float) -> str | None:
-        """The rule that keeps a trial from beginning, of this number, with so many steps begun before it, so late.
+        """Return the rule that keeps the trial of this number from beginning, after `steps` of earlier trials; else None.
 
-        But for the time it depends on the draws alone, so that it stops at the same trial wherever the pods run.
+        Except for the time, it depends only on the draws, so the tournament stops at the same trial on every executor.
         """
         if self.trials is not None and trial >= self.trials:
             return f"{self.trials} trials"
@@ -81,80 +74,79 @@ class Stop:
         return None
 
     def enough(self, board: Leaderboard) -> str | None:
-        """The rule on scores that says that enough has been found."""
-        best = max((trial.score for trial in board.top(1) if not math.isnan(trial.score)), default=-math.inf)
+        """Return the rule on scores that ends the tournament; else None."""
+        best = _best(board.top(1))
         if self.score is not None and best >= self.score:
             return f"a score of {self.score:g}"
         before = [] if self.patience is None else board.log[: -self.patience]
-        if before and best <= max((trial.score for trial in before if not math.isnan(trial.score)), default=-math.inf):
-            return f"no better score in {self.patience} trials"
-        return None
+        return f"no better score in {self.patience} trials" if before and best <= _best(before) else None
+
+
+def _best(trials: Iterable[Trial]) -> float:
+    return max((trial.score for trial in trials if not math.isnan(trial.score)), default=-math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Size of a tournament; the metadata of a field says what it is, and whether it may change when a run is resumed.
+    """Size and mode of a tournament.
 
-    In an asynchronous tournament rounds are levels of experience. Steps are those of an agent and its ancestors.
+    In an asynchronous tournament, rounds are levels of experience. The steps of an agent include those of its ancestors.
     """
 
-    agents: int = field(default=4, metadata={"help": "Agents trained side by side."})
-    rounds: int = field(default=2, metadata={"help": "Rounds, after each of which the weaker follow the stronger."})
-    keep: int = field(default=3, metadata={"help": "Agents kept in the ensemble.", **FREE})
-    steps: int = field(default=STEPS, metadata={"help": "Environment steps an agent over all rounds."})
-    seed: int = field(default=0, metadata={"help": "The one seed that all randomness comes from."})
-    mode: Literal["rounds", "async"] = field(
-        default="rounds", metadata={"help": "Meet after each round, or never wait for a slow pod."}
-    )
-    checkpoint_steps: int | None = field(
-        default=None, metadata={"help": "Steps between checkpoints inside a round; none if left out.", **FREE}
-    )
-    retries: int = field(
-        default=3,
-        metadata={"help": "Times a slice is started again whose pod was lost, before its agent fails.", **FREE},
-    )
-    alike: float = field(
-        default=ALIKE,
-        metadata={"help": "Largest correlation of active validation returns between two agents kept.", **FREE},
-    )
-    choice: Literal["mean", "score", "recent"] = field(
-        default="mean", metadata={"help": "How the kept agents decide together.", **FREE}
-    )
-    search: EvolutionConfig = field(default_factory=EvolutionConfig, metadata={"help": "How agents are varied."})
-    stop: Stop = field(default_factory=Stop, metadata={"help": "When to stop early.", **FREE})
+    agents: int = 4
+    """Agents trained side by side."""
+    rounds: int = 2
+    """Rounds, after each of which the weaker follow the stronger."""
+    keep: int = 3
+    """Agents kept in the ensemble."""
+    steps: int = STEPS
+    """Environment steps an agent over all rounds."""
+    seed: int = 0
+    """The one seed that all randomness comes from."""
+    mode: Literal["rounds", "async"] = "rounds"
+    """Meet after each round, or never wait for a slow pod."""
+    checkpoint_steps: int | None = None
+    """Steps between checkpoints inside a round; none if left out."""
+    retries: int = 3
+    """Number of times that a lost slice is started again before its trial fails."""
+    alike: float = ALIKE
+    """Largest correlation of active validation returns between two agents kept."""
+    choice: Literal["mean", "score", "recent"] = "mean"
+    """How the kept agents decide together."""
+    search: EvolutionConfig = field(default_factory=EvolutionConfig)
+    """How agents are varied."""
+    stop: Stop = field(default_factory=Stop)
+    """When to stop early."""
 
     def __post_init__(self) -> None:
         for name in ("agents", "rounds", "keep", "steps"):
             require_count(name, getattr(self, name))
-        if self.checkpoint_steps is not None:
-            require_count("checkpoint_steps", self.checkpoint_steps)
-        if self.keep > BOARD:
-            raise InputError(f"keep is {self.keep}; no more than {BOARD} agents are kept", argument="keep")
+        require_count("checkpoint_steps", self.checkpoint_steps, optional=True)
         require_seed(self.seed)
-        hints = get_type_hints(type(self))
-        for name in ("mode", "choice"):
-            if getattr(self, name) not in (choices := get_args(hints[name])):
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
-                )
-        if not 0 <= self.alike <= 1:
-            raise InputError(f"alike is {self.alike}; it is a correlation, from 0 to 1", argument="alike")
-        if self.retries < 0:
-            raise InputError(f"retries is {self.retries}; it must be 0 or more", argument="retries")
+        choices = {"mode": ("rounds", "async"), "choice": ("mean", "score", "recent")}
+        allowed = {
+            "keep": (self.keep <= BOARD, f"at most {BOARD} agents are kept"),
+            **{name: (getattr(self, name) in words, f"choose {' or '.join(words)}") for name, words in choices.items()},
+            "alike": (0 <= self.alike <= 1, "it is a correlation, from 0 to 1"),
+            "retries": (self.retries >= 0, "it must be 0 or more"),
+        }
+        for name, (holds, rule) in allowed.items():
+            if not holds:
+                raise InputError(f"{name} is {getattr(self, name)!r}; {rule}", argument=name)
 
     @property
     def most_trials(self) -> int:
-        """Trials after which it ends if nothing stops it before; rounds are never more than asked for."""
+        """Largest number of trials; rounds do not exceed their number."""
         planned = self.agents * self.rounds
         most = planned if self.stop.trials is None else self.stop.trials
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Steps of experience at the end of a level, from 1, in whole updates of so many steps; every level learns."""
+        """Return the environment steps at the end of a level (1, 2, ...), in whole updates of so many steps."""
         return math.ceil(self.updates(update) * level / self.rounds) * update
 
     def updates(self, update: int) -> int:
-        """Updates of an agent over all rounds."""
+        """Return the number of updates of an agent over all rounds, at least one a round."""
         return max(round(self.steps / update), self.rounds)
 
     @classmethod
@@ -163,22 +155,10 @@ class Plan:
         return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": Stop(**values["stop"])})
 
 
-def on_resume(name: str) -> str:
-    """Return whether an entry of a header may change when a run is resumed, by its name with dots between the parts.
-
-    'free': always. 'fork': in a fork alone. 'never': not even there, for the scores would not compare.
-    """
-    entry, _, rest = name.partition(".")
-    if entry != "plan":
-        return ON_RESUME.get(entry, "fork")
-    rules = {one.name: one.metadata.get("on_resume", "fork") for one in fields(Plan)}
-    return rules.get(rest.partition(".")[0], "fork")
-
-
-def require_count(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a whole number from 1 on."""
-    if not (isinstance(value, Integral) and int(value) >= 1):
-        raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on", argument=name)
+def require_count(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raise InputError unless `value` is a whole number of at least 1, or None if it is `optional`."""
+    if not ((isinstance(value, Integral) and int(value) >= 1) or (optional and value is None)):
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1", argument=name)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,7 +166,7 @@ class TournamentSetup:
     """What all agents of a tournament share."""
 
     task: Task
-    """What they learn."""
+    """Task to learn."""
     num_envs: int
     """Environments of each agent."""
     config: Any
@@ -194,11 +174,11 @@ class TournamentSetup:
     learner: str = LEARNER
     """Name of the learner in `LEARNERS`."""
     plan: Plan = field(default_factory=Plan)
-    """How many agents train how long, and how they are varied."""
+    """Size and mode."""
     device: str = "cpu"
-    """Where tensors live."""
+    """Device of the tensors."""
     threads: int = 1
-    """CPU threads of a slice; sums differ between thread counts, so it is part of the result."""
+    """CPU threads of a slice. It is part of the result, as sums differ between numbers of threads."""
 
     @property
     def update(self) -> int:
@@ -206,17 +186,12 @@ class TournamentSetup:
         return self.num_envs * self.config.num_steps
 
     def evolver(self) -> Evolver:
-        """Return what draws the agents."""
-        return Evolver(
-            seed=self.plan.seed,
-            config=self.config,
-            space=self.task.space(),
-            search=self.plan.search,
-            learner=self.learner,
-        )
+        """Return the `Evolver` that draws the agents."""
+        search, space = self.plan.search, self.task.space()
+        return Evolver(seed=self.plan.seed, config=self.config, space=space, search=search, learner=self.learner)
 
     def header(self) -> dict[str, Any]:
-        """Return what a tournament is, as the first line of its log. Entries that equal `LACKING` are left out."""
+        """Return the header of the log, in plain values. Entries that equal `LACKING` are left out."""
         of_task = self.task.header()
         envs = None if self.num_envs == self.task.num_envs else self.num_envs
         named = {"learner": self.learner, "measure": self.task.measure, "num_envs": envs}
@@ -233,13 +208,13 @@ class TournamentSetup:
         }
 
     def to_shared(self) -> dict[str, Any]:
-        """Return what pods on other machines need."""
+        """Return the setup for pods on other machines."""
         kind, alone = dumps_by_value(type(self.task)), replace(self, task=None)  # type: ignore[arg-type]
         return {"setup": alone, "kind": kind, "task": self.task.to_shared()}
 
 
 def from_shared(shared: Mapping[str, Any], device: str = "cpu") -> TournamentSetup:
-    """Return the setup that `to_shared` took apart, on a device."""
+    """Return the setup of `to_shared`, on a device."""
     task = pickle.loads(shared["kind"]).from_shared(shared["task"], torch.device(device))
     setup: TournamentSetup = replace(shared["setup"], task=task, device=device)
     return setup
@@ -255,22 +230,15 @@ LACKING: dict[str, Any] = {
         "choices": {"hidden": [16, 32, 64], "reward": ["log", "value"]},
     },
 }
-"""What a header means that lacks these entries. Logs of stock agents were written without them."""
+"""Values of entries that a header lacks; early logs of stock agents lack all of them."""
 LACKING_TERMS: dict[str, Any] = {"anchor": "equal-weight", "max_weight": None, "max_turnover": None}
-"""The same of the entry `trading` of a task."""
+"""The same for the entry `trading` of a task."""
 
 
 def completed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header of a log with the entries that it lacks, and with settings of the learner that are newer than it."""
+    """Return a header with the entries that it lacks, and with settings of the learner that are newer than the log."""
     space = {**LACKING["space"], "subsets": {"features": header.get("task", {}).get("features", [])}}
     whole = {**LACKING, "space": space, **header}
-    kind = LEARNERS[whole["learner"]].Config
     if "trading" in whole.get("task", {}):
-        trading = {**LACKING_TERMS, **whole["task"]["trading"]}
-        whole["task"] = {**whole["task"], "trading": trading}
-    return whole | {"config": asdict(kind(**whole["config"]))}
-
-
-def space_of(header: Mapping[str, Any]) -> Space:
-    """Return the space of a header."""
-    return Space(**completed(header)["space"])
+        whole["task"] = {**whole["task"], "trading": {**LACKING_TERMS, **whole["task"]["trading"]}}
+    return whole | {"config": asdict(LEARNERS[whole["learner"]].Config(**whole["config"]))}
