@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
 from finpod.environments import STOCKS, require_task_name
 from finpod.errors import InputError, did_you_mean
-from finpod.features.panel import Features, Panel, name_of
+from finpod.features.panel import Features, name_of
 from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.locomotion import LocomotionTask
 from finpod.market.data import DateLike, MarketData
@@ -25,11 +25,11 @@ from finpod.rl.checkpoint import save_agents
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.recorded import RunEntry, find
+from finpod.tournament.recorded import find
 from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
-from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, logged, provenance
+from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
 from finpod.tournament.training import Pods, Progress, run
 from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_execution
@@ -91,19 +91,18 @@ def train(
 
     The task "stocks" trades `market`: agents train on the days of `train` and are selected on those of `validation`; no
     later row is read. `features`, `costs`, `hold` (sessions between decisions), `action`, `fill` and further keywords (the
-    fields of `TradingConfig`) define the task. `anchor` may be ready weights [T, N], which become the column `extra:anchor`
-    of the market. Returns the selected agents as an `Ensemble`, a Strategy. Features that are undefined on more than half
-    of the training rows are dropped, with a warning or a message to `progress` and `watch`.
+    fields of `TradingConfig`) define the task. `anchor` may be weights [T, N], which become the column `extra:anchor` of the
+    market. Features that are undefined on more than half of the training rows are dropped, with a warning or a message to
+    `progress` and `watch`. Returns the selected agents as an `Ensemble`, a Strategy.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
-    `variant` "standard", "full" or "fast"; see `finpod.locomotion`. Any other task is an object with the members of
-    `finpod.rl.task.Task`. Tasks other than stocks have no market, and take `num_envs` of the arguments above only. They
-    return a `TrainedRun`.
+    `variant` "standard", "full" or "fast". Any other task is an object with the members of `finpod.rl.task.Task`. Tasks other
+    than stocks take only `num_envs` of the arguments above, and return a `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
-    agent (default: those of the task), rounded to whole rollouts, at least one a round. With `seeds` > 1 the tournament is
-    run that many times, with seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of
-    the tournament (mode, search, stop rules), and `pods` where it runs.
+    agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
+    seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of the tournament (mode,
+    search, stop rules), and `pods` where it runs.
 
     During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
     the same settings; `fork` starts from a copy of another unfinished run with changed ones. The log records all settings,
@@ -116,48 +115,50 @@ def train(
     """
     require_count("seeds", seeds)
     require_count("threads", threads)
-    pods, length = pods or Pods(), Plan.steps if steps is None else steps
-    plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=length)
-    kind = require_learner(learner, config)
+    require_learner(learner, config)
+    pods, checked = pods or Pods(), Plan.steps if steps is None else steps
+    plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=checked)
     if isinstance(task, str) and task != STOCKS:
         require_task_name(task, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
     out, folder = Path(out), RunFolder.of(Path(out), storage)
-    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     require_free(out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
     here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
+    used = "cuda" if pods.gpus else here
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
     learning = learning_task(task, here, of_market, settings, learner)
-    used = "cuda" if pods.gpus else here
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
-    if steps is None:
-        plan = replace(plan, steps=learning.steps)
-    setup = TournamentSetup(
-        task=learning,
-        num_envs=settings.get("num_envs", learning.num_envs),
-        config=config or kind.Config(**learning.defaults(learner)),
-        learner=learner,
-        plan=plan,
-        device=here,
-        threads=threads,
-    )
-    setups = [replace(setup, plan=replace(plan, seed=seed + s)) for s in range(seeds)]  # checks every seed
-    folder.require(**how)
-    remarks = _prepare(setup, progress, watch)
+    length = learning.steps if steps is None else steps
+    plans = [replace(plan, steps=length, seed=seed + s) for s in range(seeds)]  # checks every seed
+    envs = settings.get("num_envs", learning.num_envs)
+    config = config or LEARNERS[learner].Config(**learning.defaults(learner))
+    shared = {
+        "task": learning,
+        "num_envs": envs,
+        "config": config,
+        "learner": learner,
+        "device": here,
+        "threads": threads,
+    }
+    setups = [TournamentSetup(plan=plan, **shared) for plan in plans]
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "plans": plans}
+    how["fork"] = None if fork is None else find(fork)
+    folder.require(**how)  # before features are computed
+    remarks = _prepare(setups[0], progress, watch)
     loaded = {} if market is None else market.origin
-    entry = RunEntry.of(out, storage, setups, device=used, market=loaded, asked=asked, **_by_name(features))
+    entry = _entry(out, storage, features, seeds=[one.seed for one in plans], device=used, market=loaded, asked=asked)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
     tell = progress or (lambda doing, share: None)
-    return run(setups, folder, pods, vars(entry), finish, how=how, progress=tell, watch=watch, remarks=remarks)
+    return run(setups, folder, pods, entry, finish, how=how, progress=tell, watch=watch, remarks=remarks)
 
 
 def require_learner(name: str, config: Any = None) -> Any:
     """Return the learner of a name. Raises InputError for an unknown name, and for the config of another learner."""
     if name not in LEARNERS:
-        hint = did_you_mean(str(name), LEARNERS.keys(), _choices(LEARNERS))
+        hint = did_you_mean(str(name), LEARNERS.keys(), f"choose from {', '.join(LEARNERS)}")
         raise InputError(f"unknown learner {name!r}; {hint}", argument="learner")
     kind: Any = LEARNERS[name]
     if config is not None and not isinstance(config, kind.Config):
@@ -165,21 +166,6 @@ def require_learner(name: str, config: Any = None) -> Any:
             f"config is a {type(config).__name__}; learner {name!r} takes {kind.Config.__name__}", argument="config"
         )
     return kind
-
-
-def _require_days(task: StockTask, setup: TournamentSetup) -> None:
-    """Raise InputError if a rollout of a learner with the exact gradient is longer than the training window."""
-    steps, sessions = setup.config.num_steps, task.train[1] - task.train[0]
-    if LEARNERS[setup.learner].needs_gradient and steps * task.trading.hold > sessions:
-        raise InputError(
-            f"num_steps is {steps}: {steps * task.trading.hold:,} sessions at hold {task.trading.hold}, and the training "
-            f"window has {sessions:,}; take fewer",
-            argument="num_steps",
-        )
-
-
-def _choices(names: Iterable[str]) -> str:
-    return f"choose from {', '.join(names)}"
 
 
 def learning_task(
@@ -203,16 +189,16 @@ def learning_task(
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
     """The stock task for the arguments of `train`."""
-    arguments = dict(of_market)
     for what in ("market", "train", "validation"):
-        if arguments[what] is None:
+        if of_market[what] is None:
             raise InputError(
                 f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)",
                 argument=what,
             )
-    costs, settings = arguments.pop("costs") or Costs(), dict(settings)
+    arguments, settings = dict(of_market), dict(settings)
     if not isinstance(settings.get("anchor", ""), str):
         arguments["market"], settings["anchor"] = with_anchor(arguments["market"], settings["anchor"])
+    costs = arguments.pop("costs") or Costs()
     trading = trading_of(hold=arguments.pop("hold"), action=arguments.pop("action"), costs=costs, **settings)
     return make_stock_task(**arguments, trading=trading, device=device)
 
@@ -222,7 +208,7 @@ def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) 
     learning: Task = require_task(task)
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
-        if value is not None and (name not in plain or value != plain[name]):
+        if value is not None and value != plain.get(name):
             raise InputError(
                 f"task {learning.name!r} has no market, so {name} has no effect; leave it out", argument=name
             )
@@ -234,45 +220,44 @@ def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks and return remarks on features and caps; warn too without `progress` and `watch`."""
+    """Compute the features of stocks; return remarks on features and caps, and warn if nothing else receives them.
+
+    Raises InputError if a rollout of a learner with the exact gradient is longer than the training window.
+    """
     task = setup.task
     if not isinstance(task, StockTask):
         return []
-    _require_days(task, setup)
+    steps, hold, sessions = setup.config.num_steps, task.trading.hold, task.train[1] - task.train[0]
+    if LEARNERS[setup.learner].needs_gradient and steps * hold > sessions:
+        raise InputError(
+            f"num_steps is {steps}: {steps * hold:,} sessions at hold {hold}, and the training window has {sessions:,}; take "
+            "fewer",
+            argument="num_steps",
+        )
     if progress is not None:
         progress("features", 0.0)
-    remarks, of_caps = feature_remarks(task.panel), cap_remarks(task)
+    warned, noted = _remarks(task)
     if progress is None and watch is None:
-        for remark in remarks[: bool(task.panel.dropped)] + of_caps:
+        for remark in warned:
             warnings.warn(remark, stacklevel=3)
-    return remarks + of_caps
+    return warned + noted
 
 
-def cap_remarks(task: StockTask) -> list[str]:
-    """Return a sentence if some day of training or validation has fewer than 1 / max_weight assets; else no sentence."""
+def _remarks(task: StockTask) -> tuple[list[str], list[str]]:
+    """Warnings, on features dropped and on caps that days with few assets cannot fill; a note on features often undefined."""
+    sparse = {name: share for name, share in task.panel.undefined.items() if share > SPARSE}
+    dropped, rare = (
+        ", ".join(f"{name} {share:.1%}" for name, share in listed.items()) for listed in (task.panel.dropped, sparse)
+    )
     cap, execution = task.trading.max_weight or 1.0, task.execution
     fewest = int((execution.member & execution.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
     needed = math.ceil(1 / cap - 1e-6)
-    if cap == 1 or fewest >= needed:
-        return []
-    return [
-        f"max_weight {cap:g} needs {needed:,} assets to invest everything, and some days have {fewest}: the rest stays in cash"
-    ]
-
-
-def feature_remarks(panel: Panel) -> list[str]:
-    """Return a sentence that names the features dropped, and one that names those undefined on more than a quarter of the
-    training rows; none if there are no such features."""
-    remarks = []
-    if panel.dropped:
-        remarks.append(f"features dropped, undefined on most training rows: {_shares(panel.dropped)}")
-    if sparse := {name: share for name, share in panel.undefined.items() if share > SPARSE}:
-        remarks.append(f"features undefined on many training rows, where they count as average: {_shares(sparse)}")
-    return remarks
-
-
-def _shares(undefined: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {share:.1%}" for name, share in undefined.items())
+    warned = [f"features dropped, undefined on most training rows: {dropped}"] if dropped else []
+    if cap < 1 and fewest < needed:
+        warned.append(
+            f"max_weight {cap:g} needs {needed:,} assets to invest everything, and some days have {fewest}: the rest stays in cash"
+        )
+    return warned, [f"features undefined on many training rows, where they count as average: {rare}"] if rare else []
 
 
 def own_functions(features: Features) -> list[Any]:
@@ -280,11 +265,14 @@ def own_functions(features: Features) -> list[Any]:
     return [one for one in ([features] if callable(features) else features or ()) if callable(one)]
 
 
-def _by_name(features: Features) -> dict[str, Any]:
-    """The names of the features, and the names of those that are functions."""
-    named = isinstance(features, str) or features is None
-    names = features if named else [name_of(one) for one in ([features] if callable(features) else features)]  # type: ignore[union-attr]
-    return {"features": names, "functions": [name_of(one) for one in own_functions(features)]}
+def _entry(out: Path, storage: str | None, features: Features, **others: Any) -> dict[str, Any]:
+    """The fields of `RunEntry`."""
+    names: Any = features
+    if features is not None and not isinstance(features, str):
+        names = [name_of(one) for one in ([features] if callable(features) else features)]
+    place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
+    functions = [name_of(one) for one in own_functions(features)]
+    return {"out": str(out.absolute()), "storage": place, "features": names, "functions": functions, **others}
 
 
 def _ensemble(
@@ -307,19 +295,21 @@ def _ensemble(
             "dropped": dict(panel.dropped),
             "undefined": dict(panel.undefined),
         },
-        log=[logged(trial) for one in runs for trial in one.board.log],
+        log=[
+            {**row_of(trial, one.setup), "returns": trial.returns.tolist()} for one in runs for trial in one.board.log
+        ],
         own_features=own_functions(features),
         choice=runs[0].setup.plan.choice,
         scores=[trial.score for one in runs for trial, _ in one.chosen],
         baseline=task.baseline().tolist(),
     )
-    ensemble.provenance = {**ensemble.provenance, "figures": agent_figures(task, runs, ensemble)}
+    ensemble.provenance = {**ensemble.provenance, "figures": _agent_figures(task, runs, ensemble)}
     ensemble.save(out, overwrite=overwrite, beside=logs)
     return ensemble
 
 
-def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Return rows of 'agent', 'window' and the figures of `active_figures`: ensemble and members in training and validation."""
+def _agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
+    """Return rows of 'agent', 'window' and `active_figures`, of the ensemble and its members in training and validation."""
     lines = []
     for window in ("training", "validation"):
         first, last = rows = task.train if window == "training" else task.validation
@@ -327,10 +317,9 @@ def agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> l
         together = simulate(seen.execution, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
         figures = {"ensemble": task.score_of(together, rows).metrics}
         for trial, agent in [pair for one in runs for pair in one.chosen]:
-            agent_task = task.for_agent(Settings.from_dict(trial.agent_settings).task)
-            path = agent_task.play(agent.policy(task.device), rows)
+            own = task.for_agent(Settings.from_dict(trial.agent_settings).task)
             name = f"{trial.run}: " * (len(runs) > 1) + trial.agent
-            figures[name] = task.score_of(path, rows).metrics
+            figures[name] = task.score_of(own.play(agent.policy(task.device), rows), rows).metrics
         lines += [
             {"agent": name, "window": window, **{key: values[key] for key in ACTIVE}}
             for name, values in figures.items()

@@ -1,4 +1,4 @@
-"""`read_history`: the trials of a run, finished or not, from its logs. Reading changes nothing, not even while it runs."""
+"""`read_history`: the trials of a run, finished or not, from its logs. It may read a run in progress."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from finpod.errors import InputError
 from finpod.files import ENSEMBLE, TRAINED, UNFINISHED
 from finpod.storage import Store
 from finpod.tournament.leaderboard import Trial
-from finpod.tournament.log import NAME, TrialLog, begun_logs
+from finpod.tournament.log import NAME, TrialLog, begun_logs, places_of
 
 FINISHED = (ENSEMBLE, TRAINED)
-"""Files that mark the output of a finished run: of stocks, and of other tasks."""
+"""Files that mark the output of a finished run."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,44 +27,49 @@ class History:
     name: str
     """Name of the run."""
     where: str
-    """Where its logs lie."""
+    """Folder or URL of its logs."""
     finished: bool
-    """Whether its output was written."""
+    """True if its output was written."""
     logs: tuple[TrialLog, ...]
-    """One a seed; the returns of their trials are over the baseline where agents are ranked so."""
+    """One log a seed; the returns of trials are excess returns if the task has a baseline."""
     notes: tuple[str, ...] = ()
-    """What a reader should know."""
+    """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
-    """'agent', 'window' and figures of the ensemble and its members in training and validation, of a finished run."""
+    """Of a finished run: 'agent', 'window' and figures of the ensemble and its members in training and validation."""
 
     @property
     def trials(self) -> list[Trial]:
-        """Those of all tournaments."""
+        """Trials of all tournaments."""
         return [trial for log in self.logs for trial in log.board.trials]
 
     @property
+    def task(self) -> Mapping[str, Any]:
+        """Entry `task` of the last header."""
+        task: Mapping[str, Any] = self.logs[-1].header.get("task", {}) if self.logs else {}
+        return task
+
+    @property
     def title(self) -> str:
-        """What the scores are of, such as "Ant-v5, standard variant: 27 inputs, 8 actions"; empty for a task without a title."""
-        return str(self.logs[-1].header.get("task", {}).get("title", "")) if self.logs else ""
+        """Title of the task, such as "Ant-v5, standard variant: 27 inputs, 8 actions"; empty for a task without one."""
+        return str(self.task.get("title", ""))
 
     @property
     def frequency(self) -> dict[str, float]:
-        """Bars and sessions a year that the scores count, by name; empty for other tasks and logs of earlier versions."""
-        task = self.logs[-1].header.get("task", {})
-        return {name: task[name] for name in ("periods_per_year", "sessions_per_year") if name in task}
+        """Bars and sessions a year of the scores, by name; empty for other tasks and logs of earlier versions."""
+        return {name: self.task[name] for name in ("periods_per_year", "sessions_per_year") if name in self.task}
 
     @property
     def measure(self) -> str:
-        """The metric that agents are ranked by."""
+        """Metric by which agents are ranked."""
         return str(self.logs[-1].header.get("measure", "sharpe"))
 
     @property
     def is_of_stocks(self) -> bool:
-        """Whether agents trade, and become an ensemble."""
-        return "trading" in self.logs[-1].header.get("task", {})
+        """True if agents trade, and become an ensemble."""
+        return "trading" in self.task
 
     def of(self, seed: int | None) -> History:
-        """The tournament of one seed alone; all for None. Raises InputError for a seed that has none."""
+        """Return the tournament of one seed; all for None. Raises InputError for a seed without a tournament."""
         if seed is None:
             return self
         chosen = tuple(log for log in self.logs if log.board.run == seed)
@@ -75,11 +80,15 @@ class History:
 
 
 def read_history(run: str | Path) -> History:
-    """The run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.
+    """Return the run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.
 
-    Raises InputError where there is no run, CheckpointError, naming the line, for a log that is damaged or foreign.
+    Raises InputError if there is no run, and CheckpointError that names the line for a log that is damaged or of another
+    format.
     """
-    place, logs = _find(str(run))
+    place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
+    if place is None:
+        lacks = "holds no log of a tournament" if Path(run).exists() else "does not exist"
+        raise InputError(f"{run} {lacks}; give a folder or a storage that finpod train wrote, or is writing", "run")
     finished = all(not name.endswith(NAME) for name in logs)
     notes: list[str] = []
     provenance = _provenance(place, notes) if finished else {}
@@ -96,42 +105,19 @@ def read_history(run: str | Path) -> History:
     )
 
 
-def _find(run: str) -> tuple[Store, dict[str, int]]:
-    """The place of a run, and the names of its logs with their seeds."""
-    if "://" in run:
-        place = Store(run)
-        if logs := _logs(place):
-            return place, logs
-        raise InputError(
-            f"there is no run at {run}; once it is finished, its log lies with its ensemble", argument="run"
-        )
-    for path in (Path(run), Path(run.rstrip("/") + UNFINISHED)):
-        place = Store(path)
-        if logs := _logs(place):
-            return place, logs
-    lacks = "holds no log of a tournament" if Path(run).exists() else "does not exist"
-    raise InputError(f"{run} {lacks}; give a folder that finpod train wrote, or is writing", argument="run")
-
-
 def _logs(place: Store) -> dict[str, int]:
-    """Name -> seed of each log in a place, of an unfinished run or else of a finished one, by seed."""
-    seeds = {
-        name: name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")
-    }
-    kept = {name: int(seed) for name, seed in seeds.items() if seed.isdecimal()}
-    return begun_logs(place) or dict(sorted(kept.items(), key=lambda item: item[1]))
+    """Name -> seed of the logs in a place, by seed: those of an unfinished run, or else of a finished one."""
+    names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
+    seeds = sorted(int(name) for name in names if name.isdecimal())
+    return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _provenance(place: Store, notes: list[str]) -> dict[str, Any]:
-    """The provenance of a finished run; a note where it cannot be read, and of each agent that could not be kept."""
+    """The provenance of a finished run; adds a note if it cannot be read."""
     names = place.names()
     manifest = next((name for name in FINISHED if name in names), FINISHED[0])
     try:
         provenance: dict[str, Any] = json.loads(place.read(manifest))["provenance"]
-        notes += [
-            f"agent {one['agent']} was to be kept at level {one['generation'] + 1}, and could not be read: {one['reason']}"
-            for one in provenance.get("unread", [])
-        ]
         _ = [(member["agent"], member["generation"] + 1) for member in provenance["members"]]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")

@@ -1,7 +1,7 @@
-"""Unfinished runs by name: where one lies, and what its logs say of its settings, so that its name is enough to go on.
+"""Unfinished runs by name, and their settings as recorded in their logs, so that a run can be resumed by its name alone.
 
-The first line of a log holds a header, which decides whether agents compare, and beside it the entry `run`: what else the
-next driver needs.
+The first line of a log holds a header, which decides if agents are comparable, and the entry `run`: further settings of the
+driver.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from finpod.errors import InputError
 from finpod.files import UNFINISHED
 from finpod.rl import LEARNERS
 from finpod.tournament.history import FINISHED
-from finpod.tournament.log import TrialLog, begun_logs
+from finpod.tournament.log import TrialLog, begun_logs, places_of
 from finpod.tournament.run_folder import RunFolder
-from finpod.tournament.setup import Plan, TournamentSetup, completed
+from finpod.tournament.setup import Plan, completed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,28 +25,21 @@ class RunEntry:
     """The entry `run`. Paths are absolute, so that they hold in every folder."""
 
     out: str
-    """Folder of the ensemble."""
+    """Output folder."""
     storage: str | None
-    """Folder or URL for log and checkpoints, if it is not beside `out`."""
+    """Folder or URL for log and checkpoints; None for the folder beside `out`."""
     seeds: Sequence[int]
-    """Of its tournaments."""
+    """Seeds of the tournaments."""
     features: str | Sequence[str] | None
-    """Features that were asked for by name; None for the default ones, and for a task without a market."""
+    """Features that were requested by name; None for the default ones, and for a task without a market."""
     functions: Sequence[str]
-    """Names of the features that are functions, which no log can hold."""
+    """Names of the features that are functions, which a log cannot hold."""
     device: str | None = None
-    """What the driver computes on."""
+    """Device of the driver."""
     market: Mapping[str, Any]
     """Arguments with which the market was loaded; empty for a market from memory."""
     asked: Mapping[str, Any]
-    """Further values that a driver has left for the next."""
-
-    @classmethod
-    def of(cls, out: Path, storage: str | None, setups: Sequence[TournamentSetup], **rest: Any) -> RunEntry:
-        """Return the entry of a run of so many tournaments."""
-        place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
-        seeds = [setup.plan.seed for setup in setups]
-        return cls(out=str(out.absolute()), storage=place, seeds=seeds, **rest)
+    """Further values for the next driver."""
 
 
 class Recorded(NamedTuple):
@@ -55,19 +48,19 @@ class Recorded(NamedTuple):
     where: str
     """Folder or URL of its logs."""
     header: Mapping[str, Any]
-    """That of its first log."""
+    """Header of its first log."""
     plan: Plan
-    """Of its first tournament."""
+    """Plan of its first tournament."""
     config: Any
     """Settings of the learner of the first agent."""
     run: RunEntry
-    """What stands beside the header."""
+    """The entry `run`."""
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
-    """Where an unfinished run lies, and its recorded settings; None if it ended before its log had a header.
+    """Return the place of an unfinished run, and its recorded settings; None if it ended before a header was logged.
 
-    Raises InputError where there is no unfinished run, and for one of an earlier version, CheckpointError for a damaged log.
+    Raises InputError for a run that is missing or of an earlier version, CheckpointError for a damaged log.
     """
     place = find(run, storage).store
     logs = [TrialLog(place, name, seed) for name, seed in begun_logs(place).items()]
@@ -85,49 +78,35 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
-    """The unfinished run at `storage`, at a URL, or by the name of its folder or of its output, also in strategies/.
+    """Return the unfinished run at `storage`, at a URL, or by the name of its folder or of its output, also in strategies/.
 
     Raises InputError if there is none.
     """
-    if place := next((place for place in _places(run, storage) if place.begun()), None):
-        return place
-    _refuse_done(run)
-    path = Path(run)
-    beside = path.parent / (path.name.removesuffix(UNFINISHED) + UNFINISHED)
-    where = RunFolder(storage or run).where if storage or "://" in str(run) else beside
+    places = places_of(run, storage)
+    if place := next((place for place in places if begun_logs(place)), None):
+        return RunFolder(place.where)
+    _refuse_finished(run)
+    where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
     raise InputError(
-        f"there is no unfinished run at {where}; name the folder it was to go to, and its storage= if it had one"
+        f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; give the folder of its output, or its storage="
     )
 
 
-def _places(run: str | Path, storage: str | None) -> list[RunFolder]:
-    """Where a run may lie."""
-    if storage or "://" in str(run):
-        return [RunFolder(storage or run)]
-    return [
-        place for path in _named(run) for place in (RunFolder(path), RunFolder.of(path)) if Path(place.where).is_dir()
-    ]
-
-
 def is_unfinished(run: str, storage: str | None) -> bool:
-    """Whether there is a run to go on with."""
-    return any(place.begun() for place in _places(run, storage))
+    """Return True if there is a run to resume."""
+    return any(begun_logs(place) for place in places_of(run, storage))
 
 
 def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, Any]:
-    """`out` and `storage` to continue a run in the place that its name tells.
+    """Return `out` and `storage` to resume a run in the place that its name tells.
 
     The ensemble goes to `out`. Without it, it goes beside the folder of the run, or, if that folder is the storage that the
     log `recorded`, to the output that it recorded; then `out` is not returned. Raises InputError for a folder whose name
-    does not tell the output, and for one that holds the current folder.
+    does not tell the output.
     """
     if "://" in run:
         return {"storage": run} | ({} if out is None else {"out": out})
-    folder, here = Path(find(run).where), Path.cwd()
-    if folder.resolve() in (here, *here.parents):
-        raise InputError(
-            f"{folder} is the current folder or one above it, and goes away at the end; resume from another"
-        )
+    folder = Path(find(run).where)
     if out is None and recorded and "://" not in recorded and Path(recorded).resolve() == folder.resolve():
         return {"storage": str(folder)}
     word = folder.name.removesuffix(UNFINISHED)
@@ -141,33 +120,21 @@ def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, 
 
 
 def refuse_finished(out: Path, storage: str | None) -> None:
-    """Raise InputError if the output of a run is there, so that what still lies unfinished is left over, or another run."""
-    if not _is_finished(out):
-        return
+    """Raise InputError if the output of a run exists: what is unfinished is left over from it, or another run."""
     place = RunFolder.of(out, storage)
-    logs = begun_logs(place.store)
-    if not logs:
-        _refuse_done(out)
-    kept = {name: out / f"log-{seed}.jsonl" for name, seed in logs.items()}
-    if all(file.is_file() and file.read_bytes() == place.store.read(name) for name, file in kept.items()):
-        raise InputError(f"{out} is finished; {place.where} is a leftover of it, and may be removed")
-    raise InputError(
-        f"{out} is finished, and {place.where} is another run; give that another out=, or let it replace {out} "
-        "with overwrite=True"
-    )
+    if not place.begun():
+        _refuse_finished(out)
+    elif _is_finished(out):
+        raise InputError(
+            f"{out} is finished, and {place.where} is a leftover of it or another run; remove {place.where}, give another "
+            f"out=, or replace {out} with overwrite=True"
+        )
 
 
-def _refuse_done(run: str | Path) -> None:
-    """Raise InputError if a run of that name has come to its end."""
-    if done := next((name for name in _named(run) if _is_finished(name)), None):
+def _refuse_finished(run: str | Path) -> None:
+    if done := next((place.where for place in places_of(run) if _is_finished(Path(place.where))), None):
         raise InputError(f"{done} is finished: there is nothing to go on with")
 
 
 def _is_finished(out: Path) -> bool:
     return any((out / name).is_file() for name in FINISHED)
-
-
-def _named(run: str | Path) -> list[Path]:
-    """The folders that a run may mean."""
-    path = Path(run)
-    return [path, *([Path("strategies") / path] if path.name == str(run) else [])]

@@ -1,40 +1,37 @@
-"""`RunFolder`: where a run lies while it is unfinished: begun, resumed, forked and finished, by one driver at a time."""
+"""`RunFolder`: the place of an unfinished run: begun, resumed, forked and finished, by one driver at a time."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.files import UNFINISHED, locked, parents_of, to_json_line
+from finpod.files import locked, parents_of, to_json_line
 from finpod.storage import Store
-from finpod.tournament.log import NAME, TrialLog, begun_logs, differences
-from finpod.tournament.setup import LEVELS, completed, on_resume
+from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, unfinished
+from finpod.tournament.setup import FIXED, FREE, LEVELS, Plan, completed
 
 LEASE = 120.0
-"""Seconds after which the mark of a driver at a URL counts as left behind."""
-SETTLE = 0.2
-"""Seconds after which a driver at a URL looks whether another has left its mark at the same moment."""
-FREQUENCY = ("task.periods_per_year", "task.sessions_per_year")
-"""In the header: bars and sessions a year that scores count. Logs of earlier versions lack them."""
+"""Seconds after which the mark of a driver at a URL is stale."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
-"""In the header: hash of the bars up to the end of validation, and the windows, on which it depends."""
+"""Entries of a header: hash of the bars up to the end of validation, and the windows, on which it depends."""
 
 
 class RunFolder:
     """The place of an unfinished run, a folder or a URL: a log, agents and checkpoints for each of its tournaments."""
 
     kind = "run"
-    """What messages call it."""
+    """Noun in messages."""
 
     def __init__(self, place: str | Path) -> None:
         self.store = Store(place)
@@ -43,14 +40,19 @@ class RunFolder:
     @classmethod
     def of(cls, out: Path, storage: str | None = None) -> RunFolder:
         """Return the place of the run whose output is the folder `out`: beside it, or at `storage`."""
-        return cls(storage if storage else out.parent / f"{out.name or out.resolve().name}{UNFINISHED}")
+        return cls(storage or unfinished(out))
 
     def begun(self) -> bool:
-        """Whether something lies there that can be gone on with."""
+        """Return True if there is something to resume."""
         return bool(begun_logs(self.store))
 
-    def require(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> None:
-        """Raise InputError for a run that is neither resumed nor overwritten, and for one to be resumed that is not there."""
+    def require(
+        self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, plans: Sequence[Plan] = ()
+    ) -> None:
+        """Raise InputError for a run that is neither resumed nor overwritten, and for a missing one that is resumed.
+
+        A resumed or forked run must have the seeds of the `plans`, one a tournament, and their settings (see `refuse_changes`).
+        """
         begun = self.begun()
         if fork is not None:
             if fork.where == self.where:
@@ -63,32 +65,40 @@ class RunFolder:
         elif resume and not begun:
             way_out = "begin one without resume=True"
             raise InputError(f"there is no unfinished {self.kind} at {self.where}; {way_out}", argument="resume")
+        source = self if resume and fork is None else fork
+        if source is not None and plans:
+            source._require_plans({plan.seed: plan for plan in plans}, forked=fork is not None)
+
+    def _require_plans(self, plans: Mapping[int, Plan], *, forked: bool) -> None:
+        for name, seed in begun_logs(self.store).items():
+            if seed not in plans:  # its tournament would never be finished
+                raise InputError(
+                    f"{self.where} has a tournament of seed {seed}, and seed {', '.join(map(str, plans))} is asked "
+                    "for; give the same seeds, or begin under another name"
+                )
+            if header := TrialLog(self.store, name).header:
+                changed = differences(header["plan"], _plain(asdict(plans[seed])), "plan.")
+                refuse_changes(changed, self.where, forked)
 
     @contextmanager
     def drive(
-        self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, seeds: Collection[int] = ()
+        self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, plans: Sequence[Plan] = ()
     ) -> Iterator[None]:
         """Hold the place for this process alone while the block runs, and `finish` it at the end.
 
-        What lies there is removed unless it is resumed; with `fork` that run is copied first. After an error the place
-        stays if `keeps` says so. Raises InputError as `require` does, for a run that has tournaments of other `seeds`, and
-        for one that another process drives.
+        Its content is removed unless it is resumed; with `fork` that run is copied first. After an error the place is kept
+        for `resume` if `keeps` returns True. Raises InputError in the cases of `require`, and if another process drives the
+        run.
         """
-        self.require(resume=resume, overwrite=overwrite, fork=fork)
+        self.require(resume=resume, overwrite=overwrite, fork=fork, plans=plans)
         folder = self.store.folder
         with parents_of(folder) if folder else nullcontext(), lock(self.store):
             if not resume and self.begun():
                 self.clear()
             if fork is not None:
                 self._copy(fork)
-            before = self._contents()
+            before = self._progress()
             try:
-                other = [seed for seed in begun_logs(self.store).values() if seed not in seeds]
-                if seeds and other:  # it would be left lying
-                    raise InputError(
-                        f"{self.where} has a tournament of seed {other[0]}, and seed {', '.join(map(str, seeds))} is asked "
-                        "for; give the same seeds, or begin under another name"
-                    )
                 yield
             except BaseException as error:
                 if not (resume or self.keeps(error, before)):
@@ -96,42 +106,34 @@ class RunFolder:
                 raise
             self.finish()
 
-    def keeps(self, error: BaseException, before: list[bytes]) -> bool:
-        """Whether an error leaves something to go on with.
+    def keeps(self, error: BaseException, before: int) -> bool:
+        """Return True if the place is kept after an error.
 
-        Not a FinpodError before any agent has a score or a checkpoint, nor one after which the logs are as they were
-        `before`; but a lost engine always.
+        After a FinpodError it is kept only if there is more to resume than `before`; after a lost executor always.
         """
-        if isinstance(error, EngineError) or not isinstance(error, FinpodError):
-            return True
+        return isinstance(error, EngineError) or not isinstance(error, FinpodError) or self._progress() > before
+
+    def _progress(self) -> int:
+        """Number of slices of training that can be resumed from: those of open trials and of trials with a score."""
         trials = [trial for name in begun_logs(self.store) for trial in TrialLog(self.store, name).board.trials]
-        worth = any(trial.score == trial.score or len(trial.places) > (trial.state == "ended") for trial in trials)
-        return worth and self._contents() != before
-
-    def _contents(self) -> list[bytes]:
-        return [self.store.read(name) for name in begun_logs(self.store)]
-
-    def log(self, seed: int) -> bytes:
-        """The log of one tournament."""
-        return self.store.read(f"seed-{seed}/{NAME}")
+        return sum(len(trial.places) for trial in trials if trial.state == "open" or not math.isnan(trial.score))
 
     def clear(self) -> None:
-        """Remove what a run left, and nothing else."""
+        """Remove the content of a run, and nothing else."""
         for name in begun_logs(self.store):
             self.store.remove_folder(name.removesuffix(f"/{NAME}"))
-        self.store.remove("asked.json")  # of runs of earlier versions
 
     def finish(self) -> None:
-        """Remove it, for its output is written."""
+        """Remove it; called once the output is written."""
         self.clear()
 
     def _copy(self, fork: RunFolder) -> None:
-        """Copy another run: first the logs, so that they know of no agent that is not copied, then all that they need."""
+        """Copy another run: the logs first, so that they name no agent that is not copied, then the agents."""
         for name in begun_logs(fork.store):
             self.store.write(name, fork.store.read(name))
             for folder in ("agents", "checkpoints"):
                 for file in fork.store.names(f"{name.removesuffix(f'/{NAME}')}/{folder}"):
-                    with suppress(FileNotFoundError):  # its driver has just removed it, for nobody needs it
+                    with suppress(FileNotFoundError):  # a running driver has just removed it as unneeded
                         self.store.write(file, fork.store.read(file))
 
 
@@ -143,9 +145,9 @@ def open_log(
     forked: bool = False,
     origin: Mapping[str, Any] = MappingProxyType({}),
 ) -> TrialLog:
-    """Return the log of a tournament with `header` and the entry `run` (`origin`, see `RunEntry`) as those of its last driver.
+    """Return the log of a tournament; its last record 'begin' has `header` and `origin`, the entry `run` (see `RunEntry`).
 
-    Raises InputError naming the first setting that differs from the log's header and may not, see `setup.on_resume`.
+    Raises InputError for a setting that differs from the log's header and may not, see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
     entry: dict[str, Any] = _plain(dict(origin))
@@ -154,81 +156,72 @@ def open_log(
     if log.header:
         changed = differences(completed(log.header), completed(_plain(header)))
         refuse_changes(changed, store.where, forked)
-        kept = ("market", "asked")  # what a driver that does not say leaves as it was
+        kept = ("market", "asked")  # entries that a driver may leave as they were
         entry |= {name: log.origin[name] for name in kept if log.origin.get(name) and not entry.get(name)}
-        if not changed and _lasting(entry) == _lasting(log.origin):
-            return log
         if changed:
             say("settings changed: " + "; ".join(f"{name} {old!r} -> {new!r}" for name, old, new in changed[:5]))
+        elif entry == log.origin:
+            return log
     log.append("begin", header=header, run=entry)
     return log
 
 
 def _plain(value: Any) -> Any:
-    """The value as it comes back from a log."""
+    """The value as a log returns it."""
     return json.loads(to_json_line(value))
 
 
-def _lasting(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry without the output, if the folder of the run tells it: such a run may have been moved."""
-    return dict(origin) if origin.get("storage") else {name: value for name, value in origin.items() if name != "out"}
-
-
 def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: bool) -> None:
-    """Raise InputError for the first of the changes (setting, old value, new value) that may not be made.
+    """Raise InputError for the first change (setting, old value, new value) that is not allowed.
 
-    A change of the data comes first, then changes that no fork may make.
+    Entries in `FREE` may change always, those in `FIXED` never, and others only in a fork, which must keep the levels of
+    experience. A change of the data is reported first, then those in `FIXED`.
     """
-    for name, old, new in sorted(changed, key=lambda change: (change[0] != DATA, on_resume(change[0]) != "never")):
-        if on_resume(name) == "free" or (name in FREQUENCY and old is None):
-            continue
-        if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in changed):
-            raise InputError(
-                f"{where} was begun with other data: {name} was {old!r} and is {new!r}; give the market it was begun with"
-            )
+    refused = [change for change in changed if not _among(change[0], FREE)]
+    for name, old, new in sorted(refused, key=lambda change: (change[0] != DATA, not _among(change[0], FIXED))):
         change = f"{name} was {old!r:.200} and is {new!r:.200}"
-        if on_resume(name) == "never":
+        if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in refused):
+            raise InputError(f"{where} was begun with other data: {change}; give the market it was begun with")
+        if _among(name, FIXED):
             raise InputError(
                 f"{where} is a tournament of another task: {change}; train under another name, its scores would not compare"
             )
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
-                even = old == [old[0] * (level + 1) for level in range(len(old))]
-                fit = f"{len(new)} rounds that share them take steps={old[0] * len(new)}"
                 raise InputError(
                     f"{where} has its levels of experience at {old!r:.200} steps and the fork at {new!r:.200}; "
-                    + (fit if even else "keep its rounds and steps, for no others share them")
+                    "keep the number of steps a round"
                 )
-            continue
-        if not forked:
+        elif not forked:
             way_out = "resume with the same, or fork it under another name with fork="
             raise InputError(f"{where} was begun with other settings: {change}; {way_out}", argument="resume")
 
 
+def _among(name: str, entries: Sequence[str]) -> bool:
+    """True if the entry of this name, with dots between its parts, is one of the entries or part of one."""
+    return any(f"{name}.".startswith(f"{entry}.") for entry in entries)
+
+
 @contextmanager
 def lock(place: Store) -> Iterator[None]:
-    """Keep other drivers out while the block runs: by a file lock, which ends with the process, or else by a mark.
+    """Keep other drivers out while the block runs: by a file lock, which ends with the process, or by a mark.
 
-    A mark is what there is at a URL, and in a folder whose file system has no locks. Raises InputError if another process
-    drives the run.
+    A mark is used at a URL, and in a folder whose file system has no locks. Raises InputError if another process drives the
+    run.
     """
-    if place.folder is None:
-        with _lease(place):
-            yield
-        return
-    path = place.folder / "lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
     with ExitStack() as stack:
-        try:
-            held = stack.enter_context(locked(path, wait=False))
-        except BlockingIOError as error:
-            who = path.read_text(errors="replace").strip() or "another process"
-            raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it first") from error
-        stack.callback(_remove_empty, place.folder)  # it may be a folder of the user's
+        held = False
+        if place.folder is not None:
+            path = place.folder / "lock"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                held = stack.enter_context(locked(path, wait=False))
+            except BlockingIOError as error:
+                who = path.read_text(errors="replace").strip() or "another process"
+                raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it first") from error
+            except OSError as error:
+                raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
+            stack.callback(_remove_empty, place.folder)  # unless the user has other files in it
         if held:
             path.write_text(f"{_myself()}\n")
             stack.callback(path.unlink, missing_ok=True)
@@ -242,26 +235,28 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
+def _myself() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Leave a mark with the time and renew it while the block runs.
-
-    The mark of a dead process of this machine does not count. Raises InputError for a recent mark of another process.
-    """
-    mine, over = uuid4().hex, threading.Event()
+    """Write a mark with the time, and renew it while the block runs. Raises InputError for a recent mark of another driver."""
+    with suppress(FileNotFoundError):
+        who, *_, stamp = place.read("lock").decode().split("|")
+        if time.time() - float(stamp) < LEASE:
+            raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it and {LEASE:.0f} s more")
+    over = threading.Event()
 
     def mark() -> None:
-        place.write("lock", f"{_myself()}|{mine}|{time.time()}".encode())
+        place.write("lock", f"{_myself()}|{time.time()}".encode())
 
     def renew() -> None:
         while not over.wait(LEASE / 4):
-            with suppress(FinpodError):  # tried again soon
+            with suppress(FinpodError):  # the next renewal may succeed
                 mark()
 
-    _require_unmarked(place, mine)
     mark()
-    time.sleep(SETTLE)
-    _require_unmarked(place, mine)
     renewal = threading.Thread(target=renew, daemon=True)
     renewal.start()
     try:
@@ -270,34 +265,3 @@ def _lease(place: Store) -> Iterator[None]:
         over.set()
         renewal.join()
         place.remove("lock")
-
-
-def _require_unmarked(place: Store, mine: str) -> None:
-    """Raise InputError if another has left its mark a short while ago."""
-    try:
-        who, token, stamp = place.read("lock").decode().split("|")
-        fresh = token != mine and time.time() - float(stamp) < LEASE
-    except InputError:
-        raise
-    except (FileNotFoundError, ValueError):
-        return  # no mark, or none of this version
-    if fresh and not _is_dead(who):
-        raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it and {LEASE:.0f} s more")
-
-
-def _myself() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-def _is_dead(mark: str) -> bool:
-    """Whether a mark is that of a process of this machine that is no more."""
-    process, _, host = mark.removeprefix("process ").partition(" on ")
-    if host != socket.gethostname() or not process.isdecimal():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
-    return False

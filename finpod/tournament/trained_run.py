@@ -1,4 +1,4 @@
-"""How a run came to its agents, and `TrainedRun`: those of a task without a market, with their leaderboard, as a folder."""
+"""Provenance of the agents of a run; `TrainedRun`: the agents of a task without a market, as a folder."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from finpod.tournament.setup import TournamentSetup
 
 FORMAT = "finpod trained run 1"
 PLAN = ("agents", "rounds", "keep", "steps", "mode", "choice", "alike")
-"""Entries of the plan that a run shows."""
+"""Entries of the plan in the provenance."""
 
 
 class Run(NamedTuple):
-    """One tournament that came to its end."""
+    """One finished tournament."""
 
     setup: TournamentSetup
-    """What it was."""
+    """Its setup."""
     board: Leaderboard
     """All its trials."""
     chosen: list[tuple[Trial, Checkpoint]]
-    """Those that are kept and their agents, best first."""
+    """Selected trials and their agents, best first."""
 
 
 def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
-    """Return task, plan, members and the whole board of each run, without clock times, so that two runs are identical.
+    """Return task, plan, members and board of the tournaments, without clock times, so that two runs are identical.
 
-    `device` is that of the pods.
+    `device` is the device of the pods.
     """
     setup = runs[0].setup
     spec = setup.task.spec()
-    unread = [(trial, run.board.unread) for run in runs for trial in run.board.log if trial.number in run.board.unread]
     return {
         "task": setup.task.name,
         **({"title": spec["title"], "definition": spec} if "title" in spec else {}),
@@ -49,19 +48,15 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
         "seeds": [run.setup.plan.seed for run in runs],
         "plan": {name: getattr(setup.plan, name) for name in PLAN},
         "score": setup.task.measure,
-        "members": [_line(trial, setup) for run in runs for trial, _ in run.chosen],
-        "board": [_line(trial, setup) for run in runs for trial in run.board.ranked()],
+        "members": [row_of(trial, setup) for run in runs for trial, _ in run.chosen],
+        "board": [row_of(trial, setup) for run in runs for trial in run.board.ranked()],
         "failed": sum(trial.state == "failed" for run in runs for trial in run.board.log),
-        "unread": [
-            {"agent": trial.agent, "generation": trial.level - 1, "reason": reasons[trial.number]}
-            for trial, reasons in unread
-        ],
         "versions": versions(),
     }
 
 
-def _line(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
-    """A trial with the settings that the search may vary; of a set of features, how many there are."""
+def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
+    """Return a trial with the settings that the search may vary; for a set, such as features, its size."""
     agent, space = Settings.from_dict(trial.agent_settings), setup.task.space()
     values = {name: agent.task.get(name, start) for name, start in space.start.items()}
     return {
@@ -83,24 +78,6 @@ def _shown(value: Any, is_subset: bool) -> Any:
     if is_subset:
         return "all" if value is None else len(value)
     return "as asked" if value is None else value
-
-
-def logged(trial: Trial) -> dict[str, Any]:
-    """Return a trial as an ensemble keeps it."""
-    settings = Settings.from_dict(trial.agent_settings).to_dict()
-    return {
-        "trial": trial.number,
-        "agent": settings.pop("agent_id"),
-        "parent": trial.parent,
-        "generation": trial.level - 1,
-        "seed": settings.pop("seed"),
-        "score": trial.score,
-        "steps": trial.steps if trial.state == "ended" else 0,
-        "metrics": trial.metrics,
-        "config": settings.pop("config"),
-        "settings": settings,
-        "returns": trial.returns.tolist(),
-    }
 
 
 class TrainedRun:
@@ -148,10 +125,3 @@ class TrainedRun:
             return checkpoint.policy()
         settings = {name: value for name, value in checkpoint.policy_spec.items() if name != "kind"}
         return checkpoint.restore(self.task.policy(settings))
-
-    def __repr__(self) -> str:
-        best = self.provenance["members"][0]
-        return (
-            f"TrainedRun({self.name!r}: {self.provenance['task']}, {len(self)} of {self.trials} trials kept, "
-            f"best {self.provenance['score']} {best['score']:.4g} by agent {best['agent']})"
-        )
