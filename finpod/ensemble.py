@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from finpod.envs.actions import greedy_weights
 from finpod.envs.market_env import TradingConfig
@@ -30,19 +29,17 @@ if TYPE_CHECKING:
 
 FORMAT = "finpod ensemble 2"
 RECENT = 63
-"""Sessions over which the 'recent' choice compares its members, as in Yang et al. 2020; and how long it keeps to one."""
+"""Sessions over which the 'recent' choice compares its members and follows one, as in Yang et al. 2020."""
 
 
 class Ensemble(Strategy):
-    """Holds the mean of its members' target weights, each decided by the mean action; reads only the view.
+    """Holds the mean of its members' target weights, each given by the mean action of the policy.
 
-    With `choice` 'score' members weigh by their validation `scores` [members], as far as these lie above zero; with
-    'recent' it follows, 63 sessions at a time, the member whose own decisions had the best Sharpe ratio over the 63
-    sessions before, gross of costs: the published rolling choice. Until there are so many it holds the mean.
-    `runs` [members] are the seeds of the tournaments they come from; as `variants` each run stands alone, or each member
-    where there was one run. The members share one task. They fit any market that can give their features, whatever its
-    names. `log` keeps every trial of the tournament with its validation returns, chosen or not; `baseline` [n] are the returns
-    over which they were ranked.
+    With `choice` 'score', members are weighted by the positive part of their validation `scores` [members]. With 'recent', it
+    follows for 63 sessions the member whose decisions had the best Sharpe ratio over the 63 sessions before, gross of costs;
+    before that it holds the mean. `runs` [members] are the seeds of the members' tournaments. All members share one task, and
+    fit any market that has their features. `log` lists every trial with its validation returns; `baseline` [n] are the returns
+    of the baseline that trials were ranked against.
     """
 
     def __init__(
@@ -68,39 +65,38 @@ class Ensemble(Strategy):
         self.runs = tuple(runs) or (0,) * len(members)
         self.trained_until = task["trained_until"]
         self.windows = {key: (first, last) for key, (first, last) in task["windows"].items()}
-        self.trading = trading_config(task["trading"])
-        self.every = self.trading.hold
+        self.trading = TradingConfig(**{**task["trading"], "costs": Costs(**task["trading"]["costs"])})
+        self.every, self.anchor = self.trading.hold, self.trading.anchor
         self.max_weight, self.max_turnover = self.trading.max_weight, self.trading.max_turnover
-        self.anchor = self.trading.anchor
         self.choice, self.scores = choice, tuple(scores)
         functions = {name_of(feature): feature for feature in own_features}
-        observed = dict.fromkeys(name for member in members for name in member.task_spec["features"])
+        observed = list(dict.fromkeys(name for member in members for name in member.task_spec["features"]))
         self.features: tuple[Any, ...] = tuple(functions.get(feature, feature) for feature in observed)
-        self._columns = [[list(observed).index(name) for name in member.task_spec["features"]] for member in members]
-        self._shares = shares(self.scores or [0.0] * len(members))
-        self._past: list[Array] = []
-        self._held: Array | None = None
-        self._leader = -1
         self._extra = {name: column for name in observed if (column := column_of(name)) is not None}
-        known = {*FEATURES, *self._extra}
-        if foreign := [feature for feature in self.features if isinstance(feature, str) and feature not in known]:
+        if foreign := [name for name in observed if name not in {*FEATURES, *self._extra, *functions}]:
             raise CheckpointError(
-                f"{name} was trained on {', '.join(foreign)}, no feature of finpod; "
+                f"{name} was trained on {', '.join(foreign)}, which finpod does not define; "
                 "pass the functions it was trained on with features=",
                 argument="features",
             )
+        self._columns = [[observed.index(name) for name in member.task_spec["features"]] for member in members]
+        above = np.clip(np.nan_to_num(np.array(self.scores or [0.0] * len(members))), 0, None)
+        self._shares = above / above.sum() if above.sum() > 0 else np.full(len(members), 1 / len(members))
+        self._past: list[Array] = []
+        self._held: Array | None = None
+        self._leader = -1
         self._policies = [member.policy() for member in self.members]
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]
 
     @property
     def tried(self) -> Sequence[Array]:  # type: ignore[override]
-        """[n, trials] validation returns of all trials that have some; those of all seeds are one choice."""
+        """One array [n, trials] of the validation returns of all trials that have returns."""
         known = [line["returns"] for line in self.log if line["returns"]]
         return [np.array(known, dtype=np.float64).T] if known else []
 
     @property
     def tried_over(self) -> Sequence[Array]:  # type: ignore[override]
-        """The `baseline`, where there are trials and it is known."""
+        """The `baseline`, if it is known and there are trials."""
         return [np.array(self.baseline)] if self.baseline and self.tried else []
 
     @property
@@ -110,7 +106,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Each tournament's own ensemble, or, of a single tournament, each member alone."""
+        """The ensemble of each tournament, or, of a single tournament, each member alone."""
         single = self.variant_kind == "member"
         if single and len(self.members) == 1:
             return ()
@@ -119,7 +115,7 @@ class Ensemble(Strategy):
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Each member alone, the best on validation first; none where there is one member, or no scores are known."""
+        """Each member alone, the best on validation first; none if there is one member, or scores are unknown."""
         if len(self.members) < 2 or not self.scores:
             return ()
         order = np.argsort(-np.nan_to_num(np.array(self.scores), nan=-np.inf), kind="stable")
@@ -138,14 +134,17 @@ class Ensemble(Strategy):
         )
 
     def decide(self, view: MarketView) -> Decision:
-        """Target weights [N] of the members together. Raises CheckpointError if the market lacks a feature they read."""
+        """Return the joint target weights [N]. Raises CheckpointError if the market lacks what the members read."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
             text = f"{self.name} was trained on {', '.join(absent)}; give the table with extra="
             raise CheckpointError(text, argument="extra")
+        what = "features"
         try:
             raw = torch.tensor(view.features(self.features))
+            what = "an anchor"
+            anchor = anchor_of_view(view, self.anchor) if self.trading.around else None
         except InputError as error:
-            raise CheckpointError(f"{self.name} was trained on features that it cannot have here: {error}") from error
+            raise CheckpointError(f"{self.name} was trained with {what} that it cannot have here: {error}") from error
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
@@ -154,43 +153,22 @@ class Ensemble(Strategy):
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
         price = torch.tensor(np.nan_to_num(view.closes(1)[0] / view.factor))
-        anchor = self._around(view)
-        weights = [
-            greedy_weights(
-                policy,
-                self.trading,
-                scaling.apply(raw[None][..., columns], torch.tensor(view.member)[None])[0],
-                among,
-                state,
-                price,
-                view.equity,
-                anchor,
-            )
-            for policy, scaling, columns in zip(self._policies, self._scalings, self._columns, strict=True)
-        ]
+        weights = []
+        for policy, scaling, columns in zip(self._policies, self._scalings, self._columns, strict=True):
+            seen = scaling.apply(raw[None][..., columns], torch.tensor(view.member)[None])[0]
+            weights.append(greedy_weights(policy, self.trading, seen, among, state, price, view.equity, anchor))
         decided = torch.stack(weights).numpy()
         if self.choice == "recent":
             return self._led(view, decided)
         return decided.mean(0) if self.choice == "mean" else self._shares @ decided
 
-    def _around(self, view: MarketView) -> Tensor | None:
-        """[N] the anchor of the decision day; None for equal weight. Raises CheckpointError for one without volumes."""
-        try:
-            return anchor_of_view(view, self.anchor) if self.trading.around else None
-        except InputError as error:
-            raise CheckpointError(
-                f"{self.name} was trained around an anchor that it cannot have here: {error}"
-            ) from error
-
     def _led(self, view: MarketView, decided: Array) -> Array:
-        """Weights of the member that leads; also follows what the decisions [members, N] of each would have earned."""
+        """Weights of the leading member, from the returns of all members' earlier decisions [members, N]."""
         if view.step == 0:
             self._past, self._held, self._leader = [], None, -1
         if self._held is not None:
             closes = view.closes(self.every + 1)
-            earned = (
-                np.nan_to_num(closes[1:] / closes[:-1] - 1) @ self._held.T
-            )  # [hold, members], to the weights' own days
+            earned = np.nan_to_num(closes[1:] / closes[:-1] - 1) @ self._held.T  # [hold, members]
             self._past = [*self._past, *earned][-RECENT:]
         self._held = decided
         if view.step and view.step % (-(-RECENT // self.every) * self.every) == 0 and len(self._past) >= RECENT:
@@ -201,7 +179,7 @@ class Ensemble(Strategy):
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
-        """Write `ensemble.json`, one checkpoint a member and what goes `beside` them, by name; all or nothing."""
+        """Write `ensemble.json`, one checkpoint a member, and the files `beside`, by name; all or nothing."""
         names = ("runs", "trials", "provenance", "log", "choice", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
@@ -209,9 +187,9 @@ class Ensemble(Strategy):
 
 
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
-    """Read a folder that `Ensemble.save` wrote; `features` are the functions among the features it was trained on.
+    """Return the ensemble of a folder; `features` are the functions among the features it was trained on.
 
-    Raises CheckpointError, naming the file, for a foreign, older or damaged folder.
+    Raises CheckpointError that names the file for a damaged folder, or one of another format.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     try:
@@ -230,14 +208,3 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} lacks {error}; it is not whole, train again") from error
-
-
-def shares(scores: Sequence[float]) -> Array:
-    """[members] parts of one, by how far each validation score lies above zero; equal where none does."""
-    above = np.clip(np.nan_to_num(np.array(scores, dtype=np.float64)), 0, None)
-    return above / above.sum() if above.sum() > 0 else np.full(len(above), 1 / len(above))
-
-
-def trading_config(values: dict[str, Any]) -> TradingConfig:
-    """The task out of its plain values."""
-    return TradingConfig(**{**values, "costs": Costs(**values["costs"])})

@@ -29,8 +29,9 @@ KINDS = {
     RESULT: ("a backtest", re.compile(r"run\.json|(returns|trades)\.csv|(weights|fan)\.parquet|SHA256SUMS")),
     SNAPSHOT: ("a snapshot", re.compile(r"bars\.parquet")),
     EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
+    WALK_FORWARD: ("a walk-forward", re.compile(r"segment-[\d-]+")),
 }
-"""File that marks a folder as an output of finpod -> its name in messages, and a pattern of its other files."""
+"""File that marks a folder as an output of finpod -> its name in messages, and a pattern of its other entries."""
 UNFINISHED = ".unfinished"
 """Suffix of the folder of an unfinished run, next to its output."""
 
@@ -192,7 +193,9 @@ def _require_own(path: Path, marker: str | None) -> None:
         )
     kind, others = KINDS[mark]
     for name in entries:
-        if (name != mark and not others.fullmatch(name)) or (path / name).is_dir():
+        if mark == WALK_FORWARD and (path / name).is_dir() and others.fullmatch(name):
+            _require_own(path / name, ENSEMBLE)
+        elif (name != mark and not others.fullmatch(name)) or (path / name).is_dir():
             raise InputError(
                 f"{path} holds {name!r}, which is no part of {kind}, so overwrite=True does not replace it; move it away"
             )

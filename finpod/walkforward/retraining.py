@@ -1,10 +1,8 @@
-"""`walk_forward`: an ensemble for each segment, one after the other, resumable; then the one backtest of them all."""
+"""`walk_forward`: an ensemble for each segment, resumable; then one backtest of all."""
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -19,9 +17,8 @@ from finpod.features.panel import name_of
 from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, replace_folder, require_free, to_json, versions
 from finpod.market.data import DateLike, MarketData
 from finpod.result import BacktestResult
-from finpod.tournament.log import differences
+from finpod.tournament.log import differences, unfinished
 from finpod.tournament.run_folder import RunFolder
-from finpod.trading.ledger import Costs
 from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
@@ -33,10 +30,8 @@ from finpod.walkforward.strategy import (
     write_manifest,
 )
 
-OF_SEGMENTS = ("market", "train", "validation")
-"""Arguments of `train` that each segment has of its own."""
 WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
-"""Arguments of `train` that change no agent."""
+"""Arguments of `train` on which no agent depends."""
 
 
 def walk_forward(
@@ -61,17 +56,15 @@ def walk_forward(
 ) -> BacktestResult:
     """Train an ensemble for each segment of `schedule`, and run them as one strategy over [start, end].
 
-    Further keywords are those of `finpod.train`; the account runs on the terms they trained on. Finished segments are
-    kept in `OUT.unfinished` until all are done: `resume` goes on from there, or from what `out` holds, if the settings are
-    the same. The result tells in `agent` what `with_segments` says. Raises InputError for what `schedule` and `train` refuse,
-    for an `out` that exists (unless `overwrite`), for unfinished work that is neither resumed nor overwritten, and for
-    work to be resumed that is not there or had other settings.
+    Further keywords are those of `finpod.train`; the account has the costs and other terms of training. Finished segments are
+    kept in `OUT.unfinished` until all are done; with the same settings, `resume` continues from there, or from a finished
+    `out`. `with_segments` adds figures of each segment to the result. Raises InputError in the cases of `schedule` and
+    `train`, for an `out` that exists (unless `overwrite`), for unfinished work that is neither resumed nor overwritten, and
+    if work to be resumed is missing or had other settings.
     """
     out = Path(out)
     if not isinstance(task, str):
-        raise InputError(
-            f"task is {task!r:.60}; a walk-forward retrains on a market, so it must be 'stocks'", argument="task"
-        )
+        raise InputError(f"task is {task!r:.60}; a walk-forward needs a market, so it must be 'stocks'", argument="task")
     require_free_for(out, overwrite=overwrite, resume=resume)
     windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
@@ -91,33 +84,33 @@ def walk_forward(
 
 
 class SegmentsFolder(RunFolder):
-    """The unfinished walk-forward whose output is the folder `out`: a folder for each segment, whole or itself unfinished."""
+    """The unfinished walk-forward whose output is the folder `out`: a folder for each segment, finished or unfinished."""
 
     kind = "walk-forward"
 
     def __init__(self, out: Path) -> None:
-        self.out, self.path = out, out.parent / f"{out.resolve().name}{UNFINISHED}"
+        self.out, self.path = out, unfinished(out)
         super().__init__(self.path)
 
     def begun(self) -> bool:
-        """Whether there is a finished segment, or one that has begun."""
+        """Return True if a segment is finished or has begun."""
         return self.has(f"segment-*/{ENSEMBLE}") or self.has(f"segment-*{UNFINISHED}/seed-*/*")
 
     def has(self, pattern: str) -> bool:
-        """Whether there is a file of that pattern."""
+        """Return True if there is a file of that pattern."""
         return next(self.path.glob(pattern), None) is not None
 
-    def keeps(self, error: BaseException, before: list[bytes]) -> bool:
-        """Whether an error leaves something to go on with."""
+    def keeps(self, error: BaseException, before: int) -> bool:
+        """Return True if the folder is kept after an error."""
         return self.begun()
 
     def clear(self) -> None:
-        """Remove what has been written."""
+        """Remove all segments."""
         self._remove("segment-*", ".*", WALK_FORWARD)
 
     def finish(self) -> None:
-        """Give the folder the name of the output; what stood there is gone only when that is done."""
-        self._remove(".*", "lock")  # what a killed run was writing
+        """Rename the folder to that of the output, which replaces an earlier output."""
+        self._remove(".*", "lock")  # files that a killed process was writing
         replace_folder(self.out, self.path)
 
     def _remove(self, *patterns: str) -> None:
@@ -134,7 +127,7 @@ def _trained(
     resume: bool,
     progress: Progress,
 ) -> WalkForward:
-    """Train what is not there yet."""
+    """Train the segments that are not finished."""
     if resume:
         _require_same(folder.path, settings)
     write_manifest(folder.path, segments, settings)
@@ -156,7 +149,7 @@ def _trained(
 
 
 def _backtested(strategy: WalkForward, market: MarketData) -> BacktestResult:
-    """The one backtest over all tests, on the terms of training."""
+    """The backtest over all tests, on the terms of training."""
     trading, segments = strategy.agents[0].trading, strategy.segments  # type: ignore[attr-defined]
     result = backtest(
         strategy,
@@ -181,14 +174,11 @@ def _part(progress: Progress, i: int, count: int) -> Progress:
 def _settings(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], **schedule: Any
 ) -> dict[str, Any]:
-    """All that the agents depend on, as plain values; equal settings give equal agents."""
-    arguments = inspect.signature(train_ensemble).parameters.items()
-    given = {name: one.default for name, one in arguments if one.default is not one.empty and name not in OF_SEGMENTS}
-    given |= training
-    given |= {"costs": given["costs"] or Costs(), "device": str(pick_device(given["device"]))}
+    """All settings on which the agents depend, as plain values."""
     content = {
-        **{name: _plain(value) for name, value in given.items() if name not in WITHOUT_EFFECT},
+        **{name: _plain(value) for name, value in training.items() if name not in WITHOUT_EFFECT},
         **schedule,
+        "device": str(pick_device(training.get("device", "auto"))),
         "segments": [asdict(segment) for segment in segments],
         "data": market.content_hash,
         **versions("finpod"),
@@ -206,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
-    """Raise InputError, naming what differs, if the work kept in `where` was begun with other settings."""
+    """Raise InputError that names the differences if the work in `where` was begun with other settings."""
     changed = differences(read_manifest(where)[1], settings)[:3]
     if changed:
         changes = ", ".join(f"{name} was {old!r:.100} and is {new!r:.100}" for name, old, new in changed)
@@ -217,23 +207,12 @@ def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
 
 
 def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
-    """Raise InputError unless a walk-forward may be written to `out`, or resumed; to be asked before anything is computed.
+    """Raise InputError unless a walk-forward may be written to `out`, or resumed. Call it before a long computation.
 
-    With `overwrite` it may replace an empty folder or an earlier walk-forward, and unfinished work.
+    With `overwrite` it may replace an empty folder, an earlier walk-forward, and unfinished work.
     """
-    if not (resume and (out / WALK_FORWARD).is_file()):
-        SegmentsFolder(out).require(resume=resume, overwrite=overwrite)
-    if resume:
+    if resume and (out / WALK_FORWARD).is_file():
         return
-    if not (overwrite and out.is_dir()) or out.resolve() in (here := Path.cwd(), *here.parents):
-        require_free(out, overwrite)
-        return
-    for name in sorted(entry.name for entry in out.iterdir()):
-        if name == WALK_FORWARD:
-            continue
-        if not (out / WALK_FORWARD).is_file() or not re.fullmatch(r"segment-[\d-]+", name):
-            raise InputError(
-                f"{out} holds {name!r}, no part of a walk-forward, so overwrite=True does not replace it; move it away",
-                argument="out",
-            )
-        require_free(out / name, overwrite=True, marker=ENSEMBLE)
+    SegmentsFolder(out).require(resume=resume, overwrite=overwrite)
+    if not resume:
+        require_free(out, overwrite, WALK_FORWARD)

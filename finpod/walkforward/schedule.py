@@ -1,20 +1,19 @@
-"""Which days each agent of a walk-forward learns on, is chosen on and decides in.
+"""`schedule`: training, validation and test days of each agent of a walk-forward.
 
 The windows of one segment, oldest session first:
 
     | train | purge | validation | embargo | test |
 
-The tests of all segments tile the span that is judged. Features look backward only and the environment ends with its
-window, so no reward of training is paid by a session of validation; the purge also keeps the last decision of training,
-whose outcome lies up to `hold` sessions ahead, and the days that resemble it, out of the choice. The embargo does the same
-between the choice and the test.
+The tests of all segments tile the evaluated span. Features look backward only, and an environment ends with its window, so
+no training reward depends on a session of validation. The outcome of the last training decision lies up to `hold` sessions
+ahead: the purge keeps it out of validation. The embargo does the same between validation and test.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import NamedTuple
@@ -25,6 +24,7 @@ import pandas as pd
 from finpod.errors import InputError
 from finpod.market.data import HOLIDAYS, DateLike, MarketData
 from finpod.measures import Array
+from finpod.tournament.setup import require_count
 from finpod.trading.execution import build_execution
 
 
@@ -32,25 +32,21 @@ class Span(NamedTuple):
     """A length of time."""
 
     length: int
-    """How many."""
+    """Number of units."""
     unit: str
-    """'y' years, 'm' months, '' sessions."""
+    """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Where the first session is on or after `sessions` [D][index] moved by so many spans; -1 before all, D after."""
+        """Return the index of the first session on or after sessions[index] moved by `times` spans; -1 before all, D after."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
         day = np.datetime64(pd.Timestamp(sessions[index]) + offset, "D")
         return -1 if day < sessions[0] - HOLIDAYS else int(np.searchsorted(sessions, day))
 
-    def __str__(self) -> str:
-        word = {"y": "year", "m": "month", "": "session"}[self.unit]
-        return f"{self.length} {word}{'s' if self.length > 1 else ''}"
-
 
 def as_span(length: str | int, what: str) -> Span:
-    """'4y' and '6m' are years and months by the calendar, 126 and '126' are sessions. Raises InputError naming `what`."""
+    """Return a length: '4y' and '6m' are calendar years and months, 126 and '126' sessions. Raises InputError naming `what`."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
         raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions", argument=what)
@@ -59,16 +55,16 @@ def as_span(length: str | int, what: str) -> Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One agent's days. Dates as text; of intraday bars, `test` and `decides_from` have the time too."""
+    """Days of one agent, as text; with intraday bars, `test` and `decides_from` include the time."""
 
     train: tuple[str, str]
-    """First and last session it learns on."""
+    """First and last session of training."""
     validation: tuple[str, str]
-    """First and last session it is chosen on."""
+    """First and last session of validation."""
     test: tuple[str, str]
-    """First and last session of the account it decides in; it earns from the first close to that of the next segment."""
+    """First and last session of the test; it earns from the first close to that of the next segment."""
     decides_from: str
-    """The last row its first decision sees: the first of the test, or with close fills the one before."""
+    """Last row that its first decision sees: the first of the test, or with close fills the one before."""
 
     @property
     def folder(self) -> str:
@@ -90,21 +86,22 @@ def schedule(
     purge: int | None = None,
     embargo: int | None = None,
 ) -> list[Segment]:
-    """The segments whose tests tile the sessions of [start, end]; oldest first.
+    """Return segments whose tests tile the sessions of [start, end], oldest first.
 
-    `train`, `validation` and `test` are lengths, see `as_span`; with `expanding` every training begins with the first
-    one's. `purge` and `embargo` are sessions, taken from the end of training and of validation: as many as a decision is
-    held if None. A test begins on the first decision, each `hold` rows from `start`, on or after its date, so that the
-    cadence of the account never changes; a rest shorter than `hold` belongs to the segment before it. Raises InputError
-    for lengths that cannot be, a purge shorter than a decision is held, and data that begin too late.
+    `train`, `validation` and `test` are lengths, see `as_span`. With `expanding`, every training begins on the same day.
+    `purge` and `embargo` are sessions at the end of training and of validation; None is `hold`. A test begins with a
+    decision, a multiple of `hold` rows after `start`, so that the interval between decisions never changes; a rest shorter
+    than `hold` belongs to the segment before it. Raises InputError for invalid lengths, a purge shorter than `hold`, and
+    data that begin too late.
     """
-    lengths = [as_span(length, what) for length, what in ((train, "train"), (validation, "validation"), (test, "test"))]
-    if not (isinstance(hold, Integral) and hold >= 1):
-        raise InputError(f"hold is {hold!r}; it must be a whole number from 1 on", argument="hold")
+    lengths = {
+        what: as_span(text, what) for what, text in {"train": train, "validation": validation, "test": test}.items()
+    }
+    require_count("hold", hold)
     purge, embargo = gaps(market, hold, purge, embargo)
     sessions, opening = np.unique(market.sessions, return_index=True)
     lag, (first, last) = build_execution(market, fill).lag, market.window(start, end)
-    tests = _test_rows(sessions, opening, first, last, lengths[2], hold)
+    tests = _test_rows(sessions, opening, first, last, lengths["test"], hold)
     segments: list[Segment] = []
     for row, stop in zip(tests, [*tests[1:], last + 1], strict=True):
         day = int(np.searchsorted(sessions, market.sessions[row]))
@@ -128,18 +125,18 @@ def schedule(
 
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
-    """Purge and embargo in sessions; None is as many as a decision is held. Raises InputError for fewer than can be."""
+    """Return purge and embargo in sessions; None is `hold`. Raises InputError for too few."""
     held = math.ceil(hold / market.bars_per_session)
     purge, embargo = (held if given is None else given for given in (purge, embargo))
     for what, given, least in (("purge", purge, held), ("embargo", embargo, 0)):
         if not (isinstance(given, Integral) and given >= least):
-            ahead = f", for a decision is held for {hold}" if least else ""
-            raise InputError(f"{what} is {given!r} sessions; it must be {least} or more{ahead}", argument=what)
+            at_hold = f" at hold={hold}" if least else ""
+            raise InputError(f"{what} is {given!r} sessions; it must be at least {least}{at_hold}", argument=what)
     return purge, embargo
 
 
 def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Span, hold: int) -> list[int]:
-    """Rows on which tests begin, each a whole number of `hold` rows after `first`, with `hold` rows or more behind it."""
+    """Rows on which tests begin: a multiple of `hold` rows after `first`, and at least `hold` rows long."""
     if last - first < hold:
         raise InputError(
             f"from {sessions[np.searchsorted(opening, first)]} on there are {last - first} sessions to trade, fewer than "
@@ -152,26 +149,24 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
             break
         if row == rows[-1]:
             raise InputError(
-                f"test is {test}, shorter than hold={hold}; take a longer test or decide more often", argument="test"
+                f"test is {test.length}{test.unit}, shorter than hold={hold}; take a longer test or decide more often",
+                argument="test",
             )
         rows.append(row)
     return rows
 
 
 def _windows(
-    sessions: Array, day: int, lengths: Sequence[Span], purge: int, embargo: int
+    sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """First and last session of training and of validation before a test that begins on session `day`."""
-    train, validation, _ = lengths
-    chosen = validation.move(sessions, day, -1)
-    learnt = train.move(sessions, chosen, -1) if chosen >= 0 else -1
+    chosen = lengths["validation"].move(sessions, day, -1)
+    learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:
-        earliest = train.move(sessions, 0, 1)
-        earliest = validation.move(sessions, earliest, 1) if earliest < len(sessions) else earliest
-        way = f"start on {sessions[earliest]} or later, or take" if earliest < len(sessions) else "take"
+        train, validation = (f"{what}={lengths[what].length}{lengths[what].unit}" for what in ("train", "validation"))
         raise InputError(
-            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} of training and "
-            f"{validation} of validation before it; {way} shorter windows",
+            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} and {validation} before it; "
+            "start later, or take shorter windows",
             argument="start",
         )
     return (learnt, chosen - 1 - purge), (chosen, day - 1 - embargo)

@@ -1,7 +1,6 @@
-"""`WalkForward`: the agents of all segments as one Strategy, as a folder, and what each of them earned.
+"""`WalkForward`: the agents of all segments as one Strategy, as a folder, and figures of each segment.
 
-Each agent takes the account over as it stands, holdings and cash: nothing is sold for the hand-over, and no day counts
-twice.
+Each agent takes over the account of the one before, with its holdings and cash: nothing is sold, and no day counts twice.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill")
-"""Entries of an ensemble's provenance that a walk-forward shows once; features are left out where segments differ."""
+"""Entries of an ensemble's provenance that are shown once; features are left out if segments differ."""
 
 
 class WalkForward(Strategy):
-    """The agents of all segments as one Strategy: the agent of the day decides, in the account as it stands.
+    """The agents of all segments as one Strategy, in one account; the agent of the day decides.
 
-    Days before the first segment are decided by its agent. As `variants` each seed is followed through all segments.
-    Raises StrategyError if an agent was trained or chosen on a day of its own test, or if cadences differ.
+    The first agent also decides on days before the first segment. The `variants` follow each seed through all segments.
+    Raises StrategyError if an agent was trained or selected on a day of its own test.
     """
 
     def __init__(
@@ -51,8 +50,6 @@ class WalkForward(Strategy):
         name: str,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if not segments or len(segments) != len(agents):
-            raise StrategyError(f"{name} has {len(segments)} segments and {len(agents)} agents; give one agent to each")
         self.segments, self.agents, self.name = tuple(segments), tuple(agents), name
         self.settings = dict(settings or {})
         self._from = np.array([one.decides_from for one in segments], dtype="datetime64[ns]")
@@ -73,8 +70,6 @@ class WalkForward(Strategy):
         begins = np.array([one.test[0] for one in self.segments], dtype="datetime64[ns]")
         if (np.diff(begins) <= np.timedelta64(0)).any() or (np.diff(self._from) <= np.timedelta64(0)).any():
             raise StrategyError(f"the segments of {self.name} do not follow each other; put them in order")
-        if len(cadences := sorted({agent.every for agent in self.agents})) > 1:
-            raise StrategyError(f"the agents of {self.name} decide every {cadences} sessions; they must agree")
         for segment, agent in zip(self.segments, self.agents, strict=True):
             known = agent.trained_until, segment.train[1], segment.validation[1]
             until = max(as_date(day) for day in known if day is not None)
@@ -86,22 +81,22 @@ class WalkForward(Strategy):
 
     @property
     def tried(self) -> Sequence[Array]:  # type: ignore[override]
-        """The tables of all agents: every retraining is a choice of its own."""
+        """The arrays of all agents; each retraining is a selection of its own."""
         return [table for agent in self.agents for table in agent.tried]
 
     @property
     def tried_over(self) -> Sequence[Array]:  # type: ignore[override]
-        """Those of all agents."""
+        """The baselines of all agents."""
         return [base for agent in self.agents for base in agent.tried_over]
 
     @property
     def variant_kind(self) -> str:  # type: ignore[override]
-        """That of the first agent's variants."""
+        """The kind of the first agent's variants."""
         return self.agents[0].variant_kind
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Those that every agent has, by name, each followed through all segments."""
+        """The variants that all agents have, by name, each followed through all segments."""
         by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
             WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
@@ -110,12 +105,12 @@ class WalkForward(Strategy):
         ]
 
     def decide(self, view: MarketView) -> Decision:
-        """What the agent of the day decides."""
+        """Return the decision of the agent of the day."""
         return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agents share, and a line a segment: its windows, who was chosen and how they had scored on validation."""
+    """Entries that the agents share, and a line a segment: its windows, selected agents and validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
@@ -132,53 +127,48 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
         )
     shared = agents[0].provenance
     windows = {name: settings[name] for name in ("expanding", "purge", "embargo") if name in settings}
+    # each segment drops features of its own
+    differing = (
+        ["features"] if any(agent.provenance.get("features") != shared.get("features") for agent in agents) else []
+    )
     return {
-        **{name: shared[name] for name in (*SHARED, "versions") if name in shared and _alike(agents, name)},
+        **{name: shared[name] for name in (*SHARED, "versions") if name in shared and name not in differing},
         "segments": lines,
         "walk_forward": {"segments": len(segments), **windows},
     }
 
 
-def _alike(agents: Sequence[Strategy], name: str) -> bool:
-    """Whether an entry is the same for all agents; only features can differ, since each segment drops its own."""
-    return name != "features" or all(agent.provenance.get(name) == agents[0].provenance.get(name) for agent in agents)
-
-
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
-    """The result with what each segment earned in `agent["segments"]`, and how far validation foretold it.
+    """Return the result with figures of each segment in `agent["segments"]`, and in `agent["walk_forward"]` a correlation.
 
-    To each line: 'out_of_sample_score' (as agents are ranked by: the information ratio over equal weight less its standard
-    error), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of
-    the next segment. In `agent["walk_forward"]`, Spearman's rank correlation of the segments' validation and out-of-sample
-    scores; NaN below three segments.
+    Each line gets 'out_of_sample_score' (information ratio over equal weight less its standard error), 'total_return',
+    'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the next segment; NaN
+    where undefined. 'rank_correlation' is Spearman's, of the segments' validation and out-of-sample scores.
     """
     begins = np.array([one.test[0] for one in strategy.segments], dtype="datetime64[ns]")
     edges = [*np.searchsorted(result.equity.index.to_numpy(), begins), len(result.equity) - 1]
-    parts = [slice(first, last + 1) for first, last in pairwise(edges)]
     lines = [
-        {**line, **_figures(result, part)} for line, part in zip(strategy.provenance["segments"], parts, strict=True)
+        {**line, **_figures(result, slice(first, last + 1))}
+        for line, (first, last) in zip(strategy.provenance["segments"], pairwise(edges), strict=True)
     ]
     scores = np.array([[line[f"{when}_score"] for line in lines] for when in ("validation", "out_of_sample")])
-    whole = {"rank_correlation": rank_correlation(*scores)}
-    walk = {**strategy.provenance["walk_forward"], **whole}
+    walk = {**strategy.provenance["walk_forward"], "rank_correlation": rank_correlation(*scores)}
     return replace(result, agent={**result.agent, "segments": lines, "walk_forward": walk})
 
 
-def _score(result: BacktestResult, part: slice) -> float:
-    curves = [curve.iloc[part].to_numpy() for curve in (result.equity, result.equal_weight_equity)]
-    if len(curves[0]) < 2 or not all(curve[0] > 0 for curve in curves):
-        return math.nan
-    ratio, error = ratio_and_error(simple_returns(curves[0]) - simple_returns(curves[1]), result.periods_per_year)
-    return ratio - error
-
-
 def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
-    """What was earned over a part of the curves; NaN where there is nothing to measure."""
-    curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
-    values = (curve.iloc[part].dropna().to_numpy() for curve in curves)
-    strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in values)
+    """Figures over a part of the curves; NaN where undefined."""
+    curves = [
+        curve.iloc[part].dropna().to_numpy()
+        for curve in (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    ]
+    strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in curves)
+    score = math.nan
+    if len(curves[0]) > 1 and curves[0][0] > 0 and curves[2][0] > 0:
+        active = simple_returns(curves[0]) - simple_returns(curves[2])
+        score = float(np.subtract(*ratio_and_error(active, result.periods_per_year)))
     return {
-        "out_of_sample_score": _score(result, part),
+        "out_of_sample_score": score,
         "total_return": strategy,
         "benchmark": benchmark,
         "equal_weight": equal,
@@ -187,7 +177,7 @@ def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
 
 
 def rank_correlation(one: Array, other: Array) -> float:
-    """Spearman's: Pearson's correlation of the average ranks; NaN for fewer than three pairs without NaN, or no spread."""
+    """Return Spearman's correlation of the pairs without NaN; NaN for fewer than three, or if one side is constant."""
     pairs = pd.DataFrame({"one": one, "other": other}, dtype=float).dropna().rank()
     if len(pairs) < 3 or (pairs.nunique() < 2).any():
         return math.nan
@@ -195,33 +185,33 @@ def rank_correlation(one: Array, other: Array) -> float:
 
 
 def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[str, Any]) -> None:
-    """Write what binds the segments' folders in `folder` together."""
+    """Write the file that lists the segments in `folder`."""
     content = {"format": FORMAT, "segments": [asdict(segment) for segment in segments], "settings": settings}
     write_text(folder / WALK_FORWARD, to_json(content))
 
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
-    """Segments and settings. Raises CheckpointError, naming the file, if it is foreign or damaged."""
+    """Return segments and settings. Raises CheckpointError that names the file if it is damaged or of another format."""
     content = read_marker(folder, WALK_FORWARD, FORMAT)
     try:
         segments = [
             Segment(decides_from=one["decides_from"], **{what: (one[what][0], one[what][1]) for what in WINDOWS})
             for one in content["segments"]
         ]
+        _ = [
+            np.datetime64(day) for one in segments for day in (one.decides_from, *one.train, *one.validation, *one.test)
+        ]
         return segments, dict(content["settings"])
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CheckpointError(f"{folder / WALK_FORWARD} is damaged (it lacks {error}); train again") from error
+        raise CheckpointError(f"{folder / WALK_FORWARD} is damaged ({error!r}); train again") from error
 
 
 def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
-    """Read a folder that `walk_forward` wrote; `features` are the functions among the features it was trained on.
+    """Return the walk-forward of a folder; `features` are the functions among the features it was trained on.
 
-    Raises CheckpointError, naming what is wrong, for a foreign or damaged folder, and StrategyError for an agent that would
-    decide on days it was trained or chosen on.
+    Raises CheckpointError for a folder that is damaged or of another format, and StrategyError for an agent that would
+    decide on days it was trained or selected on.
     """
     segments, settings = read_manifest(folder)
     agents = [load_ensemble(folder / segment.folder, features) for segment in segments]
-    try:
-        return WalkForward(segments, agents, name=folder.resolve().name, settings=settings)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder / WALK_FORWARD} is damaged ({error}); train again") from error
+    return WalkForward(segments, agents, name=folder.resolve().name, settings=settings)
