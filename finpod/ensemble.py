@@ -28,18 +28,14 @@ if TYPE_CHECKING:
     from finpod.strategy import Decision
 
 FORMAT = "finpod ensemble 2"
-RECENT = 63
-"""Sessions over which the 'recent' choice compares its members and follows one, as in Yang et al. 2020."""
 
 
 class Ensemble(Strategy):
     """Holds the mean of its members' target weights, each given by the mean action of the policy.
 
-    With `choice` 'score', members are weighted by the positive part of their validation `scores` [members]. With 'recent', it
-    follows for 63 sessions the member whose decisions had the best Sharpe ratio over the 63 sessions before, gross of costs;
-    before that it holds the mean. `runs` [members] are the seeds of the members' tournaments. All members share one task, and
-    fit any market that has their features. `log` lists every trial with its validation returns; `baseline` [n] are the returns
-    of the baseline that trials were ranked against.
+    `scores` [members] are their validation scores, `runs` [members] the seeds of their tournaments. All members share one
+    task, and fit any market that has their features. `log` lists every trial with its validation returns; `baseline` [n] are
+    the returns of the baseline that trials were ranked against.
     """
 
     def __init__(
@@ -52,7 +48,6 @@ class Ensemble(Strategy):
         runs: Sequence[int] = (),
         log: Sequence[dict[str, Any]] = (),
         own_features: Sequence[Callable[[MarketData], Array]] = (),
-        choice: str = "mean",
         scores: Sequence[float] = (),
         baseline: Sequence[float] = (),
     ) -> None:
@@ -68,7 +63,7 @@ class Ensemble(Strategy):
         self.trading = TradingConfig(**{**task["trading"], "costs": Costs(**task["trading"]["costs"])})
         self.every, self.anchor = self.trading.hold, self.trading.anchor
         self.max_weight, self.max_turnover = self.trading.max_weight, self.trading.max_turnover
-        self.choice, self.scores = choice, tuple(scores)
+        self.scores = tuple(scores)
         functions = {name_of(feature): feature for feature in own_features}
         observed = list(dict.fromkeys(name for member in members for name in member.task_spec["features"]))
         self.features: tuple[Any, ...] = tuple(functions.get(feature, feature) for feature in observed)
@@ -80,11 +75,6 @@ class Ensemble(Strategy):
                 argument="features",
             )
         self._columns = [[observed.index(name) for name in member.task_spec["features"]] for member in members]
-        above = np.clip(np.nan_to_num(np.array(self.scores or [0.0] * len(members))), 0, None)
-        self._shares = above / above.sum() if above.sum() > 0 else np.full(len(members), 1 / len(members))
-        self._past: list[Array] = []
-        self._held: Array | None = None
-        self._leader = -1
         self._policies = [member.policy() for member in self.members]
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]
 
@@ -129,7 +119,6 @@ class Ensemble(Strategy):
             trials=self.trials,
             provenance={},
             own_features=[feature for feature in self.features if callable(feature)],
-            choice=self.choice,
             scores=[self.scores[i] for i in chosen] if self.scores else (),
         )
 
@@ -157,30 +146,13 @@ class Ensemble(Strategy):
         for policy, scaling, columns in zip(self._policies, self._scalings, self._columns, strict=True):
             seen = scaling.apply(raw[None][..., columns], torch.tensor(view.member)[None])[0]
             weights.append(greedy_weights(policy, self.trading, seen, among, state, price, view.equity, anchor))
-        decided = torch.stack(weights).numpy()
-        if self.choice == "recent":
-            return self._led(view, decided)
-        return decided.mean(0) if self.choice == "mean" else self._shares @ decided
-
-    def _led(self, view: MarketView, decided: Array) -> Array:
-        """Weights of the leading member, from the returns of all members' earlier decisions [members, N]."""
-        if view.step == 0:
-            self._past, self._held, self._leader = [], None, -1
-        if self._held is not None:
-            closes = view.closes(self.every + 1)
-            earned = np.nan_to_num(closes[1:] / closes[:-1] - 1) @ self._held.T  # [hold, members]
-            self._past = [*self._past, *earned][-RECENT:]
-        self._held = decided
-        if view.step and view.step % (-(-RECENT // self.every) * self.every) == 0 and len(self._past) >= RECENT:
-            past = np.array(self._past)
-            self._leader = int(np.argmax(past.mean(0) / np.maximum(past.std(0, ddof=1), 1e-12)))
-        return decided.mean(0) if self._leader < 0 else decided[self._leader]
+        return torch.stack(weights).numpy().mean(0)
 
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
         """Write `ensemble.json`, one checkpoint a member, and the files `beside`, by name; all or nothing."""
-        names = ("runs", "trials", "provenance", "log", "choice", "scores", "baseline")
+        names = ("runs", "trials", "provenance", "log", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
         return folder
@@ -192,6 +164,8 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
     Raises CheckpointError that names the file for a damaged folder, or one of another format.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
+    if (choice := content.get("choice", "mean")) != "mean":
+        raise CheckpointError(f"{folder} decides by choice={choice!r}, and this finpod by the mean alone; train again")
     try:
         members = [Checkpoint.load(folder / Path(str(file)).name) for file in content["members"]]
         return Ensemble(
@@ -202,7 +176,6 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             runs=content["runs"],
             log=content["log"],
             own_features=features,
-            choice=str(content["choice"]),
             scores=[math.nan if score is None else float(score) for score in content["scores"]],
             baseline=content.get("baseline", ()),
         )

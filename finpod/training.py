@@ -299,7 +299,6 @@ def _ensemble(
             {**row_of(trial, one.setup), "returns": trial.returns.tolist()} for one in runs for trial in one.board.log
         ],
         own_features=own_functions(features),
-        choice=runs[0].setup.plan.choice,
         scores=[trial.score for one in runs for trial, _ in one.chosen],
         baseline=task.baseline().tolist(),
     )

@@ -4,7 +4,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_pod, make_setup, settings, train_slice, validate
+from made_agents import (
+    CONFIG,
+    STEPS_AN_UPDATE,
+    TRAIN,
+    VALIDATION,
+    make_pod,
+    make_setup,
+    settings,
+    train_slice,
+    validate,
+)
 from made_markets import random_market
 
 import finpod

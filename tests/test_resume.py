@@ -255,13 +255,12 @@ def test_other_data_are_refused_with_both_hashes_named(market, out):
 
 def test_what_no_agent_depends_on_may_change_and_is_told(market, out):
     said = []
-    plan = replace(PLAN, stop=Stop(trials=5), alike=0.5, choice="score", retries=1, checkpoint_steps=None)
+    plan = replace(PLAN, stop=Stop(trials=5), alike=0.5, retries=1, checkpoint_steps=None)
     ensemble = run(market, out, plan, keep=1, resume=True, progress=lambda text, _: said.append(text))
     assert ensemble.trials == 5
     assert len(ensemble.members) == 1
     told = next(text for text in said if text.startswith("settings changed: "))
     assert "plan.alike 0.95 -> 0.5" in told
-    assert "plan.choice 'mean' -> 'score'" in told
     assert len(verify_log(out / "log-7.jsonl").log) == 5
 
 

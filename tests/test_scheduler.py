@@ -163,7 +163,7 @@ def test_a_rule_that_cannot_be_is_refused(rule):
 
 @pytest.mark.parametrize(
     "change",
-    [{"mode": "turns"}, {"choice": "worst"}, {"alike": 1.1}, {"retries": -1}, {"checkpoint_steps": 0}, {"keep": 65},
+    [{"mode": "turns"}, {"alike": 1.1}, {"retries": -1}, {"checkpoint_steps": 0}, {"keep": 65},
      {"agents": 0}, {"seed": -1}],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(change):

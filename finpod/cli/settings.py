@@ -59,7 +59,7 @@ RUN = options.Settings("cli.settings", "Run", " ".join(Run.__annotations__))
 PLAN = options.Settings(
     "tournament.setup",
     "Plan",
-    "agents rounds keep steps seed mode choice max_correlation=alike checkpoint_steps",
+    "agents rounds keep steps seed mode max_correlation=alike checkpoint_steps",
     steps={
         "kind": int | None,
         "default": None,
@@ -110,7 +110,7 @@ FIRST = (RUN.only("train", "validation", "out"), *COMMON, RUN.only("resume"))
 ADVANCED = (
     *RARE,
     RUN.only("envs", "variant"),
-    PLAN.only("mode", "choice", "max_correlation", "checkpoint_steps"),
+    PLAN.only("mode", "max_correlation", "checkpoint_steps"),
     EVOLUTION,
     STOP,
     RUN.only("stop_minutes"),

@@ -24,9 +24,9 @@ FORMAT = "finpod tournament 1"
 """Format of a log."""
 LEVELS = "levels"
 """Entry of a header: environment steps at the end of each level."""
-OF_PLAN = ("keep", "checkpoint_steps", "retries", "alike", "choice", "stop")
+OF_PLAN = ("keep", "checkpoint_steps", "retries", "alike", "stop")
 """Fields of a plan on which no agent depends."""
-FREE = ("versions", "undefined", "baseline", "data_title", *(f"plan.{name}" for name in OF_PLAN))
+FREE = ("versions", "undefined", "baseline", "data_title", "plan.choice", *(f"plan.{name}" for name in OF_PLAN))
 """Entries of a header that may change when a run is resumed."""
 FIXED = ("task", "format", "measure")
 """Entries that may not change even in a fork: scores would not be comparable."""
@@ -111,8 +111,6 @@ class Plan:
     """Number of times that a lost slice is started again before its trial fails."""
     alike: float = ALIKE
     """Largest correlation of active validation returns between two agents kept."""
-    choice: Literal["mean", "score", "recent"] = "mean"
-    """How the kept agents decide together."""
     search: EvolutionConfig = field(default_factory=EvolutionConfig)
     """How agents are varied."""
     stop: Stop = field(default_factory=Stop)
@@ -123,10 +121,9 @@ class Plan:
             require_count(name, getattr(self, name))
         require_count("checkpoint_steps", self.checkpoint_steps, optional=True)
         require_seed(self.seed)
-        choices = {"mode": ("rounds", "async"), "choice": ("mean", "score", "recent")}
         allowed = {
             "keep": (self.keep <= BOARD, f"at most {BOARD} agents are kept"),
-            **{name: (getattr(self, name) in words, f"choose {' or '.join(words)}") for name, words in choices.items()},
+            "mode": (self.mode in ("rounds", "async"), "choose rounds or async"),
             "alike": (0 <= self.alike <= 1, "it is a correlation, from 0 to 1"),
             "retries": (self.retries >= 0, "it must be 0 or more"),
         }
@@ -151,7 +148,8 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Return the plan of a header."""
+        """Return the plan of a header; headers of earlier versions also have a `choice`."""
+        values = {name: value for name, value in values.items() if name != "choice"}
         return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": Stop(**values["stop"])})
 
 

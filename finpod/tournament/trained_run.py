@@ -17,7 +17,7 @@ from finpod.tournament.leaderboard import Leaderboard, Settings, Trial, ranked
 from finpod.tournament.setup import TournamentSetup
 
 FORMAT = "finpod trained run 1"
-PLAN = ("agents", "rounds", "keep", "steps", "mode", "choice", "alike")
+PLAN = ("agents", "rounds", "keep", "steps", "mode", "alike")
 """Entries of the plan in the provenance."""
 
 

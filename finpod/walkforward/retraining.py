@@ -64,7 +64,9 @@ def walk_forward(
     """
     out = Path(out)
     if not isinstance(task, str):
-        raise InputError(f"task is {task!r:.60}; a walk-forward needs a market, so it must be 'stocks'", argument="task")
+        raise InputError(
+            f"task is {task!r:.60}; a walk-forward needs a market, so it must be 'stocks'", argument="task"
+        )
     require_free_for(out, overwrite=overwrite, resume=resume)
     windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
