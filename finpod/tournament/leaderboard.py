@@ -62,12 +62,10 @@ class Settings:
 
 
 class Loss(NamedTuple):
-    """A lost pod of a trial."""
+    """A lost pod of a trial: the reason in one line, and the Unix time (NaN in early logs)."""
 
     reason: str
-    """Reason, in one line."""
     at: float
-    """Unix time; NaN in early logs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,28 +90,22 @@ class TrialLog:
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
     """The records of a log, and the number of its bytes without a last line that is cut short."""
     records: list[dict[str, Any]] = []
-    sound = 0
-    lines = content.splitlines(keepends=True)
+    sound, lines = 0, content.splitlines(keepends=True)
     for i, line in enumerate(lines):
-        record = _record(line, i)
-        if record is not None:
-            records.append(record)
-            sound += len(line)
-        elif i < len(lines) - 1:
+        try:
+            checksum, text = line.decode().split(" ", 1)
+            record = json.loads(text)
+            if not line.endswith(b"\n") or int(checksum, 16) != zlib.crc32(text[:-1].encode()) or record["n"] != i:
+                raise ValueError
+        except (ValueError, KeyError, TypeError) as error:
+            if i == len(lines) - 1:
+                break
             raise CheckpointError(
                 f"line {i + 1} of {where} is damaged, and there are lines after it; restore the file from a copy"
-            )
+            ) from error
+        records.append(record)
+        sound += len(line)
     return records, sound
-
-
-def _record(line: bytes, number: int) -> dict[str, Any] | None:
-    """The record of a line; None if it is damaged."""
-    with suppress(ValueError, KeyError, TypeError):
-        checksum, text = line.decode().split(" ", 1)
-        record = json.loads(text)
-        whole = line.endswith(b"\n") and int(checksum, 16) == zlib.crc32(text.rstrip("\n").encode())
-        return record if whole and record["n"] == number else None
-    return None
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -25,35 +25,32 @@ from finpod.tournament.setup import TournamentSetup
 
 
 class Slice(NamedTuple):
-    """A piece of work: train an agent up to a number of steps, and validate it if the trial ends there."""
+    """A piece of work: train an agent from the checkpoint `start`, or untrained, up to `until` environment steps.
+
+    `copied` is True if `start` is another agent's checkpoint, of which this agent is a mutated copy. `last` is True if the
+    trial ends with this slice and the agent is validated.
+    """
 
     settings: Settings
-    """The agent."""
     start: bytes | None
-    """The checkpoint it begins with; None for an untrained agent."""
     copied: bool
-    """True if that is another agent's checkpoint, of which this agent is a mutated copy."""
     until: int
-    """Environment steps at the end of the slice."""
     last: bool
-    """True if the trial ends with this slice and the agent is validated."""
 
 
 class Trained(NamedTuple):
-    """Result of a slice. The last three are None unless it was the last of its trial."""
+    """Result of a slice: the agent with its environments, its environment steps and the losses of its last update.
+
+    After the last slice of a trial also its validation `score`, by which it is ranked, all validation `metrics`, and the
+    validation `returns` [n] of a task that has some.
+    """
 
     checkpoint: bytes
-    """The agent, with its environments."""
     steps: int
-    """Environment steps of training, those of its ancestors included."""
     losses: dict[str, float]
-    """Losses of the last update."""
     score: float | None = None
-    """Validation score, by which agents are ranked."""
     metrics: Mapping[str, float] | None = None
-    """All validation metrics."""
     returns: Array | None = None
-    """[n] validation returns; None for a task without returns."""
 
 
 class Pod:
@@ -95,7 +92,6 @@ class Pod:
 
     def checkpoint(self) -> Checkpoint:
         """Return the agent in its present state."""
-        made_with = versions()
         return Checkpoint(
             policy_spec=spec_of(self.policy),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
@@ -105,7 +101,7 @@ class Pod:
             config=asdict(self.settings.config),
             seed=self.settings.seed,
             steps=self.steps,
-            versions={name: made_with[name] for name in ("finpod", "torch")},
+            versions={name: version for name, version in versions().items() if name in ("finpod", "torch")},
         )
 
 

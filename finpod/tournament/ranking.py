@@ -25,33 +25,28 @@ ROOM = 2.5e8
 
 
 class SelectionBias(NamedTuple):
-    """Expected effect of selecting the best trial; NaN where undefined."""
+    """Expected effect of selecting the best trial; NaN where undefined.
+
+    `best`, `mean` and `sd` (ddof 1) are those of the scores of all `trials` that have one. `expected` is the expected best
+    score of so many trials without skill (NaN for scores that are not of returns), `alike` that of so many equally good ones.
+    `overfitting` is the probability that the best on one half of the validation days is below the median on the other half.
+    """
 
     trials: int
-    """Number of trials with a score."""
     best: float
-    """Best score."""
     mean: float
-    """Mean of all scores."""
     sd: float
-    """Standard deviation of all scores (ddof 1)."""
     expected: float
-    """Expected best score of so many trials without skill; NaN for scores that are not of returns."""
     alike: float
-    """Expected best score of so many equally good trials."""
     overfitting: float
-    """Probability that the best on one half of the validation days is below the median on the other half."""
 
 
 class Branch(NamedTuple):
-    """One agent in the lineage."""
+    """One agent in the lineage: the copies between it and an untrained agent, its name, and its trials by level."""
 
     depth: int
-    """Number of copies between it and an agent that began untrained."""
     agent: str
-    """Name."""
     trials: tuple[Trial, ...]
-    """Its trials, by level."""
 
 
 def differing(trials: Sequence[Trial]) -> list[str]:

@@ -242,10 +242,12 @@ def _myself() -> str:
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
     """Write a mark with the time, and renew it while the block runs. Raises InputError for a recent mark of another driver."""
+    text = b""
     with suppress(FileNotFoundError):
-        who, *_, stamp = place.read("lock").decode().split("|")
-        if time.time() - float(stamp) < LEASE:
-            raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it and {LEASE:.0f} s more")
+        text = place.read("lock")
+    who, _, stamp = text.decode().rpartition("|")
+    if who and time.time() - float(stamp) < LEASE:
+        raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it and {LEASE:.0f} s more")
     over = threading.Event()
 
     def mark() -> None:

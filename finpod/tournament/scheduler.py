@@ -32,26 +32,23 @@ WAIT = 0.5
 
 @dataclass
 class Status:
-    """State of a tournament, for `watch`."""
+    """State of a tournament, for `watch`.
+
+    `running` has the trials in training and their start by number, `where` describes the executor. `steps` are environment
+    steps of all agents since the start of this scheduler, `began`; times are Unix times. `latest` is the trial that has ended
+    since the last call of `watch`, if any, and `losses` are those of the last such trial. `remark` is a message since the last
+    call, such as a lost pod, or empty.
+    """
 
     board: Leaderboard
-    """Trials so far."""
     plan: Plan
-    """Size and mode."""
     running: dict[int, tuple[Trial, float]]
-    """Number -> the trial in training, and its start in Unix time."""
     where: str
-    """Description of the executor."""
     began: float
-    """Start of this scheduler in Unix time."""
     steps: int = 0
-    """Environment steps of all agents since then."""
     losses: dict[str, float] = field(default_factory=dict)
-    """Losses of the last update of the trial that ended last."""
     latest: Trial | None = None
-    """Trial that has ended since the last call of `watch`, or None."""
     remark: str = ""
-    """Message since the last call of `watch`, such as a lost pod; empty if there is none."""
 
 
 Watch = Callable[[Status], None]
@@ -165,9 +162,13 @@ class Scheduler:
         try:
             start = None if name is None else fetch(self.store, name)
         except CheckpointError as error:
-            if not inside and not self.store.names("agents"):
+            if inside:
+                self.status.remark = f"agent {trial.agent} begins its round again: {error}"
+                self._start(replace(trial, steps=0))
+            elif not self.store.names("agents"):
                 raise  # the whole folder is missing; once it is restored, the run can be resumed
-            self._fail(trial, f"the agent it begins with cannot be read: {error}")
+            else:
+                self._fail(trial, f"the agent it begins with cannot be read: {error}")
             return
         goal = until = self.plan.goal(trial.level, self.update)
         if self.plan.checkpoint_steps is not None:

@@ -22,14 +22,11 @@ PLAN = ("agents", "rounds", "keep", "steps", "mode", "alike")
 
 
 class Run(NamedTuple):
-    """One finished tournament."""
+    """One finished tournament: its setup, its board, and the selected trials with their agents, best first."""
 
     setup: TournamentSetup
-    """Its setup."""
     board: Leaderboard
-    """All its trials."""
     chosen: list[tuple[Trial, Checkpoint]]
-    """Selected trials and their agents, best first."""
 
 
 def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:

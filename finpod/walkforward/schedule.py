@@ -55,16 +55,16 @@ def as_span(length: str | int, what: str) -> Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Days of one agent, as text; with intraday bars, `test` and `decides_from` include the time."""
+    """Days of one agent: first and last session of each window, as text; with intraday bars, those of `test` have a time.
+
+    The test earns from its first close to that of the next segment. `decides_from` is the last row that the first decision
+    sees: the first of the test, or with close fills the one before.
+    """
 
     train: tuple[str, str]
-    """First and last session of training."""
     validation: tuple[str, str]
-    """First and last session of validation."""
     test: tuple[str, str]
-    """First and last session of the test; it earns from the first close to that of the next segment."""
     decides_from: str
-    """Last row that its first decision sees: the first of the test, or with close fills the one before."""
 
     @property
     def folder(self) -> str:
@@ -113,9 +113,9 @@ def schedule(
                     f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} sessions to trade, fewer than "
                     f"hold={hold}; take a longer window, decide more often, or shorten purge or embargo"
                 )
-        begin = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
+        first_day = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
         segment = Segment(
-            train=(begin, str(sessions[learnt[1]])),
+            train=(first_day, str(sessions[learnt[1]])),
             validation=(str(sessions[chosen[0]]), str(sessions[chosen[1]])),
             test=(_text(market.dates[row]), _text(market.dates[stop - 1])),
             decides_from=_text(market.dates[row - lag]),
