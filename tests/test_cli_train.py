@@ -129,7 +129,7 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, monk
     content = json.loads((work / "strategies" / "tiny" / "ensemble.json").read_text())
     assert content["provenance"]["failed"] == 1
     assert "0-1" not in {member["agent"] for member in content["provenance"]["members"]}
-    assert [line["trial"] for line in content["log"] if line["score"] is None] == [1]
+    assert [line["agent"] for line in content["log"] if line["score"] is None] == ["0-1"]
 
 
 def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(work, monkeypatch):

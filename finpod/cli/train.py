@@ -53,7 +53,7 @@ def train(
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
     """Options completed from the log of a resumed or forked run; that log's record; and True if the run is resumed."""
-    from finpod.tournament.recorded import driven, is_unfinished, recorded_of, refuse_finished
+    from finpod.tournament.recorded import driven, may_begin, recorded_of, refuse_finished
 
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
@@ -64,7 +64,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     if "task" in typed or not (resume or fork):  # otherwise the log names the task
         refuse_others(values["task"], typed)
     whole = all(values[name] is not None for name in needed(values))
-    again = bool(resume) and (not whole or is_unfinished(str(resume), storage))
+    again = bool(resume) and not (whole and may_begin(str(resume), out, storage))
     if again or fork:
         where, recorded = recorded_of(str(resume or fork), storage if again else None)
         if recorded is not None:

@@ -15,46 +15,43 @@ from finpod.errors import InputError
 from finpod.files import UNFINISHED
 from finpod.rl import LEARNERS
 from finpod.tournament.history import FINISHED
-from finpod.tournament.log import TrialLog, begun_logs, places_of
+from finpod.tournament.log import TrialLog, begun_logs, places_of, unfinished
 from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.setup import Plan, completed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """The entry `run`. Paths are absolute, so that they hold in every folder."""
+    """The entry `run`.
+
+    The output folder `out` and the `storage` (None: the folder beside `out`) are absolute, so that they hold in every folder.
+    `seeds` are those of the tournaments, `device` is that of the driver. `features` were requested by name (None: the default
+    ones, or a task without a market); `functions` names those that are functions, which a log cannot hold. `market` has the
+    arguments with which the market was loaded, empty for a market from memory; `asked` further values for the next driver.
+    """
 
     out: str
-    """Output folder."""
     storage: str | None
-    """Folder or URL for log and checkpoints; None for the folder beside `out`."""
     seeds: Sequence[int]
-    """Seeds of the tournaments."""
     features: str | Sequence[str] | None
-    """Features that were requested by name; None for the default ones, and for a task without a market."""
     functions: Sequence[str]
-    """Names of the features that are functions, which a log cannot hold."""
     device: str | None = None
-    """Device of the driver."""
     market: Mapping[str, Any]
-    """Arguments with which the market was loaded; empty for a market from memory."""
     asked: Mapping[str, Any]
-    """Further values for the next driver."""
 
 
 class Recorded(NamedTuple):
-    """Settings of an unfinished run, as its last driver had them."""
+    """Settings of an unfinished run, as its last driver had them.
+
+    `where` is the folder or URL of its logs, `header` that of the first log, `plan` that of the first tournament, `config` the
+    settings of the learner of the first agent, and `run` the entry `run`.
+    """
 
     where: str
-    """Folder or URL of its logs."""
     header: Mapping[str, Any]
-    """Header of its first log."""
     plan: Plan
-    """Plan of its first tournament."""
     config: Any
-    """Settings of the learner of the first agent."""
     run: RunEntry
-    """The entry `run`."""
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
@@ -92,9 +89,11 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
     )
 
 
-def is_unfinished(run: str, storage: str | None) -> bool:
-    """Return True if there is a run to resume."""
-    return any(begun_logs(place) for place in places_of(run, storage))
+def may_begin(run: str, out: Path, storage: str | None) -> bool:
+    """Return True if no run of this name is unfinished, and it is the name of the output `out` or of the `storage`."""
+    if any(begun_logs(place) for place in places_of(run, storage)):
+        return False
+    return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))
 
 
 def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, Any]:
