@@ -1,141 +1,102 @@
 """Overhead of a tournament: Ray, the scheduler, the log. Run by hand: `python tests/bench_tournament.py`.
 
-Most of it is measured on pods that sleep, in workers that import no torch, so that a hundred of them fit on a small machine.
-The scheduler, the log and the engine are those of a real tournament; only the work is replaced.
+Pods sleep, in workers that import no torch, so that a hundred of them fit on a small machine. Scheduler, log and executor are
+those of a real tournament; only the work is replaced.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from finpod.devices import usable_cores
 from finpod.errors import InputError
 from finpod.storage import Store
-from finpod.workers.executor import Completed, Executor, Failed, InlineExecutor, Placement, timed
+from finpod.workers.executor import Completed, Executor, Failed, InlineExecutor, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from finpod.tournament.pod import Slice, Trained
+    from finpod.tournament.pod import Slice
     from finpod.tournament.scheduler import Scheduler
     from finpod.tournament.setup import Plan, TournamentSetup
 
 RETURNS, AGENT = 250, 2048
-"""Validation days and bytes of the checkpoint that a pod that sleeps makes up."""
+"""Validation days, and bytes of the checkpoint of a made-up agent."""
 FILL = 300.0
 """Seconds after which workers that have not started will not."""
-WORKER, NODE, SPARE = 70, 170, 1024
-"""MiB that a worker without torch, a simulated node, and all else take."""
+NAP, ROUNDS = 4.0, 4
+"""Mean seconds of a nap, and levels of experience."""
+NAMES, DAYS, ENVS = 20, 700, 1024
+"""Size of the simulated market, and accounts, of the slices that really train."""
 
 
-class Nap(NamedTuple):
-    """A piece of work that is none."""
-
-    seconds: float
-    """How long to sleep."""
-
-
-def nap(context: None, piece: Nap) -> bool:
-    """Sleep; whether this process has loaded torch."""
-    time.sleep(piece.seconds)
+def nap(context: None, seconds: float) -> bool:
+    """Sleep; return True if this process has loaded torch."""
+    time.sleep(seconds)
     return "torch" in sys.modules
 
 
-class Noted:
-    """An engine that notes where pieces ran and when the last was handed out."""
-
-    def __init__(self, inner: Executor) -> None:
-        self.inner = inner
-        self.places: list[Placement] = []
-        self.handed = 0.0
-
-    def capacity(self) -> int:
-        """The engine's own."""
-        return self.inner.capacity()
-
-    def start(self, key: str, piece: Any) -> None:
-        """Hand it on."""
-        self.handed = time.time()
-        self.inner.start(key, piece)
-
-    def wait(self, timeout: float) -> list[Completed | Failed]:
-        """What the engine says."""
-        ended = self.inner.wait(timeout)
-        self.places += [one.place for one in ended if isinstance(one, Completed)]
-        return ended
-
-    def describe(self) -> str:
-        """The engine's own words."""
-        return self.inner.describe()
-
-    def close(self) -> None:
-        """Close the engine."""
-        self.inner.close()
-
-
-class Sleepers(Noted):
-    """Turns slices into naps of `seconds` (of an agent's own if `spread`), and what comes back into made-up agents."""
+class Sleepers:
+    """Turns slices into naps of `seconds` (half to one and a half times that if `spread`), and results into made-up agents."""
 
     def __init__(self, inner: Executor, seconds: float, spread: bool = False) -> None:
-        super().__init__(inner)
-        self.seconds, self.spread = seconds, spread
-        self.torch = False
-        """Whether a worker had loaded it."""
+        self.inner, self.seconds, self.spread = inner, seconds, spread
+        self.capacity, self.describe, self.close = inner.capacity, inner.describe, inner.close
+        self.places: list[Placement] = []
+        self.handed, self.torch = 0.0, False
         self._pieces: dict[str, Slice] = {}
 
     def start(self, key: str, piece: Slice) -> None:
         """Keep the slice here and hand out a nap."""
-        self._pieces[key] = piece
+        self._pieces[key], self.handed = piece, time.time()
         share = 0.5 + np.random.default_rng([piece.settings.seed, piece.until]).random() if self.spread else 1.0
-        super().start(key, Nap(self.seconds * share))
+        self.inner.start(key, self.seconds * share)
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Agents whose scores are luck."""
-        pieces = [(one, self._pieces.pop(one.key)) for one in super().wait(timeout)]
-        return [
-            one._replace(result=self._trained(one, piece)) if isinstance(one, Completed) else one
-            for one, piece in pieces
-        ]
+        """Return agents with random scores."""
+        ended = self.inner.wait(timeout)
+        return [self._trained(one) if isinstance(one, Completed) else one for one in ended]
 
-    def _trained(self, done: Completed, piece: Slice) -> Any:
+    def _trained(self, done: Completed) -> Completed:
         from finpod.measures import metrics
         from finpod.tournament.pod import Trained
 
+        self.places.append(done.place)
         self.torch |= done.result
+        piece = self._pieces.pop(done.key)
         returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.0005, 0.01, RETURNS)
         figures = vars(metrics(returns=returns, periods_per_year=252))
-        return Trained(bytes(AGENT), piece.until, {"loss": 0.0}, figures["sharpe"], figures, returns)
+        trained = Trained(bytes(AGENT), piece.until, {"loss": 0.0}, figures["sharpe"], figures, returns)
+        return done._replace(result=trained)
 
 
 class Instant:
-    """An engine with room for `pods`, all of which have ended whenever it is asked: what is left is the driver."""
+    """An executor with room for `pods`, all of which have ended whenever it is asked: the driver alone is left."""
 
     def __init__(self, pods: int) -> None:
-        self._pods, self._started = pods, list[tuple[str, Nap]]()
+        self._pods, self._keys = pods, list[str]()
 
     def capacity(self) -> int:
         """All of them."""
         return self._pods
 
-    def start(self, key: str, piece: Nap) -> None:
+    def start(self, key: str, piece: float) -> None:
         """Note it."""
-        self._started.append((key, piece))
+        self._keys.append(key)
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
         """All that was started."""
-        started, self._started = self._started, []
-        return [Completed(key, *timed(nap, None, piece)) for key, piece in started]
+        keys, self._keys = self._keys, []
+        return [Completed(key, False, Placement("here", os.getpid(), time.time(), time.time())) for key in keys]
 
     def describe(self) -> str:
         """Nothing runs."""
@@ -145,30 +106,14 @@ class Instant:
         """Nothing to free."""
 
 
-class Unforced(Store):
-    """A folder whose log is left to the system to write, for a log that is only made to be read."""
-
-    def append(self, name: str, content: bytes) -> None:
-        """At the end of the file, on the disk whenever it suits the system."""
-        path = Path(self.where) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(content)
-
-
 @contextmanager
 def simulated_nodes(nodes: int, cpus: int) -> Iterator[None]:
-    """A Ray cluster of nodes that are processes of this machine and listen to it alone; this process is its driver.
-
-    Raises InputError where there is no Ray, or where this process has a Ray already.
-    """
+    """A Ray cluster whose nodes are processes of this machine; this process is its driver. Raises InputError without Ray."""
     from finpod.workers.ray_executor import ALONE, QUIET, _ray
 
     for name, value in {**QUIET, **ALONE}.items():
         os.environ.setdefault(name, value)
     ray = _ray()
-    if ray.is_initialized():
-        raise InputError("this process is connected to Ray already; measure in one of its own")
     from ray.cluster_utils import Cluster
 
     size = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
@@ -185,13 +130,8 @@ def simulated_nodes(nodes: int, cpus: int) -> Iterator[None]:
 
 
 def busy_share(places: list[Placement], pods: int, until: float) -> float:
-    """Share of the time of `pods` pods that they worked, from the first moment all of them did until `until`.
-
-    NaN if they never all did before that.
-    """
-    started, ended = (
-        np.array([getattr(place, end) for place in places], dtype=np.float64) for end in ("started", "ended")
-    )
+    """Share of the time of `pods` pods that they worked, from the first moment all of them did until `until`."""
+    started, ended = (np.array([getattr(place, end) for place in places]) for end in ("started", "ended"))
     moments, changes = np.r_[ended, started], np.repeat([-1, 1], len(places))
     order = np.argsort(moments, kind="stable")  # an end before a start at the same moment
     full = moments[order][np.cumsum(changes[order]) >= pods]
@@ -202,189 +142,97 @@ def busy_share(places: list[Placement], pods: int, until: float) -> float:
 
 
 def fill(engine: Executor, pods: int) -> float:
-    """Seconds until every pod has a process, which takes turns on few cores; gives up after `FILL`."""
-    begun, processes, number, running = time.perf_counter(), set[tuple[str, int]](), 0, 0
-    while running or len(processes) < pods:
-        if time.perf_counter() - begun < FILL:
-            while running < pods and len(processes) < pods:
-                engine.start(f"fill/{number}", Nap(1.0))
-                number, running = number + 1, running + 1
-        for ended in engine.wait(1.0):
-            running -= 1
-            if isinstance(ended, Completed):
-                processes.add((ended.place.node, ended.place.pid))
-        if not running and time.perf_counter() - begun >= FILL:
-            break
+    """Seconds until every pod has a process; gives up after `FILL`."""
+    begun, processes, running = time.perf_counter(), set[tuple[str, int]](), 0
+    while len(processes) < pods and time.perf_counter() - begun < FILL:
+        while running < pods:
+            engine.start(f"fill/{time.perf_counter_ns()}", 1.0)
+            running += 1
+        ended = engine.wait(1.0)
+        running -= len(ended)
+        processes |= {(one.place.node, one.place.pid) for one in ended if isinstance(one, Completed)}
+    while running:
+        running -= len(engine.wait(1.0))
     return time.perf_counter() - begun
 
 
-def nodes_that_fit(nodes: int, cpus: int, free: float) -> int:
-    """As many of the nodes as `free` MiB of memory have room for, at least one."""
-    return int(max(min(nodes, (free - SPARE) // (NODE + cpus * WORKER)), 1))
-
-
-def free_memory() -> float:
-    """MiB that processes may still take; infinite where the system does not say."""
-    about = Path("/proc/meminfo")
-    if not about.exists():
-        return math.inf
-    facts = dict(line.split(":", 1) for line in about.read_text(encoding="utf-8").splitlines())
-    return int(facts["MemAvailable"].split()[0]) / 1024
-
-
-def held_memory() -> float:
-    """MiB that this process holds now; NaN where the system does not tell."""
-    about = Path("/proc/self/statm")
-    return int(about.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if about.exists() else float("nan")
-
-
-NAMES, DAYS, ENVS = 20, 700, 1024
-"""Size of the simulated market, and accounts, of the slices that really train."""
-NAP = 4.0
-"""Mean seconds that a pod of a busy cluster sleeps; from half to one and a half times that, so that few end together."""
-ROUNDS = 4
-"""Levels of experience in the tournaments of pods that sleep."""
-
-
-def main(seconds: float = 10.0, nodes: int = 10, cpus: int = 10, entries: int = 10_000) -> None:
-    """Print the lines as JSON, with hardware and versions; about four minutes on two idle cores.
-
-    Slices that train take about `seconds`; those that sleep run on `nodes` simulated nodes of `cpus` pods each; the log
-    that is resumed has `entries`. Where there is no Ray a line says so.
-    """
-    busy = _load()
-    lines = driver_lines(entries)
-    try:
-        lines |= overhead_lines(seconds) | cluster_lines(nodes, cpus)
-    except InputError as error:  # there is no Ray, or no room
-        lines["tournament on Ray"] = f"n/a: {error}"
-    print(json.dumps(lines | _circumstances() | {"load": f"{busy} at the start, {_load()} at the end"}, indent=1))
-
-
 def overhead_lines(seconds: float, repeats: int = 3) -> dict[str, Any]:
-    """Time of one slice as a tournament of its own on Ray against in this process, and how long Ray takes to begin.
-
-    They take turns, and the shortest of each is taken, for what else runs on a machine only ever adds to it. Ray's worker
-    does not give way to that any more than this process, as it would by itself.
-    """
+    """Time of one slice as a tournament on Ray against in this process: the shortest of several, taken in turns."""
+    from finpod.tournament.pod import run_slice
     from finpod.tournament.setup import from_shared
     from finpod.workers import ray_executor
 
     os.environ.setdefault("RAY_worker_niceness", "0")  # read when Ray starts
-    setup = _setup()
-    update, each = _pace(setup)
+    setup, began = _setup(), time.time()
+    here, took = InlineExecutor(run_slice, setup), {"here": list[float](), "ray": list[float]()}
+    each = min(_one_agent(here, setup.update, 1) for _ in range(3))
     updates = max(round(seconds / each), 1)
-    here, began = Noted(InlineExecutor(slice_with_cpu, setup)), time.time()
-    took: dict[str, list[Took]] = {"here": [], "ray": []}
-    on_ray = ray_executor.RayExecutor(slice_with_cpu, setup.to_shared(), pods=1, restore=from_shared)
-    with closing(Noted(on_ray)) as there:
-        _one_agent(there, update, 1)
-        first = there.places[0].started - began
+    with closing(ray_executor.RayExecutor(run_slice, setup.to_shared(), pods=1, restore=from_shared)) as there:
+        _one_agent(there, setup.update, 1, first := [])
         for _ in range(repeats):
             for name, engine in (("here", here), ("ray", there)):
-                took[name].append(_one_agent(engine, update, updates))
-    ray, inline = (Took(*map(min, zip(*took[name], strict=True))) for name in ("ray", "here"))
+                took[name].append(_one_agent(engine, setup.update, updates))
+    ray, inline = min(took["ray"]), min(took["here"])
     return {
-        "tournament first pod on Ray seconds": first,
-        "tournament Ray overhead": ray.whole / inline.whole - 1,
-        "tournament Ray overhead in CPU time": (ray.cpu + ray.beside) / (inline.cpu + inline.beside) - 1,
-        "tournament Ray overhead batch": f"a slice of {updates} updates, {update:,} steps each, in {ray.whole:.2f} s on Ray and "
-        f"{inline.whole:.2f} s in this process; of CPU {ray.cpu:.2f} s and {inline.cpu:.2f} s; beside the work {ray.beside:.3f} s "
-        f"and {inline.beside:.3f} s; shortest of {repeats}",
+        "tournament first pod on Ray seconds": first[0] - began,
+        "tournament Ray overhead": ray / inline - 1,
+        "tournament Ray overhead batch": f"a slice of {updates} updates, {setup.update:,} steps each, in {ray:.2f} s on Ray and "
+        f"{inline:.2f} s in this process; shortest of {repeats}",
     }
 
 
-class Took(NamedTuple):
-    """How long a tournament of one slice took, in seconds."""
-
-    whole: float
-    """By the clock."""
-    beside: float
-    """Of that, what was not the slice itself."""
-    cpu: float
-    """CPU time of the slice."""
-
-
-def slice_with_cpu(setup: TournamentSetup, piece: Slice) -> Trained:
-    """The work of a pod, with the CPU time it took among its losses."""
-    from finpod.tournament.pod import run_slice
-
-    begun = time.process_time()
-    trained = run_slice(setup, piece)
-    return trained._replace(losses=trained.losses | {"cpu": time.process_time() - begun})
-
-
-def cluster_lines(nodes: int, cpus: int, slices: int = 6, nap_seconds: float = NAP) -> dict[str, Any]:
-    """Pods that sleep on simulated nodes: how busy they are kept, how fast trials are admitted, and what eight do.
-
-    `slices` each; what does not fit into memory is left out, and the line says so.
-    """
+def cluster_lines(nodes: int, cpus: int, slices: int = 6) -> dict[str, Any]:
+    """Pods that sleep on simulated nodes, `slices` each: how busy they are kept, and how fast trials are admitted."""
     import finpod.tournament.training  # noqa: F401  # loading torch is not the work of the driver
     from finpod.workers.ray_executor import RayExecutor
 
-    room = nodes_that_fit(nodes, cpus, free_memory())
-    pods = room * cpus
-    left = "" if room == nodes else f"; memory for no more than {room} of {nodes} nodes"
-    with simulated_nodes(room, cpus), closing(RayExecutor(nap, None)) as engine:
-        filled = fill(engine, pods)
-        busy = Sleepers(engine, nap_seconds, spread=True)
+    pods, trials = nodes * cpus, nodes * cpus * slices
+    with simulated_nodes(nodes, cpus), closing(RayExecutor(nap, None)) as engine:
+        filled, busy, quick = fill(engine, pods), Sleepers(engine, NAP, spread=True), Sleepers(engine, 0.0)
         before = time.process_time()
-        _sleep(busy, pods * slices, pods)
-        driver = (time.process_time() - before) / (pods * slices)
-        quick = Sleepers(engine, 0.0)
-        admitted = pods * slices / _sleep(quick, pods * slices, pods)
-        one, eight = (_throughput(count, slices, 0.5 * nap_seconds) for count in (1, min(8, pods)))
-        torch = "torch was loaded" if busy.torch or quick.torch else "no torch"
+        _sleep(busy, trials, pods)
+        driver = (time.process_time() - before) / trials
+        admitted = trials / _sleep(quick, trials, pods)
+        one, eight = (_throughput(count, slices) for count in (1, min(8, pods)))
     return {
         "tournament busy share": busy_share(busy.places, pods, busy.handed),
-        "tournament busy batch": f"{pods} pods on {room} simulated nodes, started in {filled:.0f} s, {pods * slices} slices of "
-        f"{nap_seconds / 2:g} to {1.5 * nap_seconds:g} s, {torch} in the workers; {1000 * driver:.1f} ms of the driver's CPU "
-        f"a trial{left}",
+        "tournament busy batch": f"{pods} pods on {nodes} simulated nodes, started in {filled:.0f} s, {trials} slices of "
+        f"{NAP / 2:g} to {1.5 * NAP:g} s, {'torch' if busy.torch or quick.torch else 'no torch'} in the workers; "
+        f"{1000 * driver:.1f} ms of the driver's CPU a trial",
         "tournament submissions/s": admitted,
-        "tournament submissions batch": f"{pods * slices} trials of no length on the same pods",
         f"tournament pods worth of {min(8, pods)}": eight / one,
-        "tournament pods worth batch": f"slices of {0.5 * nap_seconds:g} s, {one:.3f} a second by one pod and {eight:.3f}",
     }
 
 
 def driver_lines(entries: int) -> dict[str, Any]:
-    """A board of `entries`: its memory, how long its log takes to resume, and the trials it still admits a second.
-
-    Nothing runs: pods have ended when they have begun. The log is forced to the disk as ever once it is resumed.
-    """
+    """How long the log of `entries` trials takes to resume, and how many trials a second are admitted after it."""
     from finpod.tournament.log import TrialLog
 
     more = max(entries // 20, 10)
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
-        held: list[tuple[int, float]] = []
-        made = _asleep(Unforced(Path(folder)), Sleepers(Instant(100), 0.0), entries, 100)
-        made.watch = lambda status: held.append((len(status.board.log), held_memory()))
-        made.run()
-        (some, before), (all_of_them, after) = held[len(held) // 5], held[-1]
-        del made
-        store = Store(Path(folder))
-        wall, cpu = time.perf_counter(), time.process_time()
-        resumed = _asleep(store, Sleepers(Instant(100), 0.0), entries + more, 100, TrialLog(store))
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        size = len(store.read("log.jsonl")) / 2**20
-        assert len(resumed.board.log) == entries, "the log does not replay to the board"
+        store = Store(folder)
+        _asleep(store, Sleepers(Instant(100), 0.0), entries, 100).run()
+        wall = time.perf_counter()
+        resumed = _asleep(store, Sleepers(Instant(100), 0.0), entries + more, 100)
+        wall = time.perf_counter() - wall
+        assert len(TrialLog(store).board.log) == entries, "the log does not replay to the board"
         begun = time.perf_counter()
         resumed.run()
         rate = more / (time.perf_counter() - begun)
+        size = len(store.read("log.jsonl")) / 2**20
     return {
         "tournament driver submissions/s": rate,
-        "tournament driver batch": f"{more:,} trials after {entries:,}, log forced to the disk",
-        "tournament driver MiB per 1,000 trials": 1000 * (after - before) / max(all_of_them - some, 1),
+        "tournament driver batch": f"{more:,} trials after {entries:,}",
         "tournament resume seconds": wall,
-        "tournament resume batch": f"{entries:,} entries of {RETURNS} returns, {size:.0f} MiB; {cpu:.2f} s of CPU",
+        "tournament resume batch": f"{entries:,} entries of {RETURNS} returns, {size:.0f} MiB",
     }
 
 
-def _throughput(pods: int, slices: int, seconds: float) -> float:
+def _throughput(pods: int, slices: int) -> float:
     """Slices a second of `pods` pods that do `slices` each, from the first begun to the last ended."""
     from finpod.workers.ray_executor import RayExecutor
 
-    with closing(Sleepers(RayExecutor(nap, None, pods=pods), seconds)) as engine:
+    with closing(Sleepers(RayExecutor(nap, None, pods=pods), NAP / 2)) as engine:
         _sleep(engine, pods * slices, pods)
         ended = max(place.ended for place in engine.places)
         return len(engine.places) / (ended - min(place.started for place in engine.places))
@@ -393,44 +241,42 @@ def _throughput(pods: int, slices: int, seconds: float) -> float:
 def _sleep(engine: Sleepers, trials: int, agents: int) -> float:
     """Seconds of an asynchronous tournament of pods that sleep."""
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
-        driver = _asleep(Store(Path(folder)), engine, trials, agents)
-        begun = time.perf_counter()
+        driver, begun = _asleep(Store(folder), engine, trials, agents), time.perf_counter()
         driver.run()
         return time.perf_counter() - begun
 
 
-def _asleep(store: Store, engine: Executor, trials: int, agents: int, journal: Any = None) -> Scheduler:
-    """An asynchronous tournament; what its agents would learn is nobody's business."""
+def _asleep(store: Store, engine: Executor, trials: int, agents: int) -> Scheduler:
     from finpod.tournament.setup import Plan, Stop
 
     plan = Plan(agents=agents, rounds=ROUNDS, mode="async", stop=Stop(trials=trials))
-    return _driver(store, engine, plan, 1, journal)
+    return _driver(store, engine, plan, 1)
 
 
-def _one_agent(engine: Noted, update: int, updates: int) -> Took:
-    """A tournament of one agent and one slice."""
+def _one_agent(engine: Executor, update: int, updates: int, starts: list[float] | None = None) -> float:
+    """Seconds of a tournament of one agent and one slice, whose start in Unix time is added to `starts`."""
     from finpod.tournament.setup import Plan
 
     with tempfile.TemporaryDirectory(prefix="finpod-bench-") as folder:
-        driver = _driver(Store(Path(folder)), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
+        driver = _driver(Store(folder), engine, Plan(agents=1, rounds=1, steps=update * updates), update)
         begun = time.perf_counter()
         board = driver.run()
-        whole = time.perf_counter() - begun
     if board.log[0].state == "failed":
         raise InputError(f"the agent that was to be measured failed: {board.log[0].reason}")
-    place = engine.places[-1]
-    return Took(whole, whole - (place.ended - place.started), driver.status.losses["cpu"])
+    if starts is not None:
+        starts.append(board.log[0].places[0].started)
+    return time.perf_counter() - begun
 
 
-def _driver(store: Store, engine: Executor, plan: Plan, update: int, journal: Any = None) -> Scheduler:
+def _driver(store: Store, engine: Executor, plan: Plan, update: int) -> Scheduler:
     from finpod.rl.ppo import PPOConfig
     from finpod.rl.task import Space
     from finpod.tournament.evolution import Evolver
     from finpod.tournament.log import TrialLog
     from finpod.tournament.scheduler import Scheduler
 
-    generator = Evolver(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
-    return Scheduler(plan, generator, journal or TrialLog(store), engine, update=update)
+    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=Space(), search=plan.search)
+    return Scheduler(plan, evolver, TrialLog(store), engine, update=update)
 
 
 def _setup() -> TournamentSetup:
@@ -447,42 +293,22 @@ def _setup() -> TournamentSetup:
     return TournamentSetup(task=task, num_envs=ENVS, config=PPOConfig())
 
 
-def _pace(setup: TournamentSetup) -> tuple[int, float]:
-    """Steps of one update of the learner, and the seconds it takes."""
-    from finpod.tournament.leaderboard import Settings
-    from finpod.tournament.pod import train_slice
+def main(seconds: float = 10.0, nodes: int = 10, cpus: int = 10, entries: int = 10_000) -> None:
+    """Print the lines as JSON, with the hardware; about four minutes on two idle cores.
 
-    settings = Settings(agent_id="pace", seed=0, config=setup.config)
-    took = []
-    for _ in range(4):  # the first lays out memory
-        begun = time.perf_counter()
-        train_slice(setup, settings, None, setup.update, setup.update)
-        took.append(time.perf_counter() - begun)
-    return setup.update, min(took)
-
-
-def _circumstances() -> dict[str, str]:
-    """What it was measured on."""
-    import torch
-
-    import finpod
+    Slices that train take about `seconds`; those that sleep run on `nodes` simulated nodes of `cpus` pods each; the log that
+    is resumed has `entries`.
+    """
     from finpod.bench.machine import processor
 
+    load = os.getloadavg()[0]
+    lines = driver_lines(entries)
     try:
-        import ray
-
-        versions = f", Ray {ray.__version__}"
-    except ImportError:
-        versions = ""
-    return {
-        "hardware": f"{processor()}, {usable_cores()} cores",
-        "versions": f"finpod {finpod.__version__}, torch {torch.__version__}{versions}, Python {platform.python_version()}",
-    }
-
-
-def _load() -> str:
-    """How many processes want a core, over the last minute."""
-    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "n/a"
+        lines |= overhead_lines(seconds) | cluster_lines(nodes, cpus)
+    except InputError as error:  # there is no Ray, or no room
+        lines["tournament on Ray"] = f"n/a: {error}"
+    facts = {"hardware": f"{processor()}, {usable_cores()} cores", "python": platform.python_version(), "load": load}
+    print(json.dumps(lines | facts, indent=1))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,14 @@ class Made:
         self.running.clear()
 
 
+def shuffled(slots: int, **changes: Any) -> Made:
+    """An engine whose pods end in any order."""
+    import numpy as np
+
+    random = np.random.default_rng(slots)
+    return Made(slots, lambda running: int(random.integers(running)), **changes)
+
+
 class Light:
     """Another engine, whose pieces are naps: the slices stay here, and the agents are made up from what comes back."""
 

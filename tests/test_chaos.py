@@ -4,19 +4,17 @@ Only processes that these tests have started are ended, by their numbers.
 """
 
 import gc
-import os
 import signal
 import threading
 import time
-import warnings
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
+from made_clusters import cluster_of, family, left, nobody_left
 from made_tournaments import (
-    QUIET,
     UPDATE,
     Light,
     Made,
@@ -32,122 +30,10 @@ from made_tournaments import (
 )
 
 from finpod.storage import Store
+from finpod.tournament.log import TrialLog
+from finpod.tournament.setup import Stop
 from finpod.tournament.verify import verify_log
 from finpod.workers.ray_executor import RayExecutor
-
-HEALTH = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 5000,
-    "health_check_failure_threshold": 3,
-    "kill_worker_timeout_milliseconds": 500,
-}
-"""A node that is gone is missed within seconds; one that is only slow, on a busy machine, is not."""
-
-
-def family(parents):
-    """Running processes with these numbers and their descendants."""
-    found = {}
-    for pid in parents:
-        try:
-            one = psutil.Process(pid)
-            found |= {other.pid: other for other in [one, *one.children(recursive=True)]}
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-class Nodes:
-    """A cluster of one head without CPUs and nodes that come and go."""
-
-    def __init__(self, cluster, others):
-        self.cluster, self.others = cluster, others
-        self.seen = {}
-        """Every process of it that was ever seen."""
-        self.raylets = {}
-        """Process number of each node's own process."""
-
-    def look(self):
-        """Note all processes; the children of those that die are nobody's afterwards."""
-        self.seen |= {pid: one for pid, one in family([os.getpid()]).items() if one not in self.others}
-
-    def add(self, cpus):
-        node = self.cluster.add_node(num_cpus=cpus, object_store_memory=80 * 2**20)
-        self.raylets[node] = node.all_processes["raylet"][0].process.pid
-        return node
-
-    def kill(self, node):
-        """End a node as a lost machine ends: at once, and all of it."""
-        self.look()
-        for one in family([self.raylets.pop(node)]).values():
-            one.kill()
-        self.cluster.remove_node(node, allow_graceful=False)
-
-    def workers(self):
-        """Processes that work on any node."""
-        found = []
-        for one in family(list(self.raylets.values())).values():
-            with suppress(psutil.Error):
-                if one.cmdline()[:1] and one.cmdline()[0].startswith("ray::finpod-pod"):
-                    found.append(one)
-        return found
-
-
-@contextmanager
-def cluster_of(*cpus):
-    """A cluster with nodes of so many CPUs; all its processes are gone afterwards."""
-    others = list(family([os.getpid()]).values())  # this process and what other tests have started in it
-    before = {name: os.environ.get(name) for name in [*QUIET, "PYTHONPATH", "RAY_ADDRESS"]}
-    os.environ.update({**QUIET, "PYTHONPATH": str(Path(__file__).parent)})  # Ray reads it when it is imported
-    os.environ.pop("RAY_ADDRESS", None)
-    pytest.importorskip("ray")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from ray.cluster_utils import Cluster
-
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH, "object_store_memory": 80 * 2**20}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        nodes = Nodes(cluster, others)
-        try:
-            for count in cpus:
-                nodes.add(count)
-            yield nodes
-        finally:
-            nodes.look()
-            cluster.shutdown()
-            gc.collect()
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-    nobody_left(nodes.seen)
-
-
-AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""Processes of Ray that try for a minute to tell a cluster that is gone of their node's end."""
-
-
-def nobody_left(seen, agents=True):
-    """Wait until none of them runs; `agents` too, if asked for."""
-    end = time.monotonic() + 120
-    while names := [name for name in left(seen) if agents or name not in AGENTS]:
-        assert time.monotonic() < end, names
-        time.sleep(0.1)
-
-
-def left(seen):
-    """Names of those that run."""
-    found = []
-    for one in seen.values():
-        with suppress(psutil.NoSuchProcess):
-            if alive(one):
-                found.append(one.name())
-    return found
-
-
-def alive(one):
-    try:
-        return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +46,15 @@ def nodes():
 def engine_on(nodes, seconds, **changes):
     """Naps on that cluster."""
     engine = RayExecutor(nap, None, address=nodes.cluster.address, **changes)
-    engine._ray._private.worker._worker_logs_enabled = False
     try:
         yield Light(engine, seconds)
     finally:
         engine.close()
         gc.collect()
-        engine._ray._private.worker._worker_logs_enabled = True
+
+
+def losses(store):
+    return [record for record in records_of(store) if record["kind"] == "lost"]
 
 
 def at(count, act):
@@ -202,8 +90,8 @@ def test_nodes_that_join_are_used_and_those_that_leave_cost_what_ran_there(nodes
     assert len(board.log) == 60
     assert all(entry.state == "ended" for entry in board.log)
     assert 3 <= len(there()) <= 8
-    assert min(place.started for place in there()) - joined[0][1] < 30
-    lost = [record for record in records_of(store) if record["kind"] == "lost"]
+    assert min(place.started for place in there()) - joined[0][1] < 60
+    lost = losses(store)
     assert 1 <= len(lost) <= 4  # what ran there, a slice for each of its CPUs, and perhaps one that was on its way
     assert {record["attempt"] for record in lost} == {1}
 
@@ -267,7 +155,7 @@ def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mo
     assert all(entry.state == "ended" for entry in board.log)
     check_log(store, board)
     assert len(killed) >= 2
-    assert any(record["kind"] == "lost" for record in records_of(store))
+    assert losses(store)
     if mode == "rounds":
         assert lines(board) == lines(play(Store(tmp_path / "quiet"), plan, Made()))
 
@@ -275,7 +163,7 @@ def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mo
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_d05_thirty_pods_on_four_nodes_survive_two_minutes_of_deaths(tmp_path, mode):
-    store, nodes_killed = Store(tmp_path / "chaos"), []
+    store = Store(tmp_path / "chaos")
     plan = plan_of(mode=mode, agents=30, rounds=1000, steps=2000 * UPDATE, checkpoint_steps=UPDATE, retries=200,
                    keep=5)  # fmt: skip
     began = time.monotonic()
@@ -290,20 +178,14 @@ def test_d05_thirty_pods_on_four_nodes_survive_two_minutes_of_deaths(tmp_path, m
     with cluster_of(8, 8, 7, 7) as nodes:
         with pytest.raises(Enough):
             survive(nodes, store, plan, seconds=0.5, pause=1.0, cpus=7, seed=2, watch=watch)
-        whole = plan_of(**{**vars(plan), "search": plan.search, "stop": type(plan.stop)(trials=len_of(store) + 30)})
+        whole = replace(plan, stop=Stop(trials=len(TrialLog(store).board.log) + 30))
         board, killed = survive(nodes, store, whole, seconds=0.5, pause=1.0, cpus=7, seed=3)
-        nodes_killed += killed
     check_log(store, board, whole=mode == "async")
     assert all(entry.state == "ended" for entry in board.log)
-    assert sum(record["kind"] == "lost" for record in records_of(store)) > 10
-    assert nodes_killed
+    assert len(losses(store)) > 10
+    assert killed
     if mode == "rounds":
         assert lines(board) == lines(play(Store(tmp_path / "quiet"), whole, Made()))
-
-
-def len_of(store):
-    """Trials that have ended."""
-    return sum(record["kind"] in ("submit", "failed") for record in records_of(store))
 
 
 @pytest.mark.slow
@@ -325,7 +207,7 @@ def test_a_process_that_is_stopped_is_missed_and_its_piece_done_elsewhere(nodes,
     assert stopped
     assert len(board.log) == 12
     assert all(entry.state == "ended" for entry in board.log)
-    assert [record["reason"] for record in records_of(store) if record["kind"] == "lost"] == ["no result after 8 s"]
+    assert [record["reason"] for record in losses(store)] == ["no result after 8 s"]
     check_log(store, board)
 
 
@@ -362,11 +244,10 @@ def died(tmp_path, mode, kill, after=3, patient=False):
         kill(psutil.Process(child.pid), seen)
         child.wait(120)
         nobody_left(seen, agents=patient)
-        for one in seen.values():
-            if alive(one):
-                one.kill()
+        for one in left(seen).values():
+            one.kill()
         told = child.stderr.read()
-    assert len_of(store) >= after
+    assert len(TrialLog(store).board.log) >= after
     return store, child.returncode, told
 
 

@@ -81,7 +81,6 @@ def test_an_interrupted_run_is_resumed(monkeypatch):
             raise KeyboardInterrupt
         return train(**arguments)
 
-    interrupted.__signature__ = retraining.inspect.signature(train)
     monkeypatch.setattr(retraining, "train_ensemble", interrupted)
     assert run(LINE, SIZE, "--no-report").code == 130
     assert [path.name for path in Path("strategies").iterdir()] == ["wf.unfinished"]

@@ -64,6 +64,10 @@ def test_a_trial_is_told_whole(history):
     assert "seed" not in first.settings
     (place,) = first.places
     assert (place.node, place.pid, place.started, place.ended) == ("node0", 100, BEGAN, BEGAN + 10)
+    copied = next(one for one in history.trials if one.copied)
+    fresh = next(one for one in history.trials if one.source is None and one.level == 2)
+    assert [(one.steps, one.spent) for one in (copied, fresh)] == [(300 * copied.level, 300), (600, 600)]
+    assert copied.parent == history.of(copied.run).logs[0].board.trials[copied.source].agent
 
 
 def test_lost_and_failed_trials_say_why(history):
@@ -85,23 +89,6 @@ def test_a_log_that_does_not_say_when_a_pod_was_lost_is_read(tmp_path):
     (loss,) = read_history(tmp_path / "old").trials[3].lost
     assert loss.reason == "gone"
     assert math.isnan(loss.at)
-
-
-def test_slices_up_to_a_checkpoint_have_their_places(tmp_path):
-    one = read_history(write_run(tmp_path / "often", rounds=1, steps=300, checkpoint_steps=100, pods=1)).trials[0]
-    assert [place.ended for place in one.places] == [BEGAN + 10, BEGAN + 20, BEGAN + 30]
-    assert (one.steps, one.spent) == (300, 300)
-
-
-def test_experience_counts_ancestors_and_effort_does_not(history):
-    onward = next(one for one in history.trials if one.source is not None and not one.copied)
-    copied = next(one for one in history.trials if one.copied)
-    fresh = next(one for one in history.trials if one.source is None and one.level == 2)
-    for one in (onward, copied):
-        assert one.steps == 300 * one.level
-        assert one.spent == 300
-    assert (fresh.steps, fresh.spent) == (600, 600)
-    assert copied.parent == history.of(copied.run).logs[0].board.trials[copied.source].agent
 
 
 def test_members_are_those_of_the_ensemble(history, folder):
@@ -143,7 +130,7 @@ def test_a_run_at_a_url_is_read(tmp_path):
     near = read_history(f"file://{place}")
     assert [one.score for one in ranked(near.trials)] == [one.score for one in ranked(history.trials)]
     for nowhere in ("memory://runs/nowhere", f"file://{tmp_path}/nowhere"):
-        with pytest.raises(InputError, match=r"no run at .*nowhere"):
+        with pytest.raises(InputError, match="nowhere"):
             read_history(nowhere)
 
 
@@ -216,6 +203,10 @@ def test_luck_is_that_of_as_many_draws():
     scores = [0.5, -0.1, 0.3, 0.2, 0.0]
     trials = [trial(i, score, returns=table[:, i]) for i, score in enumerate(scores)]
     found = luck([*trials, trial(5, math.nan, state="failed")])
+    assert len(sentences(found)) == 2
+    assert math.isnan(
+        luck([trial(i, 100.0 * i) for i in range(3)]).expected
+    )  # no returns: 0 is not said to be no skill
     assert (found.trials, found.best) == (5, 0.5)
     assert found.mean == pytest.approx(np.mean(scores))
     assert found.sd == pytest.approx(np.std(scores, ddof=1))
@@ -233,11 +224,6 @@ def test_luck_of_too_little_is_undefined():
     assert math.isnan(short.overfitting)
     uneven = luck([trial(i, float(i), returns=np.arange(60.0 + i)) for i in range(3)])
     assert math.isnan(uneven.overfitting)
-
-
-def test_without_returns_a_score_of_0_is_not_said_to_be_no_skill():
-    (said,) = sentences(luck([trial(i, 100.0 * i) for i in range(3)]))
-    assert said.endswith("(scores of mean 100.000 and standard deviation 100.000).")
 
 
 def test_many_trials_are_judged_in_fewer_blocks(monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from made_agents import CONFIG, FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
-from made_tournaments import records_of
 
 import finpod
 from finpod.ensemble import load_ensemble
@@ -15,15 +14,14 @@ from finpod.errors import FinpodError, InputError
 from finpod.lookahead.audit import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
-from finpod.rl.ppo import BOUNDS, PPOConfig
 from finpod.rl.task import Score
 from finpod.storage import Store
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
-from finpod.tournament.evolution import EvolutionConfig, vary
+from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import Pod
-from finpod.tournament.setup import STEPS, Plan, Stop, TournamentSetup
+from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.training import Pods
 from finpod.workers.executor import InlineExecutor
 
@@ -152,43 +150,23 @@ def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
     assert text != changed
 
 
-def test_d12_the_test_window_is_not_in_the_task(market):
-    task = task_of(market)
-    assert task.market.dates[-1] == market.dates[VALIDATION[1]]
-    assert len(task.panel.features) == len(task.execution.mark) == VALIDATION[1] + 1
-    known = task.market.last_bar[~np.isnat(task.market.last_bar)]
-    assert (known <= task.market.dates[-1]).all()
-
-
-def test_d12_the_number_of_contenders_is_told(market, trained):
-    assert trained.trials == len(trained.log) == 8
-    result = finpod.backtest(trained, market, start=market.dates[VALIDATION[1] + 1])
-    assert result.trials == 8
-    assert "8 trials" in str(result)
-
-
 def test_d14_the_device_is_told_and_a_missing_one_refused(market, trained, tmp_path, monkeypatch):
     assert trained.provenance["device"] == "cpu"
-    tiny_train(market, tmp_path / "told" / "tiny")
-    assert records_of(tmp_path / "told" / "tiny" / "log-0.jsonl")[0]["run"]["device"] == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert "cuda" in refusal(market, tmp_path, device="cuda")
-
-
-def test_d14_pods_with_gpus_are_refused_without_ray(market, tmp_path):
-    with pytest.raises(InputError, match="pods with GPUs need Ray; pass ray=True") as raised:
-        tiny_train(market, tmp_path / "refused", pods=Pods(gpus=0.5))
-    assert "\n" not in str(raised.value)
+    with pytest.raises(InputError) as raised:
+        tiny_train(market, tmp_path / "refused", pods=Pods(gpus=0.5))  # without Ray
+    assert raised.value.argument == "pods.gpus"
     assert Pods(gpus=0.5, ray=True).gpus == 0.5
     assert list(tmp_path.iterdir()) == []
 
 
-def test_d24_mean_spread_and_count_over_the_agents_are_told(market, trained):
-    result = finpod.backtest(trained, market, start=market.dates[VALIDATION[1] + 1])
-    tables = dict(members(result))
-    board = tables["All trials, ranked on validation"]
-    assert len(board.rows) == 8
+def test_d12_d24_the_number_of_contenders_and_the_spread_over_the_agents_are_told(market, trained):
+    assert trained.trials == len(trained.log) == 8
+    result = finpod.backtest(trained, market, start=market.dates[VALIDATION[1] + 1], examine=False)
+    board = dict(members(result))["All trials, ranked on validation"]
+    assert len(board.rows) == result.trials == 8
     assert [row[0] for row in board.foot] == ["mean", "standard deviation", "count"]
     scores = [line["score"] for line in trained.provenance["board"]]
     column = board.head.index("Score")
@@ -203,7 +181,7 @@ def test_d24_several_seeds_are_whole_tournaments_side_by_side(market, tmp_path):
     assert several.provenance["seeds"] == [11, 12, 13]
     assert several.trials == 6
     assert same_weights([several.members[1].weights], [alone.members[0].weights])
-    result = finpod.backtest(several, market, start=market.dates[VALIDATION[1] + 1])
+    result = finpod.backtest(several, market, start=market.dates[VALIDATION[1] + 1], examine=False)
     assert list(result.variants) == ["seed 11", "seed 12", "seed 13"]
     assert result.spread["count"]["sharpe"] == 3
 
@@ -229,11 +207,9 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
     best = {}
     for line in trained.log:
         assert len(line["returns"]) == VALIDATION[1] - VALIDATION[0]
-        assert line["metrics"]["ratio_less_error"] == line["score"]
         best[line["agent"]] = max(best.get(line["agent"], -math.inf), line["score"])
     kept = [line["score"] for line in trained.provenance["members"]]
     assert kept == sorted(best.values(), reverse=True)[:2]
-    assert [line["trial"] for line in trained.log] == list(range(8))
     scores = [line["score"] for line in trained.log]
     assert [line["score"] for line in trained.provenance["board"]] == sorted(scores, reverse=True)
 
@@ -270,30 +246,6 @@ def test_a_rule_to_stop_that_comes_before_any_trial_is_named(market, tmp_path, m
     assert "raise stop.seconds" in told
 
 
-def test_the_first_agent_has_the_settings_asked_for(market, slices, play):
-    play(task_of(market), Plan(agents=3, rounds=1, steps=32))
-    assert slices[0][1].config == CONFIG
-    assert slices[1][1].config != CONFIG
-    assert slices[1][1].config != slices[2][1].config
-
-
-def test_a_variation_moves_every_bounded_setting_by_a_factor_and_stays_in_bounds():
-    random, config = np.random.default_rng(0), PPOConfig()
-    seen = set()
-    for _ in range(200):
-        moved = vary(config, BOUNDS, random)
-        for name, (low, high) in BOUNDS.items():
-            assert low <= getattr(moved, name) <= high
-            assert type(getattr(moved, name)) is float
-        seen.add(round(moved.learning_rate / config.learning_rate, 6))
-        assert moved.gamma in (pytest.approx(1 - 0.1 * 0.8), pytest.approx(1 - 0.1 * 1.25))  # the horizon moves
-        assert replace(moved, **{name: getattr(config, name) for name in BOUNDS}) == config
-    assert seen == {0.8, 1.25}
-    for _ in range(40):
-        config = vary(config, BOUNDS, random)
-        assert all(low <= getattr(config, name) <= high for name, (low, high) in BOUNDS.items())
-
-
 def test_progress_runs_from_0_to_1(market, tmp_path):
     told = []
     tiny_train(market, tmp_path / "tiny", seeds=2, keep=1, progress=lambda doing, share: told.append((doing, share)))
@@ -301,7 +253,7 @@ def test_progress_runs_from_0_to_1(market, tmp_path):
     assert shares == sorted(shares)
     assert shares[0] == 0
     assert shares[-1] == 1
-    assert ("seed 1, round 2 of 2, agent 1 of 2", 0.75) in told
+    assert ("seed 1, trial 3 of 4", 0.75) in told
 
 
 def test_names_that_are_never_members_are_left_out(market):
@@ -314,72 +266,33 @@ def test_names_that_are_never_members_are_left_out(market):
         task_of(nobody)
 
 
-def test_defaults(monkeypatch):
-    trading = trading_of()
-    assert (trading.num_envs, trading.groups, trading.hold, trading.action, trading.costs.fee_bps) == (
-        512,
-        32,
-        5,
-        "tilt",
-        10,
-    )
-    assert trading_of(num_envs=100).groups == 4
-    assert trading_of(reward="value", cash=5000.0).reward_scale == 0.02
-    assert Plan().steps == STEPS
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"task": "hopper-but-wrong"}, "unknown task 'hopper-but-wrong'"),
-        ({"learner": "sac9"}, "unknown learner 'sac9'"),
-        ({"colour": "red"}, "no setting 'colour'"),
-        ({"features": ["retrun_5"]}, "unknown feature 'retrun_5'; did you mean return_5?"),
+        ({"task": "hopper-but-wrong"}, "'hopper-but-wrong'"),
+        ({"learner": "sac9"}, "'sac9'"),
+        ({"colour": "red"}, "'colour'"),
+        ({"features": ["retrun_5"]}, "'retrun_5'; did you mean return_5?"),
         ({"features": []}, "features is empty"),
-        ({"action": "guess"}, "action is 'guess'"),
-        ({"fill": "noon"}, "fill is 'noon'"),
+        ({"fill": "noon"}, "'noon'"),
         ({"device": "abacus"}, "'abacus'"),
-        ({"hold": 70}, "the training window has 55 sessions to trade, fewer than hold=70"),
-        ({"hold": 30}, "the validation window has 19 sessions to trade, fewer than hold=30"),
-        ({"hold": 0}, "hold is 0"),
-        ({"agents": 0}, "agents is 0"),
+        ({"hold": 70}, "the training window has 55 sessions"),
+        ({"hold": 30}, "the validation window has 19 sessions"),
         ({"agents": 1.5}, "agents is 1.5"),
-        ({"rounds": "2"}, "rounds is '2'"),
-        ({"keep": -1}, "keep is -1"),
-        ({"steps": 0}, "steps is 0"),
-        ({"seed": -1}, "seed is -1"),
         ({"seeds": 0}, "seeds is 0"),
         ({"threads": 0}, "threads is 0"),
-        ({"num_envs": "8"}, "num_envs is 8"),
         ({"num_envs": None}, "num_envs is None"),
-        ({"start_groups": 3}, "start_groups is 3"),
-        ({"tilt": -1.0}, "tilt is -1.0"),
+        ({"train": (25, 85), "validation": (81, 100)}, "before training ends"),
+        ({"train": (80, 25), "validation": (81, 100)}, "before it starts"),
+        ({"train": (25, 80), "validation": (90, 90)}, "the validation window has 0 sessions"),
+        ({"validation": ("2031-01-01", "2031-12-31")}, "outside the data"),
+        ({"train": ("yesterday", "2024-03-01")}, "yesterday"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(market, tmp_path, changes, told):
-    assert told in refusal(market, tmp_path, **changes)
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "told"),
-    [
-        ((25, 85), (81, 100), "before training ends"),
-        ((25, 81), (81, 100), "before training ends"),
-        ((81, 100), (25, 80), "before training ends"),
-        ((80, 25), (81, 100), "before it starts"),
-        ((25, 80), (90, 90), "the validation window has 0 sessions"),
-    ],
-)
-def test_windows_that_overlap_or_are_empty_are_refused(market, tmp_path, train, validation, told):
-    days = market.dates
-    text = refusal(market, tmp_path, train=tuple(days[list(train)]), validation=tuple(days[list(validation)]))
-    assert told in text
-
-
-def test_windows_outside_the_data_are_refused(market, tmp_path):
-    assert "lies outside the data" in refusal(market, tmp_path, validation=("2031-01-01", "2031-12-31"))
-    assert "lies outside the data" in refusal(market, tmp_path, train=("1999-01-01", "1999-12-31"))
-    assert "is not a date" in refusal(market, tmp_path, train=("yesterday", "2024-03-01"))
+def test_what_is_invalid_is_refused_in_one_line(market, tmp_path, changes, told):
+    windows = {name: days for name, days in changes.items() if name in ("train", "validation")}
+    rows = {name: tuple(market.dates[list(days)]) for name, days in windows.items() if isinstance(days[0], int)}
+    assert told in refusal(market, tmp_path, **{**changes, **rows})
 
 
 def test_an_output_that_exists_is_refused_before_training_and_replaced_when_allowed(market, tmp_path, slices):
@@ -427,12 +340,6 @@ def test_a_market_with_closes_alone_trains_and_names_what_is_left_out(market, tm
     assert trained.provenance["fill"] == "close"
     assert trained.provenance["features"] == ["return_5"]
     assert trained.provenance["left_out"] == ["volume_shock_5", "intraday_return_21"]
-
-
-def test_the_task_is_laid_out_once(market, slices, play):
-    task = task_of(market)
-    play(task, Plan(agents=2, rounds=2, steps=64))
-    assert {id(setup.task) for setup, _, _ in slices} == {id(task)}
 
 
 @pytest.mark.parametrize("hold", [1, 5])

@@ -1,0 +1,144 @@
+"""Stop rules of a tournament, and settings that are refused."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+from made_tournaments import UPDATE, Made, check_log, lines, made_up, plan_of, play, records_of, shuffled
+
+from finpod.errors import InputError
+from finpod.storage import Store
+from finpod.tournament import scheduler
+from finpod.tournament.evolution import EvolutionConfig
+from finpod.tournament.setup import Plan, Stop
+
+MODES = pytest.mark.parametrize("mode", ["rounds", "async"])
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "run")
+
+
+def trials(board):
+    return [entry.number for entry in board.log]
+
+
+def ended(store):
+    return records_of(store)[-1]["reason"]
+
+
+def scripted(scores):
+    """A fate that gives trial i the i-th score, and later trials a score of their own."""
+
+    def fate(key, piece):
+        trial = int(key.split("/")[0])
+        if trial >= len(scores) or not piece.last:
+            return None
+        made = made_up(piece)
+        return made._replace(score=scores[trial], metrics={**made.metrics, "sharpe": scores[trial]})
+
+    return fate
+
+
+@MODES
+@pytest.mark.parametrize("slots", [1, 3, 9])
+@pytest.mark.parametrize("count", [1, 4, 6, 12])
+def test_it_stops_after_so_many_trials(store, mode, slots, count):
+    board = play(store, plan_of(mode=mode, stop=Stop(trials=count)), shuffled(slots))
+    assert trials(board) == list(range(count))
+    assert ended(store) == f"{count} trials"
+
+
+def test_rounds_end_with_the_last_and_an_asynchronous_tournament_where_it_is_told(tmp_path):
+    rounds, onward = plan_of(stop=Stop(trials=30)), plan_of(mode="async", stop=Stop(trials=30))
+    assert (rounds.most_trials, onward.most_trials, plan_of(mode="async").most_trials) == (12, 30, 12)
+    assert len(play(Store(tmp_path / "rounds"), rounds, Made()).log) == 12
+    assert ended(Store(tmp_path / "rounds")) == "all trials done"
+    assert len(play(Store(tmp_path / "async"), onward, Made()).log) == 30
+
+
+@MODES
+@pytest.mark.parametrize("slots", [1, 9])
+def test_it_stops_after_so_many_steps_at_the_same_trial_wherever_the_pods_run(store, mode, slots):
+    limit = 13 * UPDATE  # trials of two updates each in the first round
+    board = play(store, plan_of(mode=mode, search=EvolutionConfig(fresh=0), stop=Stop(steps=limit)), shuffled(slots))
+    assert trials(board) == list(range(7))
+    assert ended(store) == f"{limit:,} environment steps"
+
+
+def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(time=lambda: clock[0]))
+
+    def fate(key, piece):
+        clock[0] += 10
+
+    board = play(store, plan_of(mode="async", stop=Stop(seconds=35)), Made(3, fate=fate))
+    assert trials(board) == [0, 1, 2, 3, 4, 5]  # at 0, 10, 20 and 30 s one began; two were under way
+    assert ended(store) == "35 seconds"
+
+
+@pytest.mark.parametrize(
+    ("mode", "slots", "stop", "scores", "expected"),
+    [
+        ("rounds", 1, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 4),
+        ("rounds", 3, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 4),
+        ("async", 1, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 2),
+        ("async", 2, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 3),
+        ("rounds", 1, {"score": 99.0}, [], 12),
+        ("async", 1, {"patience": 3}, [1.0, 2.0, 1.5, 2.0, 1.5], 5),  # an equal score is not better
+        ("async", 1, {"patience": 3}, [1.0, 2.0, 1.5, 1.5, 2.1, 1.0, 1.0, 1.0], 8),
+        ("async", 1, {"patience": 2}, [None, None, 0.1, None, None], 5),  # the first score is better than none
+        ("async", 1, {"patience": 2}, [None, None, None], 3),
+        ("async", 1, {"patience": 1}, [1.0, 0.0], 2),
+        ("rounds", 1, {"patience": 4}, [3.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0], 8),
+        ("rounds", 3, {"patience": 4}, [3.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0], 8),
+    ],
+)
+def test_rules_on_scores_stop_it_in_rounds_after_the_round(store, mode, slots, stop, scores, expected):
+    board = play(store, plan_of(mode=mode, stop=Stop(**stop)), Made(slots, fate=scripted(scores)))
+    assert len(board.log) == expected
+    assert (ended(store) == "all trials done") == (expected == 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *((Stop, "trials", value) for value in (0, 1.5)),
+        (Stop, "steps", -1),
+        *((Stop, "seconds", value) for value in (0, math.inf, "5")),
+        (Stop, "score", math.nan),
+        *((Stop, "patience", value) for value in (0, 2.5)),
+        (Plan, "mode", "turns"),
+        (Plan, "alike", 1.1),
+        (Plan, "retries", -1),
+        (Plan, "checkpoint_steps", 0),
+        (Plan, "keep", 65),
+        (Plan, "agents", 0),
+        (Plan, "seed", -1),
+        *((EvolutionConfig, "fresh", value) for value in (-0.1, 1.1, math.nan)),
+    ],
+)
+def test_an_invalid_setting_is_refused_by_name(kind, name, value):
+    with pytest.raises(InputError) as raised:
+        kind(**{name: value})
+    assert raised.value.argument == (f"stop.{name}" if kind is Stop else name)
+    assert repr(value) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_level_learns_however_few_the_steps():
+    plan = Plan(rounds=4, steps=1)
+    assert [plan.goal(level, 10) for level in (1, 2, 3, 4)] == [10, 20, 30, 40]
+    assert [Plan(rounds=3, steps=100).goal(level, 10) for level in (1, 2, 3)] == [40, 70, 100]
+
+
+@MODES
+def test_a_wider_rule_goes_on_to_the_board_that_was_never_stopped(tmp_path, mode):
+    whole = play(Store(tmp_path / "whole"), plan_of(mode=mode), Made())
+    store = Store(tmp_path / "parts")
+    for stop in (Stop(trials=3), Stop(trials=6), Stop()):
+        board = play(store, plan_of(mode=mode, stop=stop), Made())
+    assert lines(board) == lines(whole)
+    check_log(store, board)
