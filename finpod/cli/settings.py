@@ -47,7 +47,7 @@ class Run:
     storage: str | None = None
     """URL for log and checkpoints, such as s3://bucket/run; by default a folder beside --out."""
     resume: str | None = None
-    """Continue an unfinished run, by its name, with the settings in its log; if there is none, start it."""
+    """Continue an unfinished run, by its name, with the settings in its log; if --out has that name, start it if missing."""
     fork: str | None = None
     """Start from a copy of an unfinished run, by its name; settings may change."""
     tensorboard: Path | None = None
@@ -63,7 +63,7 @@ PLAN = options.Settings(
     steps={
         "kind": int | None,
         "default": None,
-        "help": "Environment steps an agent over all rounds; by default those of the task, 600,000 for stocks.",
+        "help": "Environment steps of an agent over all rounds; by default those of the task, 600,000 for stocks.",
     },
 )
 EVOLUTION = options.Settings("tournament.evolution", "EvolutionConfig", "restart_rate=fresh")

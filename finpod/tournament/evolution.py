@@ -31,7 +31,7 @@ class EvolutionConfig:
     """How agents are varied."""
 
     fresh: float = 0.25
-    """Share of new agents that begin untrained, all settings drawn anew."""
+    """Fraction of new agents that start untrained with new settings."""
     structure: bool = True
     """If True, fresh agents also draw the settings that shape a network: features, width and others of the task."""
 

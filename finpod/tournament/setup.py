@@ -42,15 +42,15 @@ class Stop:
     """
 
     trials: int | None = None
-    """Stop after so many trials, of each seed."""
+    """Stop each tournament after this many trials."""
     steps: int | None = None
-    """Stop after so many environment steps of all agents, of each seed."""
+    """Stop each tournament after this many environment steps of all agents."""
     seconds: float | None = None
-    """Stop after so many seconds, of each seed; counted anew when a run is resumed."""
+    """Stop each tournament after this many seconds; `resume` starts a new count."""
     score: float | None = None
-    """Stop at such a validation score, of each seed."""
+    """Stop each tournament at this validation score."""
     patience: int | None = None
-    """Stop after so many trials without a better score, of each seed."""
+    """Stop each tournament after this many trials without a better score."""
 
     def __post_init__(self) -> None:
         for name in ("trials", "steps", "patience"):
@@ -94,27 +94,27 @@ class Plan:
     """
 
     agents: int = 4
-    """Agents trained side by side."""
+    """Population size."""
     rounds: int = 2
-    """Rounds, after each of which the weaker follow the stronger."""
+    """Rounds; after each, mutated copies of strong agents replace weak ones."""
     keep: int = 3
-    """Agents kept in the ensemble."""
+    """Agents selected for the ensemble."""
     steps: int = STEPS
-    """Environment steps an agent over all rounds."""
+    """Environment steps of an agent over all rounds."""
     seed: int = 0
-    """The one seed that all randomness comes from."""
+    """Seed of all random numbers."""
     mode: Literal["rounds", "async"] = "rounds"
-    """Meet after each round, or never wait for a slow pod."""
+    """'rounds' waits for all agents after each round; 'async' never waits."""
     checkpoint_steps: int | None = None
-    """Steps between checkpoints inside a round; none if left out."""
+    """Environment steps between checkpoints inside a round; by default none."""
     retries: int = 3
     """Number of times that a lost slice is started again before its trial fails."""
     alike: float = ALIKE
-    """Largest correlation of active validation returns between two agents kept."""
+    """Largest correlation of active validation returns between two selected agents."""
     search: EvolutionConfig = field(default_factory=EvolutionConfig)
-    """How agents are varied."""
+    """Rules of variation."""
     stop: Stop = field(default_factory=Stop)
-    """When to stop early."""
+    """Stop rules."""
 
     def __post_init__(self) -> None:
         for name in ("agents", "rounds", "keep", "steps"):

@@ -33,15 +33,15 @@ class Pods:
     ray: bool = False
     """Train on Ray: all cores of this machine, or a cluster."""
     count: int | str = "auto"
-    """Pods at a time; 'auto' follows the cluster."""
+    """Number of pods; 'auto' follows the size of the cluster."""
     cpus: float = 1.0
-    """CPUs of a pod."""
+    """CPUs per pod."""
     gpus: float = 0.0
-    """GPUs of a pod; 0.25 puts four on one."""
+    """GPUs per pod; with 0.25, four pods share a GPU."""
     timeout: float = 3600.0
     """Seconds after which a slice of training counts as lost."""
     address: str | None = None
-    """Of a running Ray cluster ('auto' inside one); without it Ray starts here."""
+    """Address of a running Ray cluster ('auto' inside one); by default Ray starts on this machine."""
 
     def __post_init__(self) -> None:
         if self.gpus and not self.ray:
