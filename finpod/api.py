@@ -15,7 +15,7 @@ from finpod.backtesting import comparison, engine
 from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.loading import StrategyLike, load_strategy, load_task
 from finpod.lookahead import audit as lookahead
-from finpod.lookahead.audit import Audit
+from finpod.records import Audit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

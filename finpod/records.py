@@ -59,8 +59,8 @@ class Finding:
 
     kind: str
     """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (the strategy holds later rows),
-    "model" (fitted on unknown days), "file", "network", "process", "clock", "environment" (read from elsewhere), "fill",
-    "backfilled", "extra"."""
+    "model" (fitted on unknown days), "file", "network", "process", "clock" (read from elsewhere), "fill", "backfilled",
+    "extra"."""
     severity: Severity
     """Look-ahead, or its possibility."""
     where: str
@@ -68,7 +68,7 @@ class Finding:
     day: str = ""
     """First session with the finding, YYYY-MM-DD."""
     subject: str = ""
-    """Ticker, column, path of the object, or function, file and line."""
+    """Ticker, column, name of the object held, or function, file and line."""
     size: float | None = None
     """Size of a change, infinite if a value appeared or vanished; or the price of a fill."""
     note: str = ""

@@ -38,14 +38,6 @@ class Ranks(Strategy):
         return top_k(view.features(self.feature)[:, 0], 3, among=view.tradable)
 
 
-class Declares(Momentum):
-    """Declares a feature, and decides by something else."""
-
-    def __init__(self, *features):
-        super().__init__(lookback=20, k=3)
-        self.features = features
-
-
 class Acts(Momentum):
     """Does something on the side of each decision."""
 

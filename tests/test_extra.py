@@ -19,7 +19,7 @@ import finpod
 from finpod.errors import CheckpointError, DataError, InputError
 from finpod.features import panel as features
 from finpod.features.panel import build_panel, compute, resolve
-from finpod.lookahead.audit import with_noise_after
+from finpod.lookahead.perturbation import with_noise_after
 from finpod.market import extra_tables
 from finpod.market.extra import ExtraData
 from finpod.market.extra_tables import with_extra

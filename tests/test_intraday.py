@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from finpod.backtesting.engine import backtest
 from finpod.errors import DataError, InputError
 from finpod.features.panel import build_panel, compute
-from finpod.lookahead.audit import with_noise_after
+from finpod.lookahead.perturbation import with_noise_after
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.rules import EqualWeight

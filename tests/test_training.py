@@ -11,7 +11,7 @@ from made_markets import random_market
 import finpod
 from finpod.ensemble import load_ensemble
 from finpod.errors import FinpodError, InputError
-from finpod.lookahead.audit import with_noise_after
+from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.task import Score

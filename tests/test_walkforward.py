@@ -12,7 +12,8 @@ from made_markets import random_market
 
 import finpod
 from finpod.errors import CheckpointError, InputError, StrategyError
-from finpod.lookahead.audit import audit, with_noise_after
+from finpod.lookahead.audit import audit
+from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members, provenance
 from finpod.report.sections import timeline
 from finpod.significance import sharpe_error

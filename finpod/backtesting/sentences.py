@@ -27,12 +27,10 @@ UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "accounts other than that of the run",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or statistics over all rows (a scaler's)",
-    "native": "files that native code reads without pyarrow or polars, and checks whether a file exists",
-    "system": "files of the system and of packages, such as those under /etc and /proc",
-    "clock": "the clock as `datetime` tells it, which this version of Python does not let finpod record",
-    "readers": "files that are read by functions of pyarrow or polars that the installed version does not have where finpod looks",
-    "few_values": "extra columns with too few tickers or sessions to compare them with the next returns",
+    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or statistics over all rows (a scaler's), "
+    "and extra columns with few tickers or sessions",
+    "native": "files that native code reads without the usual readers of pyarrow and polars, and checks whether a file exists",
+    "system": "environment variables, files of the system and of packages, and, from Python 3.14 on, the clock of `datetime`",
 }
 """Code of `Audit.unchecked` -> clause."""
 
@@ -60,8 +58,8 @@ _CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when late
 FINDINGS = {
     "cut": _CHANGES % "are left out",
     "noise": _CHANGES % "are replaced by noise",
-    "held": "{where}: on {day} {subject} holds {note}; pass {instead} instead",
-    "model": "{where}: {subject} is " + _NOT_DATED,
+    "held": "{where}: on {day} '{subject}' holds {note}; pass {instead} instead",
+    "model": "{where}: '{subject}' is " + _NOT_DATED,
     "fill": "fills: first leak on {day}; with fill='{fill}' an order of that decision for {subject} is filled at {size:.6g}, a "
     "price the decision has seen",
     "backfilled": "data: prices of {subject} do not move from {day} until its first real bar on {until}: they look "

@@ -2,146 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import product, zip_longest
+from typing import Any
 
 import numpy as np
-import torch
 
 from finpod.errors import FinpodError, InputError
 from finpod.features.panel import name_of
-from finpod.lookahead.isolation import Child, ChildError, Function
+from finpod.lookahead.isolation import ChildError, Isolated
 from finpod.market.anomalies import back_filled
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
-from finpod.strategy import FeatureLike, FeatureTable, equal_parts
-from finpod.trading.execution import Account, build_execution
-from finpod.trading.ledger import Costs
-from finpod.trading.simulate import Terms, simulate
+from finpod.strategy import FeatureLike, FeatureTable
+from finpod.trading.execution import build_execution
 
 CUT, NOISE = "cut", "noise"
 TOLERANCE = 1e-5
 """Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
 
 
-class Change(NamedTuple):
-    """Results [N] of one row on the market, and without its future."""
-
-    row: int
-    whole: Array
-    other: Array
-
-
 class NotRepeatable(Exception):
     """Two results on the same data differ; the text is the day."""
 
 
-def sample_rows(market: MarketData, days: int, seed: int, first: int, last: int, among: Array | None = None) -> Array:
-    """Sorted rows of up to `days` sessions from row `first` to row `last`, if given `among` these; each has a row after it.
+def auditable_rows(market: MarketData, first: int, last: int) -> Array:
+    """Rows from `first` to `last` that have prices before and a row after them. Raises InputError if there is none."""
+    priced = max(first, int(market.has_bar.any(axis=1).argmax()))
+    rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
+    if not len(rows):
+        raise InputError(f"no session follows {market.dates[first]!s:.10}; audit an earlier window")
+    return rows
 
-    Half of them, where there are such, lie just before the first bar of an asset, a bar after a gap, a change of membership
-    or a missing bar: there the future shows. Raises InputError if there is none to sample.
-    """
+
+def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
+    """Sorted sample of up to `days` of some rows. Half of them, where there are such, lie just before the first bar of an
+    asset, a bar after a gap, a change of membership or a missing bar: there the future shows."""
     require_seed(seed)
     if days < 1:
         raise InputError(f"days is {days}; it must be a whole number from 1 on", argument="days")
-    rows = auditable_rows(market, first, last)
-    rows = rows if among is None else np.intersect1d(rows, among)
-    if not len(rows):
-        raise InputError(f"no session follows {market.dates[first]!s:.10}; audit an earlier window")
     if days >= len(rows):
         return rows
     random = np.random.default_rng(seed)
-    kinds = [random.permutation(rows[tells]).tolist() for tells in _telling(market, rows)]
-    chosen: list[int] = []
-    while len(chosen) < days // 2 and any(kinds):
-        for kind in filter(None, kinds):
-            row = kind.pop()
-            if row not in chosen and len(chosen) < days // 2:
-                chosen.append(row)
-    others = random.choice(np.setdiff1d(rows, chosen), days - len(chosen), replace=False)
-    return np.sort(np.concatenate([np.array(chosen, dtype=int), others]))
-
-
-def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Those from row `first` to row `last` that have prices before and a row after them."""
-    priced = max(first, int(market.has_bar.any(axis=1).argmax()))
-    return np.arange(priced, min(last, len(market.dates) - 2) + 1)
-
-
-def _telling(market: MarketData, rows: Array) -> list[Array]:
-    """For each kind of change from a row to the next, which of the rows [R] it follows."""
     bar, later = market.has_bar[rows], market.has_bar[rows + 1]
     ever = np.logical_or.accumulate(market.has_bar, axis=0)[rows]
-    begins, returns, ends = later & ~ever, later & ~bar & ever, bar & ~later
     joins = market.member[rows] != market.member[rows + 1]
-    return [changed.any(axis=1) for changed in (begins, returns, joins, ends)]
+    changes = (later & ~ever, later & ~bar & ever, joins, bar & ~later)
+    shuffled = (random.permutation(rows[changed.any(axis=1)]).tolist() for changed in changes)
+    in_turn = (row for turn in zip_longest(*shuffled) for row in turn if row is not None)
+    chosen = list(dict.fromkeys(in_turn))[: days // 2]
+    others = random.choice(np.setdiff1d(rows, chosen), days - len(chosen), replace=False)
+    return np.sort(np.concatenate([np.array(chosen, dtype=int), others]))
 
 
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
     """The market with every row after `row` replaced by noise, extra columns too; rows up to it, tickers and dates stay."""
     random = np.random.default_rng([seed, row])
-    later, names = len(market.dates) - row - 1, len(market.tickers)
-    bar = random.random((later, names)) < 0.9
-    close, opened = (np.where(bar, random.lognormal(3.0, 1.0, (later, names)), np.nan) for _ in range(2))
+    later = market.dates[row + 1 :]
+    shape = len(later), len(market.tickers)
+    prices = np.where(random.random(shape) < 0.9, random.lognormal(3.0, 1.0, shape), np.nan)
     noise: dict[str, Array] = {
-        "close": close,
-        "open": opened,
-        "high": np.maximum(opened, close),
-        "low": np.minimum(opened, close),
-        "volume": np.where(bar, random.lognormal(12.0, 2.0, (later, names)), np.nan),
-        "factor": np.where(bar, random.uniform(0.2, 1.0, (later, names)), np.nan),
-        "member": random.random((later, names)) < 0.5,
-        "benchmark_close": random.lognormal(5.0, 1.0, later),
-        "benchmark_open": random.lognormal(5.0, 1.0, later),
+        **dict.fromkeys(("open", "high", "low", "close"), prices),
+        "volume": random.lognormal(12.0, 2.0, shape),
+        "factor": random.uniform(0.2, 1.0, shape),
+        "member": random.random(shape) < 0.5,
+        **dict.fromkeys(("benchmark_close", "benchmark_open"), random.lognormal(5.0, 1.0, len(later))),
     }
     tables: dict[str, Any] = {
         name: np.concatenate([table[: row + 1], rows])
         for name, rows in noise.items()
         if (table := getattr(market, name)) is not None
     }
-    ends_later = market.last_bar > market.dates[row]
-    other_ends = random.choice(market.dates[row + 1 :], names)
-    extra = {name: _noisy(table, row, random) for name, table in market.extra.tables.items()}
-    last_bar = np.where(ends_later, other_ends, market.last_bar)
+    extra = {
+        name: np.concatenate([table[: row + 1], random.normal(size=table[row + 1 :].shape)])
+        for name, table in market.extra.tables.items()
+    }
+    last_bar = np.where(market.last_bar > market.dates[row], random.choice(later, shape[1]), market.last_bar)
     return replace(market, last_bar=last_bar, extra=replace(market.extra, tables=extra), **tables)
 
 
-def _noisy(table: Array, row: int, random: np.random.Generator) -> Array:
-    """[T, ...] a table with normal noise, and gaps, in the rows after `row`."""
-    later = table[row + 1 :].shape
-    noise = np.where(random.random(later) < 0.9, random.normal(size=later), np.nan)
-    return np.concatenate([table[: row + 1], noise])
+def feature_findings(isolated: Isolated, rows: Array, seed: int) -> list[Finding]:
+    """Findings on the user's feature functions that differ without the future of one of `rows`. Raises NotRepeatable."""
+    findings = []
+    for feature, kind in product(list(isolated.functions.values()), (CUT, NOISE)):
+        sizes = np.array([_difference(isolated, feature, row, kind, seed) for row in map(int, rows)])
+        findings += change_findings(isolated.market, name_of(feature), kind, rows, sizes)
+    return findings
 
 
-def recompute(
-    child: Child, market: MarketData, table: FeatureTable, features: Sequence[FeatureLike], rows: Array, seed: int
-) -> Iterator[tuple[str, str, list[Change]]]:
-    """Name, kind of market and changes on `rows` of each feature, computed on the market without the future of the row.
-
-    Functions are computed in the child; `table` has the features of the whole market. Raises NotRepeatable for a function
-    of which two computations on the whole market differ.
-    """
-    own = {one: one.by(child) if isinstance(one, Function) else one for one in features}
-    changes: dict[tuple[FeatureLike, str], list[Change]] = {
-        (one, kind): [] for one in features for kind in (CUT, NOISE)
-    }
-    for row in map(int, rows if features else ()):
-        child.row = row
-        for kind in (CUT, NOISE):
-            other = FeatureTable(market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed))
-            for one in features:
-                changes[one, kind].append(Change(row, _value(table, one, row), _value(other, own[one], row)))
-    for (one, kind), pairs in changes.items():
-        leaking = next((change for change in pairs if size_of(change, kind)), None)
-        if leaking is not None and isinstance(one, Function):
-            again = _value(FeatureTable(market), own[one], leaking.row)
-            if size_of(leaking._replace(other=again), NOISE):
-                raise NotRepeatable(f"{market.dates[leaking.row]!s:.10}")
-        yield name_of(one), kind, pairs
+def _difference(isolated: Isolated, feature: FeatureLike, row: int, kind: str, seed: int) -> Array:
+    market, whole = isolated.market, _value(isolated.table, feature, row)
+    isolated.child.at = "features", row
+    other = market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed)
+    size = differences(whole, _value(FeatureTable(other), feature, row), kind)
+    if size.any():
+        again = _value(FeatureTable(replace(market)), feature, row)  # a copy, so that the other process computes it
+        if differences(whole, again, NOISE).any():
+            raise NotRepeatable(f"{market.dates[row]!s:.10}")
+    return size
 
 
 def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
@@ -154,25 +114,8 @@ def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
         return np.full(len(table.market.tickers), np.inf)
 
 
-def change_findings(market: MarketData, where: str, kind: str, pairs: Sequence[Change]) -> list[Finding]:
-    """One finding if a result changed with its future, for the largest change."""
-    leaks = [(change, size) for change in pairs if (size := size_of(change, kind))]
-    if not leaks:
-        return []
-    largest, size = max(leaks, key=lambda leak: leak[1])
-    ticker = market.tickers[int(_differences(largest, kind).argmax())]
-    data = {"largest_on": f"{market.dates[largest.row]!s:.10}", "days": len(leaks), "checked": len(pairs)}
-    day = f"{market.dates[leaks[0][0].row]!s:.10}"
-    return [Finding(kind, Severity.LOOKS_AHEAD, where, day, ticker, size=size, data=data)]
-
-
-def size_of(change: Change, kind: str) -> float:
-    """The largest change of an asset if it is more than rounding, else 0; infinite where a value appears or vanishes."""
-    return float(_differences(change, kind).max())
-
-
-def _differences(change: Change, kind: str) -> Array:
-    _, whole, other = change
+def differences(whole: Array, other: Array, kind: str) -> Array:
+    """[..., N] by how much results differ if it is more than rounding, else 0; infinite where one appears or vanishes."""
     same = (whole == other) | (np.isnan(whole) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         size = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
@@ -180,41 +123,33 @@ def _differences(change: Change, kind: str) -> Array:
     return np.where(size > allowed, size, 0.0)
 
 
+def change_findings(market: MarketData, where: str, kind: str, rows: Array, sizes: Array) -> list[Finding]:
+    """One finding if there are `differences` [R, N] on some rows [R], for the largest."""
+    leaking = np.flatnonzero(sizes.any(axis=1))
+    if not len(leaking):
+        return []
+    largest, column = np.unravel_index(sizes.argmax(), sizes.shape)
+    first, largest_on = (f"{market.dates[rows[i]]!s:.10}" for i in (leaking[0], largest))
+    data = {"largest_on": largest_on, "days": len(leaking), "checked": len(rows)}
+    about = kind, Severity.LOOKS_AHEAD, where, first, market.tickers[column]
+    return [Finding(*about, size=float(sizes.max()), data=data)]
+
+
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """One finding for each kind of fill at whose prices a decision that saw the rows up to one of `rows` is not blind.
-
-    The decision buys equal parts through `simulate`, on the market and on the one with noise after the day. What is
-    filled at a price of a later row buys another number of shares there.
-    """
-    findings = []
-    for fill in ("open", "close"):
-        if fill == "open" and market.open is None:
-            continue
-        for row in rows:
-            part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
-            bought, other = (_bought(on, at, fill) for on in (part, with_noise_after(part, at, seed)))
-            same = (bought > 0) & np.isclose(bought, other, rtol=1e-9, atol=0)
-            if same.any():
-                column = int(same.argmax())
-                day, ticker, price = f"{market.dates[row]!s:.10}", market.tickers[column], float(1 / bought[column])
-                looks = Severity.LOOKS_AHEAD
-                findings.append(Finding("fill", looks, "fills", day, ticker, size=price, data={"fill": fill}))
-                break
-    return findings
-
-
-def _bought(market: MarketData, row: int, fill: str) -> Array:
-    """[N] shares that a unit of currency, put into each name by the decision that sees up to `row`, buys; 0 for none."""
-    among = market.member[row] & market.has_bar[row]
-    weights = torch.from_numpy(0.5 * equal_parts(among))  # half the cash, so that no order is cut to what is left
-
-    def decide(step: int, seen: int, account: Account) -> torch.Tensor | None:
-        return weights if seen == row else None
-
-    terms = Terms(costs=Costs(fee_bps=0.0))
-    path = simulate(build_execution(market, fill), 0, len(market.dates) - 1, decide, terms)
-    spent = torch.where(weights > 0, weights * terms.cash, 1.0)
-    return (path.traded.clamp(min=0).sum(0) / spent).numpy()
+    """One finding for each kind of fill whose price stays, for a decision that saw the rows up to one of `rows`, if the rows
+    after it become noise."""
+    findings: dict[str, Finding] = {}
+    for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
+        part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
+        real, noisy = (build_execution(on, fill) for on in (part, with_noise_after(part, at, seed)))
+        filled = real.fill_row(at + real.lag)
+        same = real.tradable[filled] & noisy.tradable[filled] & (real.price[filled] == noisy.price[filled])
+        if fill not in findings and same.any():
+            column = int(same.int().argmax())
+            where = "fills", f"{market.dates[row]!s:.10}", market.tickers[column]
+            price, data = float(real.price[filled, column]), {"fill": fill}
+            findings[fill] = Finding("fill", Severity.LOOKS_AHEAD, *where, size=price, data=data)
+    return list(findings.values())
 
 
 def back_fill_findings(market: MarketData, first: int, last: int) -> list[Finding]:

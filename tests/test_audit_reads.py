@@ -1,0 +1,150 @@
+"""The audit tells what a strategy reads besides its view: files, network, processes and the clock."""
+
+import os
+import socket
+import subprocess
+import threading
+import time
+from datetime import date, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_strategies import MARKET, Acts, Holds, Ranks
+from sklearn.datasets import load_iris
+
+from finpod.lookahead.audit import audit
+from finpod.records import Severity
+
+CAN = Severity.CAN_LOOK_AHEAD
+
+
+def kinds(verdict):
+    return {(finding.kind, finding.severity) for finding in verdict.findings}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The same prices in files of many kinds."""
+    from pyarrow import Table, csv, feather, orc
+
+    folder = tmp_path_factory.mktemp("prices")
+    frame = pd.DataFrame(np.nan_to_num(MARKET.close), columns=list(MARKET.tickers))
+    frame.to_csv(folder / "a.csv")
+    frame.to_parquet(folder / "a.parquet")
+    np.save(folder / "a.npy", frame.to_numpy())
+    feather.write_feather(frame, folder / "a.feather")
+    orc.write_table(Table.from_pandas(frame), folder / "a.orc")
+    csv.write_csv(Table.from_pandas(frame), folder / "b.csv")
+    return folder
+
+
+def by_arrow(folder):
+    import pyarrow as pa
+    from pyarrow import dataset, orc
+    from pyarrow import parquet as pq
+    from pyarrow.csv import read_csv
+
+    return (
+        pa.memory_map(str(folder / "a.npy")),
+        pa.OSFile(str(folder / "a.npy")),
+        pq.read_table(folder / "a.parquet"),
+        pq.ParquetFile(folder / "a.parquet"),
+        dataset.dataset(folder / "a.parquet"),
+        orc.read_table(folder / "a.orc"),
+        read_csv(folder / "b.csv"),
+    )
+
+
+def in_a_thread(folder):
+    thread = threading.Thread(target=pd.read_csv, args=(folder / "a.csv",))
+    thread.start()
+    thread.join()
+
+
+READS = [
+    lambda folder: pd.read_csv(folder / "a.csv"),
+    lambda folder: (folder / "a.csv").read_text(),
+    lambda folder: os.listdir(folder),  # noqa: PTH208
+    lambda folder: list(folder.glob("*")),
+    lambda folder: pd.read_parquet(folder / "a.parquet"),
+    lambda folder: pd.read_feather(folder / "a.feather"),
+    lambda folder: np.load(folder / "a.npy"),
+    lambda folder: np.load(folder / "a.npy", mmap_mode="r"),
+    lambda folder: np.fromfile(folder / "a.npy"),
+    lambda folder: load_iris(),  # prices that ship with a package
+]
+
+
+def test_files_that_are_read_can_look_ahead(files):
+    reads = [*READS, by_arrow, in_a_thread]
+    verdict = audit(Acts(lambda: [read(files) for read in reads]), MARKET, days=2)
+    assert kinds(verdict) == {("file", CAN)}
+    where = "\n".join(f"{finding.subject} {finding.note}" for finding in verdict.findings)
+    assert [read for read in READS if f"line {read.__code__.co_firstlineno})" not in where] == []
+    for name in (
+        "lib.memory_map",
+        "lib.OSFile",
+        "parquet.read_table",
+        "ParquetFile",
+        "dataset",
+        "orc.read_table",
+        "csv.read_csv",
+    ):
+        assert f".{name})" in where, name
+    assert any(not finding.subject for finding in verdict.findings)  # in a thread
+
+
+def test_polars_readers_are_recorded(files):
+    polars, path = pytest.importorskip("polars"), files / "a.parquet"
+    assert kinds(audit(Acts(lambda: polars.read_parquet(path)), MARKET, days=2)) == {("file", CAN)}
+
+
+class ReadWhenLoaded:
+    """Reads a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pd.read_csv, (self.path,)
+
+
+def test_a_file_that_is_read_while_it_is_loaded_or_by_a_feature_can_look_ahead(files):
+    path = files / "a.csv"
+
+    def from_file(on):
+        return on.close * len(path.read_text())
+
+    assert kinds(audit(Holds(ReadWhenLoaded(path)), MARKET, days=2)) == {("file", CAN)}
+    (finding,) = audit(Ranks(from_file), MARKET, days=2).findings
+    assert (finding.kind, finding.where) == ("file", "features")
+
+
+def read_clock(now=time.time):
+    return now()
+
+
+DEEDS = [
+    ("clock", lambda: datetime.now()),
+    ("clock", lambda: datetime.today()),
+    ("clock", lambda: date.today()),
+    ("clock", lambda: time.time()),
+    ("clock", lambda: time.strftime("%Y")),
+    ("clock", lambda: pd.Timestamp.now()),
+    ("clock", lambda: pd.Timestamp("now")),
+    ("clock", lambda: pd.to_datetime("now")),
+    ("clock", read_clock),
+    ("process", lambda: subprocess.run(["true"], check=True)),
+    ("process", lambda: os.system("true")),
+    ("network", lambda: socket.getaddrinfo("localhost", 80)),
+    ("network", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"", ("127.0.0.1", 9))),
+]
+
+
+def test_what_is_read_besides_the_view_is_told():
+    acts = [act for _, act in DEEDS]
+    findings = audit(Acts(lambda: [act() for act in acts]), MARKET, days=2).findings
+    found = {(finding.kind, int(finding.subject.rpartition("line ")[2].rstrip(")"))) for finding in findings}
+    assert found == {(kind, act.__code__.co_firstlineno + (act is read_clock)) for kind, act in DEEDS}
+    assert {finding.severity for finding in findings} == {CAN}
