@@ -139,8 +139,8 @@ class _Audited(Isolated):
         for (kind, deed, place), (where, row) in self.child.sights.items():
             findings.append(Finding(kind, CAN, where, f"{market.dates[row]!s:.10}", place, note=deed))
         verdict = self.outcome(findings, "not_repeatable" if note else "", note)
-        days = tuple(f"{day!s:.10}" for day in market.dates[rows])
-        return replace(verdict, days=days, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
+        dates = tuple(f"{day!s:.10}" for day in market.dates[rows])
+        return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
         """The audit with these findings, the gravest first, or with the reason why nothing could be told."""

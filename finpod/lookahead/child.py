@@ -12,7 +12,6 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Mapping
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -34,7 +33,7 @@ class Rows:
         self.tables: dict[str, Array] = {}
         self._buffers: dict[str, Array] = {}
 
-    def append(self, rows: Mapping[str, Array]) -> None:
+    def append(self, rows: dict[str, Array]) -> None:
         """Append rows to every table."""
         start, self.count = self.count, self.count + len(next(iter(rows.values()), ()))
         for name, new in rows.items():
@@ -80,13 +79,12 @@ class Child(FeatureTable):
         pickle.dump(reply, self._replies)
         self._replies.flush()
 
-    def load(self, path: list[str], fixed: dict[str, Any], payload: bytes | None) -> None:
+    def load(self, path: list[str], fixed: dict[str, Any], payload: bytes) -> None:
         """Set the guards and load the strategy; `fixed` are the fields of the market that no row changes."""
         sys.path[:] = path
         vars(self.market).update(fixed)
         guards.install()
-        if payload is not None:
-            self._strategy = loads(payload, self.market)
+        self._strategy = loads(payload, self.market)
 
     def decide(self, new: tuple[Any, ...] | None, row: int, step: int, cash: float, equity: float, held: Array) -> Any:
         """The decision at a row, after the `new` rows, in plain values: None, an array [N] or a dict by ticker."""
@@ -109,22 +107,18 @@ class Child(FeatureTable):
 
     def get(self, names: Any) -> tuple[tuple[str, ...], Array]:
         """Names [F] and values [T, N, F] float32 of features on the rows so far."""
-        key = tuple(names) if isinstance(names, (list, tuple)) else (names,)
+        key = tuple(names) if isinstance(names, (list, tuple)) else ("default" if names is None else names,)
         found, rows = self._features.get(key, ((), Rows()))
         if rows.count < self._rows.count:
-            self._send("features", [_sent(one) for one in key], rows.count)
+            called = {one: getattr(one, "__name__", type(one).__name__) for one in key if not isinstance(one, str)}
+            asked = [(called[one], dumps_by_value(one)) if one in called else one for one in key]
+            self._send("features", asked, rows.count)
             found, new = pickle.load(self._requests)
             if isinstance(new, str):
                 raise FinpodError(new)
             rows.append({"values": new})
             self._features[key] = found, rows
         return found, rows.tables["values"]
-
-
-def _sent(feature: Any) -> str | tuple[str, bytes]:
-    if feature is None or isinstance(feature, str):
-        return feature or "default"
-    return getattr(feature, "__name__", type(feature).__name__), dumps_by_value(feature)
 
 
 def loads(payload: bytes, market: MarketData) -> Any:

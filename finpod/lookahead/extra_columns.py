@@ -65,5 +65,4 @@ def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int
     if over == 0:
         error = max(error, each[counted].std() / np.sqrt(len(counted)))
     known = np.flatnonzero((np.isfinite(one) & np.isfinite(other)).any(axis=0)) if over else counted
-    sessions = len(known) if over else len(counted)
-    return float(each[counted].mean()), float(max(MOST, SKILL + ERRORS * error)), sessions, int(known[0])
+    return float(each[counted].mean()), float(max(MOST, SKILL + ERRORS * error)), len(known), int(known[0])

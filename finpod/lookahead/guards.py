@@ -71,9 +71,7 @@ def install() -> None:
 
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
-    if (
-        event == "import" and args[0] in NATIVE and args[1] is None
-    ):  # otherwise it is being loaded from the file args[1]
+    if event == "import" and args[0] in NATIVE and args[1] is None:  # not loaded yet
         _record_readers(args[0])
     if event not in EVENTS:
         return
@@ -84,15 +82,11 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
         if written or isinstance(args[0], int) or args[0] == ":memory:":
             return
         subject = os.fsdecode(args[0] or ".")
-        if _is_harmless(Path(os.path.abspath(subject))):  # noqa: PTH100  # a link's own name counts
+        path = Path(os.path.abspath(subject))  # noqa: PTH100  # a link's own name counts
+        known = path.suffix in CODE or is_installed(str(path)) or not CACHES.isdisjoint(path.parts)
+        if PRICES.isdisjoint(path.suffixes) and (known or any(path.is_relative_to(folder) for folder in SYSTEM)):
             return
     _see(kind, deed, subject, sys._getframe(1))
-
-
-def _is_harmless(path: Path) -> bool:
-    """Return True for a file of Python, a package, a cache or the system that holds no prices."""
-    kept = path.suffix in CODE or is_installed(str(path)) or bool(CACHES & set(path.parts))
-    return PRICES.isdisjoint(path.suffixes) and (kept or any(path.is_relative_to(folder) for folder in SYSTEM))
 
 
 def _see(kind: str, deed: str, subject: str, frame: FrameType | None) -> None:

@@ -18,15 +18,14 @@ import numpy as np
 
 from finpod.errors import FinpodError
 from finpod.lookahead.guards import Sight
-from finpod.market.data import MarketData
+from finpod.market.data import SERIES, TABLES, MarketData
 from finpod.measures import Array
 from finpod.strategy import FeatureTable, MarketView, Strategy
 
 LIMIT = 60
 """Seconds that one decision, or the values of one feature, may take."""
-TABLES = ("open", "high", "low", "close", "volume", "factor", "member", "benchmark_close", "benchmark_open")
-ROWS = ("dates", *TABLES, "has_bar", "sessions", "begins_session")
-"""Fields of a market with one row a bar."""
+ROWS = ("dates", "has_bar", "sessions", "begins_session")
+"""Fields of a market with one row a bar, besides its tables."""
 FIXED = ("tickers", "benchmark", "periods_per_year", "sessions_per_year", "bars_per_session")
 """Fields of a market that no row changes."""
 
@@ -38,14 +37,14 @@ class ChildError(FinpodError):
 class Isolated:
     """A strategy, given as its pickle, and feature functions in processes of their own. `close` ends the processes."""
 
-    def __init__(self, market: MarketData, content: bytes | None = None) -> None:
+    def __init__(self, market: MarketData, content: bytes) -> None:
         self.market, self._content = market, content
         self.table = FeatureTable(market)
         """Features of the whole market."""
         self.functions: dict[bytes, Callable[[MarketData], Array]] = {}
         """The user's functions among the features that were asked for, by their pickles."""
-        self.rows = {name: getattr(market, name) for name in ROWS if getattr(market, name) is not None}
-        """Those of `ROWS` that the market has."""
+        self.rows = {**market.tables, **{name: getattr(market, name) for name in ROWS}}
+        """All fields of the market with one row a bar."""
         self._started: list[Child] = []
 
     @cached_property
@@ -63,7 +62,7 @@ class Isolated:
         child = Child(self, whole=whole)
         self._started.append(child)
         fixed = {name: getattr(self.market, name) for name in FIXED} | {"manifest": {}, "origin": {}}
-        fixed |= dict.fromkeys(set(TABLES) - set(self.rows))
+        fixed |= dict.fromkeys({*TABLES, *SERIES} - set(self.rows))
         child.call("load", sys.path, fixed, self._content)
         return child
 

@@ -12,7 +12,7 @@ from finpod.errors import FinpodError, InputError
 from finpod.features.panel import name_of
 from finpod.lookahead.isolation import ChildError, Isolated
 from finpod.market.anomalies import back_filled
-from finpod.market.data import MarketData
+from finpod.market.data import PRICES, SERIES, MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity
 from finpod.seeds import require_seed
@@ -64,17 +64,13 @@ def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
     shape = len(later), len(market.tickers)
     prices = np.where(random.random(shape) < 0.9, random.lognormal(3.0, 1.0, shape), np.nan)
     noise: dict[str, Array] = {
-        **dict.fromkeys(("open", "high", "low", "close"), prices),
+        **dict.fromkeys(PRICES, prices),
         "volume": random.lognormal(12.0, 2.0, shape),
         "factor": random.uniform(0.2, 1.0, shape),
         "member": random.random(shape) < 0.5,
-        **dict.fromkeys(("benchmark_close", "benchmark_open"), random.lognormal(5.0, 1.0, len(later))),
+        **dict.fromkeys(SERIES, random.lognormal(5.0, 1.0, len(later))),
     }
-    tables: dict[str, Any] = {
-        name: np.concatenate([table[: row + 1], rows])
-        for name, rows in noise.items()
-        if (table := getattr(market, name)) is not None
-    }
+    tables: Any = {name: np.concatenate([table[: row + 1], noise[name]]) for name, table in market.tables.items()}
     extra = {
         name: np.concatenate([table[: row + 1], random.normal(size=table[row + 1 :].shape)])
         for name, table in market.extra.tables.items()
