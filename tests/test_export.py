@@ -216,6 +216,8 @@ def test_an_existing_folder_is_refused_and_an_export_replaced_on_request(tmp_pat
     before = (tmp_path / "out" / "returns.csv").read_bytes()
     with pytest.raises(InputError, match="out exists already"):
         export(make_result(days=6), tmp_path / "out")
+    with pytest.raises(InputError, match="xml"):
+        export(make_result(days=6), tmp_path / "other", format="xml")
     run = make_result(days=5).save(tmp_path / "run")
     with pytest.raises(InputError, match="not an export"):
         export(make_result(days=5), run, overwrite=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
@@ -16,10 +16,6 @@ from finpod.result import BacktestResult
 
 Format = Literal["csv", "parquet"]
 
-READ = {"csv": "pd.read_csv(FILE, index_col=0, parse_dates=[0])", "parquet": "pd.read_parquet(FILE)"}
-"""Python that reads a file; a file with one column needs `.squeeze("columns")` as well."""
-SYMBOLS = ", dtype={'symbol': str}, keep_default_na=False)"
-"""End of the line for a CSV of transactions, for tickers such as 0700, NA and TRUE."""
 CLOCK = "sessions at midnight UTC, as pyfolio expects; for quantstats, which expects no time zone, append .tz_localize(None)"
 """Meaning of the dates."""
 
@@ -79,8 +75,8 @@ def export(
     The same result gives the same bytes. Raises InputError for a format that is neither 'csv' nor 'parquet', for a
     folder that exists (with `overwrite`, only for one that is no export) or cannot be written, and in the cases of `to_pyfolio`.
     """
-    if format not in READ:
-        raise InputError(f"format is {format!r}; choose {' or '.join(READ)}", argument="format")
+    if format not in get_args(Format):
+        raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")
     series = to_pyfolio(result)
     tables = {name: table for name, table in series._asdict().items() if name != "notes" and table is not None}
     with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
@@ -106,10 +102,12 @@ def export(
 
 def how_to_read(file: str) -> str:
     """The line of Python that reads one file of an export."""
-    line = READ["parquet" if file.endswith(".parquet") else "csv"].replace("FILE", repr(file))
-    if file.startswith("transactions"):
-        return line.removesuffix(")") + SYMBOLS if file.endswith(".csv") else line
-    return line if file.startswith("positions") else f"{line}.squeeze('columns')"
+    name, _, form = file.partition(".")
+    line = f"pd.read_parquet({file!r})"
+    if form == "csv":  # symbols such as 0700, NA and TRUE stay text
+        symbols = ", dtype={'symbol': str}, keep_default_na=False" * (name == "transactions")
+        line = f"pd.read_csv({file!r}, index_col=0, parse_dates=[0]{symbols})"
+    return line if name in ("positions", "transactions") else f"{line}.squeeze('columns')"
 
 
 def _steps(equity: pd.Series, name: str) -> pd.Series:
