@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import finpod
 from finpod.cli import app
 from finpod.cli.settings import recorded_options
-from finpod.errors import InputError, StrategyError
+from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.loading import load_task
 from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
@@ -235,7 +235,7 @@ def test_options_of_a_market_are_errors(cli, toy, option, tmp_path):
 ])  # fmt: skip
 def test_a_task_that_does_not_exist_is_named(cli, toy, spec, told):
     ended = cli(f"train {spec.format(toy=toy)} --out strategies/x")
-    assert isinstance(ended.exception, InputError)
+    assert isinstance(ended.exception, FinpodError)
     assert told in str(ended.exception)
 
 
