@@ -143,9 +143,8 @@ def train(
         "threads": threads,
     }
     setups = [TournamentSetup(plan=plan, **shared) for plan in plans]
-    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "plans": plans}
-    how["fork"] = None if fork is None else find(fork)
-    folder.require(**how)  # before features are computed
+    how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
+    folder.require(**how, plans=plans)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
     loaded = {} if market is None else market.origin
     entry = _entry(out, storage, features, seeds=[one.seed for one in plans], device=used, market=loaded, asked=asked)

@@ -81,23 +81,21 @@ class RunFolder:
                 refuse_changes(changed, self.where, forked)
 
     @contextmanager
-    def drive(
-        self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, plans: Sequence[Plan] = ()
-    ) -> Iterator[None]:
+    def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
         """Hold the place for this process alone while the block runs, and `finish` it at the end.
 
         Its content is removed unless it is resumed; with `fork` that run is copied first. After an error the place is kept
         for `resume` if `keeps` returns True. Raises InputError in the cases of `require`, and if another process drives the
         run.
         """
-        self.require(resume=resume, overwrite=overwrite, fork=fork, plans=plans)
+        self.require(resume=resume, overwrite=overwrite, fork=fork)
         folder = self.store.folder
         with parents_of(folder) if folder else nullcontext(), lock(self.store):
             if not resume and self.begun():
                 self.clear()
             if fork is not None:
                 self._copy(fork)
-            before = self._progress()
+            before = 0 if fork is None else self._progress()
             try:
                 yield
             except BaseException as error:

@@ -64,17 +64,12 @@ def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
         "steps": trial.steps if trial.state == "ended" else 0,
         "seed": agent.seed,
         **{name: getattr(agent.config, name) for name in LEARNERS[agent.learner].bounds},
+        **{name: "as asked" if value is None else value for name, value in values.items() if name not in space.subsets},
         **{
-            "inputs" if name == "features" else name: _shown(value, name in space.subsets)
-            for name, value in values.items()
+            "inputs" if name == "features" else name: "all" if values[name] is None else len(values[name])
+            for name in space.subsets
         },
     }
-
-
-def _shown(value: Any, is_subset: bool) -> Any:
-    if is_subset:
-        return "all" if value is None else len(value)
-    return "as asked" if value is None else value
 
 
 class TrainedRun:

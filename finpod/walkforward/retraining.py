@@ -30,6 +30,8 @@ from finpod.walkforward.strategy import (
     write_manifest,
 )
 
+TERMS = ("costs", "cash", "whole_shares", "delisting_return", "max_weight", "max_turnover")
+"""Settings of training on which the account of the backtest runs."""
 WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
 """Arguments of `train` on which no agent depends."""
 
@@ -153,19 +155,8 @@ def _trained(
 def _backtested(strategy: WalkForward, market: MarketData) -> BacktestResult:
     """The backtest over all tests, on the terms of training."""
     trading, segments = strategy.agents[0].trading, strategy.segments  # type: ignore[attr-defined]
-    result = backtest(
-        strategy,
-        market,
-        start=segments[0].test[0],
-        end=segments[-1].test[1],
-        costs=trading.costs,
-        fill=strategy.provenance["fill"],
-        cash=trading.cash,
-        whole_shares=trading.whole_shares,
-        delisting_return=trading.delisting_return,
-        max_weight=trading.max_weight,
-        max_turnover=trading.max_turnover,
-    )
+    terms: dict[str, Any] = {name: getattr(trading, name) for name in TERMS} | {"fill": strategy.provenance["fill"]}
+    result = backtest(strategy, market, start=segments[0].test[0], end=segments[-1].test[1], **terms)
     return with_segments(result, strategy)
 
 
