@@ -31,20 +31,10 @@ DELISTED = {
 ENDED_WITH_THEIR_SOURCE = {"APOL", "JOYG", "CELG", "VIAB", "ESRX", "CA", "SHLD", "SHPG", "TCFCA", "TCFCB", "FLIR"}
 SPECIAL = {  # spin-offs and special dividends of which the record is public
     ("EXPE", "2011-12-21"),
-    ("MDLZ", "2012-10-02"),
     ("ASML", "2012-11-29"),
-    ("COST", "2012-12-06"),
-    ("TMUS", "2013-05-01"),
-    ("KLAC", "2014-11-26"),
     ("COST", "2015-02-05"),
-    ("NLOK", "2016-03-04"),
-    ("COST", "2017-05-08"),
     ("KDP", "2018-07-10"),
-    ("MTCH", "2018-12-04"),
-    ("TRIP", "2019-11-19"),
     ("NLOK", "2020-02-03"),
-    ("QRTEA", "2020-08-28"),
-    ("QRTEA", "2020-09-15"),
     ("QRTEA", "2020-11-27"),
 }
 

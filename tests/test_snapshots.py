@@ -1,16 +1,16 @@
 import json
-import multiprocessing
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from made_markets import random_market
 from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import MarketData
-from finpod.market.load import sample_market
 from finpod.market.snapshots import load_snapshot, save_snapshot
 
 
@@ -82,64 +82,48 @@ def test_a_failed_write_leaves_nothing(market, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_changed_bars_are_noticed(market, tmp_path):
-    folder = save_snapshot(market, tmp_path / "three")
-    table = pq.read_table(folder / "bars.parquet")
+def change(bars):
+    table = pq.read_table(bars)
     close = table["close"].to_numpy().copy()
     close[0] += 1e-12
-    pq.write_table(table.set_column(table.column_names.index("close"), "close", [close]), folder / "bars.parquet")
-    with pytest.raises(DataError, match="does not have the hash"):
-        load_snapshot(folder)
+    pq.write_table(table.set_column(table.column_names.index("close"), "close", [close]), bars)
 
 
-@pytest.mark.parametrize("fault", ["cut bars", "no bars", "cut manifest", "missing key", "other format"])
-def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda bars, manifest, content: bars.write_bytes(bars.read_bytes()[:500]), "is damaged"),
+        (lambda bars, manifest, content: bars.unlink(), "is damaged"),
+        (lambda bars, manifest, content: change(bars), "does not have the hash"),
+        (lambda bars, manifest, content: manifest.write_text(manifest.read_text()[:100]), "is damaged"),
+        (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"tickers": None})), "is damaged"),
+        (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"format": 99})), "format 99"),
+    ],
+)
+def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault, message):
     folder = save_snapshot(market, tmp_path / "three")
-    bars, manifest = folder / "bars.parquet", folder / "manifest.json"
-    content = json.loads(manifest.read_text())
-    {
-        "cut bars": lambda: bars.write_bytes(bars.read_bytes()[:500]),
-        "no bars": bars.unlink,
-        "cut manifest": lambda: manifest.write_text(manifest.read_text()[:100]),
-        "missing key": lambda: manifest.write_text(json.dumps({**content, "tickers": None})),
-        "other format": lambda: manifest.write_text(json.dumps(content | {"format": 99})),
-    }[fault]()
-    with pytest.raises(DataError, match="format 99" if fault == "other format" else "damaged") as caught:
+    manifest = folder / "manifest.json"
+    fault(folder / "bars.parquet", manifest, json.loads(manifest.read_text()))
+    with pytest.raises(DataError, match=message) as caught:
         load_snapshot(folder)
     assert "\n" not in str(caught.value)
-    assert ("is damaged" in str(caught.value)) == (fault != "other format")
 
 
-def writes(folder, days, start, results):
-    """Write a snapshot again and again, reading it each time; report the hashes that were read."""
-    market = sample_market().rows(0, days)
-    start.wait()
-    hashes = set()
-    try:
+def test_several_writers_take_turns(tmp_path):
+    """Of two contents: each reader finds a whole snapshot of one of the writers. Locks hold between threads as well."""
+    folder = tmp_path / "data" / "same"
+    markets = [random_market(250), random_market(250), random_market(251)]
+
+    def write_and_read(market):
+        hashes = set()
         for _ in range(6):
             save_snapshot(market, folder, overwrite=True)
             hashes.add(load_snapshot(folder).content_hash)
-        results.put(hashes)
-    except Exception as error:  # told to the parent, which fails
-        results.put(f"{type(error).__name__}: {error}")
+        return hashes
 
-
-def test_several_processes_write_the_same_snapshot_at_once(tmp_path):
-    """Of two contents: each reader finds a whole snapshot of one of the writers."""
-    days = (250, 250, 251)
-    context = multiprocessing.get_context("spawn")
-    start, results = context.Event(), context.Queue()
-    folder = tmp_path / "data" / "same"
-    workers = [context.Process(target=writes, args=(folder, count, start, results)) for count in days]
-    for worker in workers:
-        worker.start()
-    start.set()
-    read = [results.get(timeout=60) for _ in workers]
-    for worker in workers:
-        worker.join(timeout=60)
-    expected = {sample_market().rows(0, count).content_hash for count in days}
-    assert all(isinstance(hashes, set) and hashes <= expected for hashes in read), read
-    assert load_snapshot(folder).content_hash in expected
+    with ThreadPoolExecutor(3) as pool:
+        read = set().union(*pool.map(write_and_read, markets))
+    assert read <= {market.content_hash for market in markets}
     assert [path.name for path in folder.parent.iterdir()] == ["same"]
     assert sorted(path.name for path in folder.iterdir()) == ["bars.parquet", "manifest.json"]
 
