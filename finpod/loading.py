@@ -62,18 +62,18 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
     is_file = path.suffix == ".py"
     subject, fix = (f"strategy file {path}", "check the path") if is_file else (f"strategy {text!r}", f"give {_KINDS}")
-    raise InputError(f"there is no {subject}; {did_you_mean(str(path), _spellings(path), fix)}", argument="strategy")
+    raise InputError(f"there is no {subject}; {did_you_mean(path.name, _spellings(path), fix)}", argument="strategy")
 
 
 def _spellings(path: Path) -> dict[str, str]:
-    """Spelling -> strategy: built-in names, and the files and trained folders beside `path` and in strategies/."""
+    """Name -> strategy: built-in names, and the files and trained folders beside `path` and in strategies/."""
     entries: list[Path] = []
     for folder in dict.fromkeys((path.parent, STRATEGIES)):
         with suppress(OSError):  # a folder that is missing or cannot be read has nothing to suggest
             entries += [entry for entry in sorted(folder.iterdir()) if _is_strategy(entry)]
-    short = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
-    is_bare = path.name == str(path)
-    return (short if is_bare else {}) | {str(entry): str(entry) for entry in entries} | {name: name for name in RULES}
+    files = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
+    rules = {name: name for name in RULES}
+    return files | rules if path.name == str(path) else rules | files
 
 
 def _is_strategy(path: Path) -> bool:

@@ -89,6 +89,7 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
         ("mine", InputError, "there is no strategy 'mine'; did you mean strategies/mine.py?"),
         ("mine.py", InputError, "there is no strategy file mine.py; did you mean strategies/mine.py?"),
         ("strategies/mein", InputError, "there is no strategy 'strategies/mein'; did you mean strategies/mine.py?"),
+        ("strategies/x", InputError, "there is no strategy 'strategies/x'; give a .py file"),
         ("strategies", StrategyError, "strategies is not a trained folder"),
         ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),
         (3, InputError, "3 is not a strategy; give an instance of a Strategy"),
