@@ -293,6 +293,7 @@ def test_options_are_the_fields_of_their_settings(group):
         ("give another out= and storage=", None, "train", "give another --out and --storage"),
         ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
         ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
+        ("leave it out with calendar=None", None, "data import", "leave it out with --calendar none"),
         ("x is free; leave overwrite=False", None, "backtest", "x is free; leave overwrite=False"),
         ("stop.trials is 0", "stop.trials", "train", "--stop-trials is 0"),
         ("stop.seconds is 0", "stop.seconds", "train", "--stop-minutes is 0"),

@@ -127,7 +127,8 @@ def _with_options(error: FinpodError, command: Any) -> str:
         if option is None or not (equals or "_" in name or "." in name or (place == 0 and name == argument)):
             return word
         spellings = option.secondary_opts if value == "False" else option.opts
-        shown = "" if value in ("", "True", "False") else f" {value.strip(chr(39))}"
+        value = "none" if value == "None" else value.strip("'")
+        shown = "" if value in ("", "True", "False") else f" {value}"
         return f"{spellings[0]}{shown}{word.removeprefix(core)}" if spellings else word
 
     text, about = " ".join(map(spelled, count(), str(error).split())), option_of(argument)
