@@ -158,8 +158,6 @@ def claims(*pairs):
         (lambda: claims(("a", "/a"), ("b", "/a")), "/a is given twice"),
         (lambda: claims(("runs", "/runs/../etc")), "'/runs/../etc'"),
         (lambda: installed("no-such-package"), "no-such-package"),
-        (lambda: dockerfile(python="three"), "'three'"),
-        (lambda: dockerfile(torch="2.13.0; rm -rf /"), "'2.13.0; rm -rf /'"),
         (lambda: dockerfile(copies=["../private"]), "'../private'"),
         (lambda: dockerfile(copies=["."]), "'.'"),
         (lambda: dockerfile(copies=["nope"]), "'nope'"),
@@ -192,7 +190,7 @@ def instructions(text):
 
 @pytest.mark.parametrize("cuda", [False, True])
 def test_a_dockerfile_is_well_formed_and_its_sources_are_in_the_checkout(cuda):
-    found = instructions(dockerfile(cuda=cuda, python="3.12", torch="2.13.0", ray="2.60.0", copies=["data/README.md"]))
+    found = instructions(dockerfile(cuda=cuda, copies=["data/README.md"]))
     assert {word for word, _ in found} == {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "CMD"}
     declared = {rest.partition("=")[0] for word, rest in found if word == "ARG"}
     used = set(re.findall(r"\$\{(\w+)\}", "\n".join(rest for _, rest in found)))
@@ -210,11 +208,13 @@ def test_a_dockerfile_is_well_formed_and_its_sources_are_in_the_checkout(cuda):
 
 
 def test_versions_are_those_of_this_machine(golden):
-    text = dockerfile(python="3.12", torch="2.13.0", ray="2.60.0", cuda=True)
-    assert text == golden("dockerfile.txt", text)
-    made = dockerfile()
-    assert "ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu\n" in made
-    assert f"ARG PYTHON_VERSION={sys.version_info.major}.{sys.version_info.minor}\n" in made
-    assert f"ARG TORCH_VERSION={installed('torch')}\n" in made
-    assert ("+" in installed("torch"), f"ARG RAY_VERSION={installed('ray')}\n" in made) == (False, True)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    versions = {"PYTHON": python, "TORCH": installed("torch"), "RAY": installed("ray")}
+    text, cuda = dockerfile(), dockerfile(cuda=True)
+    assert "ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu\n" in text
+    for name, version in versions.items():
+        assert f"ARG {name}_VERSION={version}\n" in text
+        cuda = cuda.replace(f"{name}_VERSION={version}\n", f"{name}_VERSION=...\n")
+    assert "+" not in installed("torch")
+    assert cuda == golden("dockerfile.txt", cuda)
     assert set(re.findall(r"^(torch|ray)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)) == {"torch", "ray"}

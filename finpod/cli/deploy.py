@@ -101,18 +101,15 @@ def dockerfile(
         list[str] | None,
         typer.Option(metavar="PATH", help="File or folder of the checkout to copy into the image; may be repeated."),
     ] = None,
-    python_version: Annotated[str | None, typer.Option(help="By default that of this machine.")] = None,
-    torch_version: Annotated[str | None, typer.Option(help="By default that of this machine.")] = None,
-    ray_version: Annotated[str | None, typer.Option(help="By default that of this machine.")] = None,
     out: Out = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Print a Dockerfile that builds an image from the checkout."""
+    """Print a Dockerfile that builds an image from the checkout, with the versions of this machine as build arguments."""
     from finpod.deploy.jobs import dockerfile as text
 
     if out is not None:
         require_free_file(out, overwrite)
-    _give(text(cuda=cuda, python=python_version, torch=torch_version, ray=ray_version, copies=copy or ()), out)
+    _give(text(cuda=cuda, copies=copy or ()), out)
 
 
 @app.command()

@@ -47,7 +47,7 @@ def installed(package: str) -> str:
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError as error:
-        raise InputError(f"{package} is not installed here; give the version for the image") from error
+        raise InputError(f"{package} is not installed here; install it, or give its version") from error
 
 
 def command_line(command: Sequence[str]) -> str:
@@ -64,32 +64,20 @@ def command_line(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def dockerfile(
-    *,
-    cuda: bool = False,
-    python: str | None = None,
-    torch: str | None = None,
-    ray: str | None = None,
-    copies: Sequence[str] = (),
-) -> str:
+def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     """Return the text of a Dockerfile whose build context is the checkout.
 
-    A version of None is that of this machine. `copies` are files and folders of the checkout, such as data/nasdaq100, that
-    are copied into the image under the same names. Raises InputError for an invalid version, a package that is not
-    installed here, and a path that does not exist or is outside the current folder.
+    The versions of Python, torch and Ray are those of this machine; `docker build --build-arg` sets others. `copies` are files
+    and folders of the checkout, such as data/nasdaq100, that are copied into the image under the same names. Raises InputError
+    for a package that is not installed here, and a path that does not exist or is outside the current folder.
     """
     from jinja2 import Template
 
     versions = {
-        "python": python or f"{sys.version_info.major}.{sys.version_info.minor}",
-        "torch": torch or installed("torch"),
-        "ray": ray or installed("ray"),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "torch": installed("torch"),
+        "ray": installed("ray"),
     }
-    for name, text in versions.items():
-        if not re.fullmatch(r"\d+(\.\d+){1,2}(\w+)?", text):
-            raise InputError(
-                f"{name} {text!r} is not a version; give one such as 3.12 or 2.13.0", argument=f"{name}_version"
-            )
     for path in copies:
         plain = PurePosixPath(path)
         if not re.fullmatch(r"[\w./-]+", path) or plain.is_absolute() or ".." in plain.parts or str(plain) == ".":
