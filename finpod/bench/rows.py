@@ -105,11 +105,12 @@ def run_command(function: Callable[..., None]) -> NoReturn:
 
     An error or an interruption is one line on stderr; the exit code is 2 or 130.
     """
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(help=sys.modules[function.__module__].__doc__)(function)
+    app, module = typer.Typer(add_completion=False, rich_markup_mode=None), sys.modules[function.__module__]
+    app.command(help=module.__doc__)(function)
+    name = f"python -m {getattr(module.__spec__, 'name', '')}"  # the module's own is __main__
     message, code = "interrupted; run the command again to continue from the saved rows", INTERRUPTED
     try:
-        code = get_command(app).main(prog_name=f"python -m {function.__module__}", standalone_mode=False) or 0
+        code = get_command(app).main(prog_name=name, standalone_mode=False) or 0
     except FinpodError as error:
         message, code = str(error), 2
     except OSError as error:
