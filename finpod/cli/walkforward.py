@@ -117,7 +117,7 @@ def _require_spans(windows: Mapping[str, Any]) -> None:
     for window in ("train", "validation", "test"):
         text, span = windows[window], as_span(windows[window], window)
         if not span.unit and span.length < FEW:
-            console.remark(f"--{window} {text} is {span}; write {text}y for years or {text}m for months")
+            console.remark(f"--{window} {text} is {text} sessions; write {text}y for years or {text}m for months")
 
 
 def _segments(market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any]) -> list[Segment]:
