@@ -155,6 +155,7 @@ def test_a_decision_that_needs_the_future_looks_ahead(name):
     verdict = audit(Cheats(CHEATS[name], every=5 if late else 2), made(260) if late else MARKET)
     assert verdict.passed is False, str(verdict)
     assert (verdict.findings[0].kind, verdict.findings[0].severity) == ("cut", LOOKS)
+    assert name != "the next close" or verdict.findings[0].size == np.inf  # it fails without the future
     assert Cheats.panel is None
 
 
@@ -256,8 +257,13 @@ def test_fills_at_the_seen_close_are_caught(monkeypatch, fill):
     monkeypatch.setattr(
         Execution, "fill_row", lambda tape, row: tape.decision_row(row) if tape.fill == fill else honest(tape, row)
     )
-    (finding,) = audit(load_strategy("equal-weight"), MARKET, days=3).findings
-    assert (finding.kind, finding.severity, finding.data["fill"]) == ("fill", LOOKS, fill)
+    verdict = audit(load_strategy("equal-weight"), MARKET, days=3)
+    (finding,), row = verdict.findings, MARKET.row_of(verdict.days[0])
+    assert (finding.kind, finding.severity, finding.data) == ("fill", LOOKS, {"fill": fill})
+    assert (finding.day, finding.size) == (
+        verdict.days[0],
+        getattr(MARKET, fill)[row, MARKET.tickers.index(finding.subject)],
+    )
 
 
 def test_back_filled_prices_are_caught():

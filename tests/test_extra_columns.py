@@ -174,12 +174,3 @@ def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch
     assert "decisions up to" in printed
     shown_rows = [line for line in readme.splitlines() if line.startswith("2021-12-31,")]
     assert shown_rows == (STRATEGIES / "sentiment.csv").read_text().splitlines()[1:9]
-
-
-def test_the_command_line_names_a_table_that_is_not_there(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    for command in ("backtest momentum", "audit momentum"):
-        with pytest.raises(SystemExit) as ended:
-            main([*command.split(), "--extra", "nowhere.csv"])
-        assert ended.value.code == 2
-        assert "nowhere.csv" in capsys.readouterr().err
