@@ -45,7 +45,7 @@ def test_a_market_keeps_its_bars_a_year_in_every_part(tmp_path):
         market.rows(10, 14).benchmark_market().rows(1, 2),
         load_snapshot(tmp_path / "weekly"),
     ):
-        assert (part.periods_per_year, part.sessions_per_year, part.is_intraday) == (52, 52, False)
+        assert (part.periods_per_year, part.sessions_per_year, part.bars_per_session) == (52, 52, 1)
         assert "periods_note" not in part.manifest
     by_hand = market.with_periods(48)
     assert by_hand.content_hash == market.content_hash
