@@ -305,6 +305,8 @@ def test_each_agent_is_chosen_once_by_its_best_trial_that_can_be_read():
     board = board_of(ended(0, 2.0, "a"), ended(1, 1.0, "b"), ended(2, 1.5, "a", 2), ended(3, 1.8, "c", 2))
     assert [(one.agent, one.number) for one in board.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
     assert [(one.agent, one.number) for one in board.best(3, without={0})] == [("c", 3), ("a", 2), ("b", 1)]
+    with pytest.raises(FinpodError, match="restore"):
+        board.best(3, without=range(4))
 
 
 def test_an_agent_that_is_the_same_bet_waits_until_nobody_else_is_left():
