@@ -506,7 +506,7 @@ def test_without_rounds_the_log_of_a_run_on_ray_replays_to_its_board(market, tmp
     train(market, tmp_path / "tiny", Plan(mode="async"), Pods(ray=True, count=3), rounds=3)
     board, ensemble = verify_log(tmp_path / "tiny" / "log-2.jsonl"), load_ensemble(tmp_path / "tiny")
     assert [entry.score for entry in board.log] == [line["score"] for line in ensemble.log]
-    assert [entry.agent_settings["config"] for entry in board.log] == [line["config"] for line in ensemble.log]
+    assert [entry.agent for entry in board.log] == [line["agent"] for line in ensemble.log]
     assert len(board.log) == 12
 
 
