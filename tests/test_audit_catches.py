@@ -68,7 +68,12 @@ def ranked_over_time(market):
     return pd.DataFrame(market.close).rank(pct=True).to_numpy()
 
 
+def fails_without_the_future(market):
+    return market.close * (market.close[DAYS - 1] > 0)
+
+
 LEAKS = [shifted, scaled_on_all_rows, filled_backwards, kept_in_a_global, days_to_live, future_member, ranked_over_time]
+LEAKS.append(fails_without_the_future)
 
 
 def test_leaking_features_are_named():
