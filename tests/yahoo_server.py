@@ -65,68 +65,43 @@ class Listing:
         rows = [row for row, stamp in enumerate(stamps) if first <= stamp < stop]
         if not rows:
             return None
-
-        def cut(series):
-            return [series[row] for row in rows]
-
         opens = self.open or [c if c is None else round(c * 0.99, 4) for c in self.close]
         pairs = list(zip(opens, self.close, strict=True))
-        result = {
-            "meta": meta(symbol, self.kind, stamps[rows[-1]], self.close[rows[-1]], self.zone),
-            "timestamp": cut(stamps),
-            "indicators": {
-                "quote": [
-                    {
-                        "open": cut(opens),
-                        "high": cut([c if c is None else max(o or c, c) + 1 for o, c in pairs]),
-                        "low": cut([c if c is None else min(o or c, c) * 0.98 for o, c in pairs]),
-                        "close": cut(self.close),
-                        "volume": cut(self.volume or [c if c is None else 1000 for c in self.close]),
-                    }
-                ],
-                "adjclose": [{"adjclose": cut(self.adjusted())}],
-            },
-        }
-        if events := self.events(first, stop):
-            result["events"] = events
-        return result
-
-    def events(self, first, stop):
-        paid = {
-            str(self.stamp(day)): {"amount": amount, "date": self.stamp(day)} for day, amount in self.dividends.items()
-        }
-        split = {
-            str(self.stamp(day)): {
-                "date": self.stamp(day),
-                "numerator": float(up),
-                "denominator": float(down),
-                "splitRatio": f"{up}:{down}",
-            }
-            for day, (up, down) in self.splits.items()
+        quote = {
+            "open": opens,
+            "high": [c if c is None else max(o or c, c) + 1 for o, c in pairs],
+            "low": [c if c is None else min(o or c, c) * 0.98 for o, c in pairs],
+            "close": self.close,
+            "volume": self.volume or [c if c is None else 1000 for c in self.close],
         }
         events = {
-            kind: {stamp: event for stamp, event in of.items() if first <= int(stamp) < stop}
-            for kind, of in (("dividends", paid), ("splits", split))
+            "dividends": {day: {"amount": amount} for day, amount in self.dividends.items()},
+            "splits": {
+                day: {"numerator": float(up), "denominator": float(down)} for day, (up, down) in self.splits.items()
+            },
         }
-        return {kind: of for kind, of in events.items() if of}
+        for kind, listed in events.items():
+            dated = [{"date": self.stamp(day), **event} for day, event in listed.items()]
+            events[kind] = {str(event["date"]): event for event in dated if first <= event["date"] < stop}
+        return {
+            "meta": meta(symbol, self.kind, stamps[rows[-1]], self.close[rows[-1]], self.zone),
+            "timestamp": [stamps[row] for row in rows],
+            "indicators": {
+                "quote": [{name: [series[row] for row in rows] for name, series in quote.items()}],
+                "adjclose": [{"adjclose": [self.adjusted()[row] for row in rows]}],
+            },
+            "events": {kind: listed for kind, listed in events.items() if listed},
+        }
 
 
 def meta(symbol, kind, stamp, price, zone="America/New_York"):
     offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
     period = {"timezone": zone, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
     return {
-        "currency": "USD",
-        "symbol": symbol,
-        "instrumentType": kind,
-        "regularMarketTime": stamp,
-        "gmtoffset": offset,
-        "exchangeTimezoneName": zone,
-        "regularMarketPrice": price,
-        "priceHint": 2,
+        **{"currency": "USD", "symbol": symbol, "instrumentType": kind, "regularMarketPrice": price, "priceHint": 2},
+        **{"regularMarketTime": stamp, "gmtoffset": offset, "exchangeTimezoneName": zone, "dataGranularity": "1d"},
         "currentTradingPeriod": {"pre": period, "regular": period, "post": period},
-        "dataGranularity": "1d",
-        "range": "",
-        "validRanges": ["1d", "max"],
+        **{"range": "", "validRanges": ["1d", "max"]},
     }
 
 

@@ -63,8 +63,6 @@ ANY_PRICE = frozenset(_CLOSES["last"].split())
 """Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
-_OWN_DATES, _OWN_TICKERS = ("date", "datetime", "timestamp"), ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Words for dates and tickers in extra tables, whose other columns may have any name."""
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
 """Column names of JSON interfaces."""
 _KNOWN = frozenset((*_OTHERS, *_FIELDS))
@@ -109,35 +107,13 @@ def spelled_out(labels: Sequence[str]) -> list[str]:
 
 
 def is_word(label: Any, *words: Collection[str]) -> bool:
-    """Whether the label is among the words."""
+    """Return True if the label is among the words."""
     return any(word(label) in known for known in words)
 
 
 def is_unnamed(label: Any) -> bool:
-    """Whether the label is empty, or pandas' placeholder for a column or level without a name."""
+    """Return True for an empty label, and for pandas' placeholder for a column or level without a name."""
     return _UNNAMED.fullmatch(word(label)) is not None
-
-
-def canonical(label: Any) -> str:
-    """Name of a column of an extra table: date, ticker, a field, or the label in small letters with "_" for spaces."""
-    field = field_of(label)
-    if is_word(label, _OWN_DATES):
-        return "date"
-    if is_word(label, _OWN_TICKERS):
-        return "ticker"
-    if field is not None and word(label) not in (*ANY_PRICE, "vol", "div", "adj"):
-        return field
-    return re.sub(
-        r"[\s_]+", "_", re.sub(r"^\d+\.\s*", "", str(label).replace("\ufeff", "").strip().strip("*<>").lower())
-    )
-
-
-def canonical_columns(labels: Sequence[Any]) -> list[str]:
-    """The names of the columns (see `canonical`). A first column without a name holds the dates, if no other does."""
-    names = [canonical(label) for label in labels]
-    if names and is_unnamed(labels[0]) and "date" not in names:
-        names[0] = "date"
-    return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,21 +124,21 @@ class Column:
     values: pd.Series
     """[rows], with a dtype of numpy or pandas."""
     level: bool = False
-    """Whether it is a level of the row index."""
+    """True for a level of the row index."""
 
     @cached_property
     def word(self) -> str:
         """The label as a word (see `word`)."""
         return word(self.label)
 
-    @cached_property
+    @property
     def unnamed(self) -> bool:
-        """Whether it has no name. A column of decimal numbers called index has one."""
-        return is_unnamed(self.label) and not (self.word == "index" and self.kind == "number")
+        """True for a column without a name."""
+        return is_unnamed(self.label)
 
     @property
     def known(self) -> bool:
-        """Whether its name is a known word that fits its values."""
+        """True if its name is a known word that fits its values."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
         return self.word in _KNOWN or (self.word in DATES and holds_dates(self.values, digits=True))
@@ -191,23 +167,13 @@ class Column:
         return "dates" if holds_dates(pd.Series(self.texts[:1], dtype=object)) else "text"
 
     @property
-    def is_flag(self) -> bool:
-        """Whether all values are yes or no, as text, numbers or booleans."""
-        return {text.lower() for text in self.texts} <= {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it holds nothing, not even words for missing values."""
-        return self.kind == "blank" and set(map(str, self.values.dropna().unique())) <= {""}
-
-    @property
     def is_whole(self) -> bool:
-        """Whether it holds whole numbers, possibly as floats."""
+        """True for whole numbers, possibly as floats."""
         return self.kind == "whole" or (self.values.dtype.kind == "f" and bool((self.values.dropna() % 1 == 0).all()))
 
     @property
     def identifies(self) -> bool:
-        """Whether its values can be tickers: text, or whole numbers."""
+        """True if its values can be tickers: text, or whole numbers."""
         if self.word in ("ticker", "symbol"):
             return True
         if self.values.dtype.kind == "f":  # whole numbers of which one is missing

@@ -41,12 +41,8 @@ class ExtraData:
 
     def __getitem__(self, name: str) -> Array:
         """[T, N] values of a column, NaN where nothing was known. Raises InputError for an unknown column."""
-        table = self.tables.get(name)
-        if table is None:
-            raise self._unknown(name)
-        if table.ndim == 2:
-            return table
-        return np.broadcast_to(table[:, None], (len(table), self.width))
+        table = self._table(name)
+        return table if table.ndim == 2 else np.broadcast_to(table[:, None], (len(table), self.width))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,10 +50,8 @@ class ExtraData:
         return tuple(self.tables)
 
     def is_shared(self, name: str) -> bool:
-        """Whether a column has one value for all tickers. Raises InputError for an unknown column."""
-        if name not in self.tables:
-            raise self._unknown(name)
-        return self.tables[name].ndim == 1
+        """Return True for a column with one value for all tickers. Raises InputError for an unknown column."""
+        return self._table(name).ndim == 1
 
     def rows(self, rows: slice | Array) -> ExtraData:
         """The given rows: a slice, or a mask [T]."""
@@ -65,15 +59,12 @@ class ExtraData:
 
     def select(self, columns: Sequence[int]) -> ExtraData:
         """The tickers at the given positions, in that order."""
-        chosen = list(columns)
-        cut = {name: table if table.ndim == 1 else table[:, chosen] for name, table in self.tables.items()}
-        return ExtraData(cut, len(chosen))
+        cut = {name: table if table.ndim == 1 else table[:, list(columns)] for name, table in self.tables.items()}
+        return ExtraData(cut, len(columns))
 
     def shared_only(self) -> ExtraData:
         """The columns for a market of one other ticker: those with a value per ticker are NaN throughout."""
-        cut = {
-            name: table if table.ndim == 1 else np.full((len(table), 1), np.nan) for name, table in self.tables.items()
-        }
+        cut = {n: table if table.ndim == 1 else np.full((len(table), 1), np.nan) for n, table in self.tables.items()}
         return ExtraData(cut, 1)
 
     def check_shape(self, days: int, tickers: int) -> None:
@@ -85,12 +76,14 @@ class ExtraData:
                     f"rows and {tickers} tickers; build it with load_market(..., extra=...)"
                 )
 
-    def _unknown(self, name: object) -> InputError:
+    def _table(self, name: str) -> Array:
+        if name in self.tables:
+            return self.tables[name]
+        text = f"there is no extra column {name!r}"
         if not self.tables:
-            text = f"there is no extra column {name!r}, since the market has none; give the table with extra="
-            return InputError(text, argument="extra")
-        hint = did_you_mean(column_of(name) or str(name), self.names, f"the market has {', '.join(self.names)}")
-        return InputError(f"there is no extra column {name!r}; {hint}")
+            raise InputError(f"{text}, since the market has none; give the table with extra=", argument="extra")
+        choices = f"the market has {', '.join(self.names)}"
+        raise InputError(f"{text}; {did_you_mean(column_of(name) or str(name), self.names, choices)}")
 
 
 NO_EXTRA = ExtraData()

@@ -1,4 +1,4 @@
-"""Headers of tables: the first lines of a CSV, and the two levels of a header of fields and tickers."""
+"""Headers of tables: the first lines of a CSV, and two levels of fields and tickers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ Numbers = dict[tuple[str, str | None], pd.Series]
 """(field, ticker) -> [T] values. The ticker is None in long tables and in tables of one asset."""
 Pairs = Sequence[tuple[str, str, pd.Series]]
 """Columns of a header of two levels: upper label, lower label, values."""
+_MARKS = r"[_. |:-]"
+"""Characters between field and ticker in one label."""
 
 
 class Header(NamedTuple):
@@ -42,59 +44,52 @@ class Header(NamedTuple):
 
 
 def header_of(rows: Sequence[tuple[int, list[str]]]) -> Header:
-    """The header of a CSV, from its first lines (number, cells). Raises ValueError for a file without one."""
+    """The header of a CSV, from its first lines (number, cells). Raises ValueError for a file without one.
+
+    A second line belongs to the header if it has the tickers below fields, or the fields below tickers. Tickers are
+    recognised by the name of their level, by a following line with the name of the index, or if each has a close and the
+    first column has no value. Fields are recognised by their names.
+    """
     start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     if any(not cells[0] for _, cells in rows[:start]):  # no title, but an upper level with one label
         start = next(at for at, (_, cells) in enumerate(rows) if not cells[0])
-    cells = [cells for _, cells in rows[start:]]
-    labels: list[Any] = list(cells[0])
-    dated = [label for label in labels if _is_date(label)]
-    if len(dated) == 1 or re.fullmatch(r"[\d.]+", labels[0]):
+    upper, lower, third = [*(cells for _, cells in rows[start:]), [""], [""]][:3]
+    if sum(map(_is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
         raise ValueError("its first line is a row of values; write the names of the columns above it")
-    levels = _two_lines(cells)
-    count = 1
-    if levels is not None:
-        labels, names, count = levels
-    elif len(cells) > 1 and _names_the_index(cells[1]):
-        labels[0], count = cells[1][0], 2
-    values = cells[count] if len(cells) > count else [""] * len(labels)
-    blank = "" if levels is None else ("", "")
-    if len(values) == len(labels) + 1 and not values[-1]:  # commas at the ends of the rows
-        labels = [*labels, blank]
-    elif len(values) == len(labels) - 1 and labels[-1] == blank:
-        labels = labels[:-1]
-    elif len(values) == len(labels) + 1 and _names_a_row(values[0], labels):
-        labels = [blank, *labels]
-    number = rows[start + count][0] if len(rows) > start + count else rows[-1][0] + 1
-    return Header(labels, None if levels is None else names, number)
+    followed = _names_the_index(third)
+    labels: list[Any] = list(upper)
+    levels, count, blank = None, 1, ("", "")
+    if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
+        if word(lower[0]) in TICKERS:
+            upper = [_without_number(label) for label in upper]
+        for at in range(2, len(upper)):  # a label of a spreadsheet's merged cells
+            upper[at] = upper[at] or upper[at - 1]
+        dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
+        labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
+        levels, count = (upper[0] or None, lower[0] or None), 3 if followed else 2
+    elif _names_the_index(lower):
+        labels[0], count = lower[0], 2
+    if len(rows) > start + count:
+        number, values = rows[start + count]
+        if len(values) == len(labels) + 1 and not values[-1]:  # commas at the ends of the rows
+            labels.append(blank if levels else "")
+        return Header(labels, levels, number)
+    return Header(labels, levels, rows[-1][0] + 1)
 
 
-def _two_lines(cells: Sequence[list[str]]) -> tuple[list[tuple[str, str]], tuple[str | None, str | None], int] | None:
-    """Labels, level names and number of lines of a header of two levels; None for a header of one level.
-
-    Tickers below fields are recognised by the name of their level, by a following line with the name of the index, or if
-    each has a close and the first column has no value. Fields below tickers are recognised by their names.
-    """
-    if len(cells) < 2 or len(cells[0]) != len(cells[1]) or len(cells[0]) < 2:
-        return None
-    lower = cells[1]
-    followed = len(cells) > 2 and _names_the_index(cells[2])
-    called = word(lower[0]) in TICKERS and not is_word(cells[0][0], TICKERS, DESCRIPTIONS, DATES)
-    upper = [_without_number(label) for label in cells[0]] if called else list(cells[0])
-    closes = {below for label, below in zip(upper[1:], lower[1:], strict=True) if field_of(label) == "close"}
+def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
+    """Return True if the second line of a CSV belongs to its header (see `header_of`)."""
+    called = word(lower[0]) in TICKERS and not is_word(upper[0], TICKERS, DESCRIPTIONS, DATES)
+    pairs = list(zip(upper[1:], lower[1:], strict=True))
+    closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
     dated, numbers = any(map(_is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
     below = {label for label in lower[1:] if label}
     spelled = not {label.lower() for label in below} <= set(BLANK) and not numbers
     tickers = spelled and all(is_ticker(normal_ticker(label)) for label in below)
-    above = bool(closes) and not dated and (called or followed or (tickers and not lower[0] and below <= closes))
+    if closes and not dated and (called or followed or (tickers and not lower[0] and below <= closes)):
+        return True
     fields_below = any(field_of(label) == "close" for label in below) and not (dated or numbers)
-    if not above and not (fields_below and (not closes or word(upper[0]) in TICKERS)):
-        return None
-    for at in range(2, len(upper)):  # a label of a spreadsheet's merged cells
-        upper[at] = upper[at] or upper[at - 1]
-    dates = cells[2][0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
-    labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
-    return labels, (upper[0] or None, lower[0] or None), 3 if followed else 2
+    return fields_below and (not closes or word(upper[0]) in TICKERS)
 
 
 def _without_number(label: str) -> str:
@@ -103,13 +98,8 @@ def _without_number(label: str) -> str:
     return bare if field_of(bare) else label
 
 
-def _names_a_row(value: str, labels: Sequence[Any]) -> bool:
-    """Whether the first cell of a row with one cell more than the header is its number or date, as R writes it."""
-    return value.isdecimal() or (_is_date(value) and not any(is_word(label, DATES) for label in labels))
-
-
 def _names_the_index(cells: Sequence[str]) -> bool:
-    """Whether a line has only the name of the first column, as pandas writes below headers of two levels."""
+    """Return True for a line with only the name of the first column, as pandas writes below headers of two levels."""
     return word(cells[0]) in DATES and not any(cells[1:])
 
 
@@ -118,33 +108,33 @@ def _is_date(label: str) -> bool:
 
 
 def by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
-    """(field, ticker) -> values, of columns with two labels."""
-    field = _level_of_fields(names, [[pair[level] for pair in pairs] for level in (0, 1)], name)
-    read = fields_of(pair[field] for pair in pairs)
+    """(field, ticker) -> values, of columns with two labels; `names` are those of the header's levels."""
+    level = _level_of_fields(names, pairs, name)
+    read = fields_of(pair[level] for pair in pairs)
     numbers: Numbers = {}
-    for upper, lower, values in pairs:
-        label, ticker = (upper, lower) if field == 0 else (lower, upper)
-        if (known := read.get(word(label))) is not None:
-            if (known, ticker) in numbers:
-                raise DataError(f"{name} has two columns for {known} of {ticker}; keep one")
-            numbers[known, ticker] = values
+    for *labels, values in pairs:
+        field, ticker = read.get(word(labels[level])), str(labels[1 - level])
+        if field is not None:
+            if (field, ticker) in numbers:
+                raise DataError(f"{name} has two columns for {field} of {ticker}; keep one")
+            numbers[field, ticker] = values
     return numbers
 
 
-def _level_of_fields(names: Sequence[object], levels: Sequence[Sequence[str]], name: str) -> int:
+def _level_of_fields(names: Sequence[object], pairs: Pairs, name: str) -> int:
     """The level of the header that holds the fields, 0 or 1. Raises DataError if neither or both could."""
-    closes = [[label for label in labels if field_of(label) == "close"] for labels in levels]
-    with_close = [level for level in (0, 1) if closes[level]]
-    if len(with_close) == 2:
-        called = [level for level, label in enumerate(names) if label is not None and word(label) in TICKERS]
-        sure = [level for level in (0, 1) if not set(map(word, closes[level])) <= ANY_PRICE]
-        with_close = [1 - called[0]] if len(called) == 1 else sure if len(sure) == 1 else with_close
-    if not with_close:
+    closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
+    levels = [level for level in (0, 1) if closes[level]]
+    if len(levels) == 2:
+        tickers = [level for level, label in enumerate(names) if label is not None and word(label) in TICKERS]
+        certain = [level for level in (0, 1) if not closes[level] <= ANY_PRICE]
+        levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
+    if not levels:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
-    if len(with_close) == 2:
+    if len(levels) == 2:
         way_out = "call the level of the tickers ticker, as both levels of the header have a close"
         raise ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
-    return with_close[0]
+    return levels[0]
 
 
 def split_labels(columns: Sequence[Column], name: str) -> Pairs:
@@ -153,13 +143,12 @@ def split_labels(columns: Sequence[Column], name: str) -> Pairs:
     Raises DataError if only some labels hold both, and for labels such as close_OPEN, in which either may be the field.
     """
     for column in columns:
-        fields = [field_of(part) for part in re.split(r"[_. |:-]", column.label, maxsplit=1)]
-        if not column.known and len(fields) == 2 and None not in fields and "close" in fields:
-            one, other = re.split(r"[_. |:-]", column.label, maxsplit=1)
+        one, *rest = re.split(_MARKS, column.label, maxsplit=1)
+        fields = [field_of(part) for part in (one, *rest)]
+        if not column.known and rest and None not in fields and "close" in fields:
             way_out = "give the table two columns, ticker and close"
-            raise ambiguous(
-                f"{name}: its column {column.label}", f"the {one} of {other}", f"the {other} of {one}", way_out
-            )
+            label = f"{name}: its column {column.label}"
+            raise ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
     parts = [split_label(column.label) for column in columns]
     closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
     if closes and None in parts:
@@ -174,11 +163,9 @@ def split_label(label: str) -> tuple[str, str] | None:
     if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
         one, two = match.groups()
         return (one, two) if field_of(one) else (two, one) if field_of(two) else None
-    marks = [match.start() for match in re.finditer(r"[_. |:-]", label)]
-    for at in reversed(marks):  # the longest field before a ticker
-        if field_of(label[:at]) and not field_of(label[at + 1 :]) and is_ticker(normal_ticker(label[at + 1 :])):
-            return label[:at], label[at + 1 :]
-    for at in marks:
-        if field_of(label[at + 1 :]) and not field_of(label[:at]) and is_ticker(normal_ticker(label[:at])):
-            return label[at + 1 :], label[:at]
+    cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(_MARKS, label)]
+    fields_first = [(field, ticker) for field, ticker in reversed(cuts)]  # the longest field before a ticker
+    for field, ticker in (*fields_first, *((field, ticker) for ticker, field in cuts)):
+        if field_of(field) and not field_of(ticker) and is_ticker(normal_ticker(ticker)):
+            return field, ticker
     return None

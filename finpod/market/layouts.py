@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,14 +40,14 @@ class Layout(NamedTuple):
     tickers: pd.Series | None
     """[T] tickers of a long table; None for other layouts."""
     numbers: Numbers
-    columns: tuple[Column, ...]
+    columns: Sequence[Column]
     """All columns of the table, for messages."""
-    reading: tuple[str, ...] = ()
+    reading: Sequence[str] = ()
     """Decisions, as sentences for the manifest."""
 
     @property
-    def one_name(self) -> bool:
-        """Whether the table names no ticker."""
+    def one_asset(self) -> bool:
+        """True if the table names no ticker."""
         return self.tickers is None and all(ticker is None for _, ticker in self.numbers)
 
 
@@ -61,44 +61,54 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     - **two levels**: the level of the header with a close holds fields, the other tickers. Labels such as AAPL.Close,
       Close_AAPL or "('Close', 'AAPL')" are read alike.
     - **long**: a close, and a column of tickers: `ticker_column`, or one with a word for tickers that holds text or whole
-      numbers, or the other level of a row index with dates.
+      numbers, or the other level of a row index with dates, if it holds text.
     - **one asset**: a close and no tickers. Text columns of unknown meaning are refused unless `ticker` names the asset.
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
-      may be a known word such as OPEN, unless the index of the columns is called ticker.
+      may be a known word such as OPEN.
 
     Raises DataError for a table that fits none of these, or two, naming both; InputError for a `ticker_column` that the
     table does not have.
     """
     columns, pairs = _columns(frame, name)
     dates = _dates(columns, name)
-    rest = [column for column in columns if column is not dates]
-    tickers = _tickers(rest, dates, name, ticker_column)
+    others = [column for column in columns if column is not dates]
+    tickers = _tickers(others, dates, name, ticker_column)
+    labelled = [c for c in others if not (c is tickers or c.unnamed or c.level)]
+    _check_columns(others, tickers, name)
+    fields = _fields(labelled, name)
     if pairs and tickers is not None:
         raise DataError(f"{name} has tickers both in its header and in the column {tickers.label!r}; keep one of them")
-    named = [c for c in rest if not (c is tickers or c.unnamed or c.level)]
-    if any(c.unnamed and c.kind == "number" and not c.is_whole and not c.level for c in rest):
-        raise DataError(f"{name} has a column of numbers without a name; its columns are {listed(columns)}")
-    _check_one_value_a_row(rest, tickers, name)
-    called = frame.columns.nlevels == 1 and is_word(_text(frame.columns.name), TICKERS)
-    if pairs:
-        numbers, reading = by_ticker(frame.columns.names, pairs, name), _left_out(named)
-    elif tickers is not None:
-        numbers, reading = _long(named, tickers, name)
-    else:
-        may_name = [c for c in rest if not c.known and _may_name(c)]
-        if may_name and (ticker is None or called):
-            shown = listed(may_name, "a column", "columns")
+    if not pairs and tickers is None:
+        unknown = [c for c in others if not c.known and _may_be_tickers(c)]
+        if unknown and ticker is None:
+            shown = listed(unknown, "a column", "columns")
             text = f"{name} has {shown} of unknown meaning, which may hold tickers. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
-        numbers, reading = (_called_wide(named, name), ()) if called else _without_tickers(named, ticker, name)
-    return Layout(dates.values, None if tickers is None else tickers.values, numbers, tuple(columns), reading)
+        if "close" not in fields and (pairs := split_labels(labelled, name)):
+            labelled = []
+    if pairs:
+        return Layout(dates.values, None, by_ticker(frame.columns.names, pairs, name), columns, _left_out(labelled))
+    if tickers is None and "close" not in fields:
+        return Layout(dates.values, None, _wide(labelled, name), columns)
+    if "close" not in fields:
+        raise _no_close(labelled, name)
+    close = fields["close"]
+    if tickers is None and ticker is None:
+        _check_one_asset(labelled, close, {"open", "high", "low"} <= set(fields), name)
+    reading = _left_out([column for column in labelled if column is not close])
+    if close.word in ANY_PRICE or not field_of(close.label):
+        reading = [f"closes read from {close.label}", *reading]
+    if tickers is not None and not (tickers.word in ("ticker", "symbol") or tickers.unnamed):
+        reading = [f"tickers read from {tickers.label}", *reading]
+    numbers: Numbers = {(field, None): column.values for field, column in fields.items()}
+    return Layout(dates.values, None if tickers is None else tickers.values, numbers, columns, reading)
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
     """End of a message about a table that may hold several assets: its columns, and how to name that of the tickers."""
     return (
         f"Its columns are {listed(columns)}; name the one that holds the tickers with ticker_column=, or give ticker= if "
-        "all rows are bars of one name"
+        "all rows are bars of one asset"
     )
 
 
@@ -106,24 +116,21 @@ def _columns(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
     """The levels of the row index and the columns, and the columns of a header of two levels."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
-    columns = []
+    columns, pairs = [], []
     if not isinstance(frame.index, pd.RangeIndex):
         for number, label in enumerate(frame.index.names):
             columns.append(Column(_text(label), plain(pd.Series(frame.index.get_level_values(number))), level=True))
-    pairs = []
     body = frame.reset_index(drop=True)
-    headers = [
-        [_text(label) for label in frame.columns.get_level_values(level)] for level in range(frame.columns.nlevels)
-    ]
-    headers = headers if len(headers) == 2 else [spelled_out(headers[0])]
-    for position, texts in enumerate(zip(*headers, strict=True)):
+    header = [[_text(label) for label in frame.columns.get_level_values(i)] for i in range(frame.columns.nlevels)]
+    header = header if len(header) == 2 else [spelled_out(header[0])]
+    for position, labels in enumerate(zip(*header, strict=True)):
         values = plain(body.iloc[:, position])
-        named = [text for text in texts if not is_unnamed(text)]
+        named = [label for label in labels if not is_unnamed(label)]
         if len(named) == 2:
             pairs.append((named[0], named[1], values))
         else:
-            columns.append(Column((named or texts)[0], values))
-    return [column for column in columns if not (column.unnamed and column.is_empty)], pairs
+            columns.append(Column((named or labels)[0], values))
+    return [c for c in columns if not (c.unnamed and c.values.dropna().astype(str).eq("").all())], pairs
 
 
 def _text(label: object) -> str:
@@ -146,11 +153,11 @@ def _dates(columns: Sequence[Column], name: str) -> Column:
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
         raise DataError(f"{name} has no column date, and no other that holds dates; {shown}")
     best, *others = ranks[min(ranks)]
-    rivals = [c for c in (*others, *(c for rank in ranks.values() for c in rank if c.level)) if c is not best]
-    rivals = [c for c in rivals if not c.values.reset_index(drop=True).equals(best.values)]
-    if rivals:
-        one, other = best.label or "its index", rivals[0].label or "its index"
-        raise DataError(f"{name} has two columns for date, {one} and {other}, which differ; keep one")
+    others += [column for rank in ranks.values() for column in rank if column.level]
+    for other in others:
+        if not other.values.reset_index(drop=True).equals(best.values):
+            one, two = best.label or "its index", other.label or "its index"
+            raise DataError(f"{name} has two columns for date, {one} and {two}, which differ; keep one")
     return best
 
 
@@ -163,21 +170,16 @@ def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column:
         text = f"ticker_column is {ticker_column!r}, which {name} does not have; choose one of {listed(columns)}"
         raise InputError(text, argument="ticker_column")
     order = (*TICKERS, *DESCRIPTIONS)
-    named = sorted((c for c in columns if c.word in order and c.identifies), key=lambda c: order.index(c.word))
-    named.sort(key=lambda c: c.kind == "blank")
-    if named:
-        if len(named) > 1 and named[1].word == named[0].word:
-            raise DataError(f"{name} has two columns for {named[0].label}; keep one")
-        _check_identifiers([c for c in named if c.word in TICKERS and c.kind != "blank"], name)
-        return named[0]
-    unnamed = [c for c in columns if c.unnamed and c.kind == "text"]
-    levels = [c for c in columns if c.level]
-    if dates.level and len(levels) == 1 and levels[0] not in unnamed:  # by elimination
-        unnamed += [level for level in levels if not level.known and _tells_apart(level)]
+    candidates = [c for c in columns if c.word in order and c.identifies]
+    candidates.sort(key=lambda c: (c.kind == "blank", order.index(c.word)))
+    if len(candidates) > 1 and candidates[1].word == candidates[0].word:
+        raise DataError(f"{name} has two columns for {candidates[0].label}; keep one")
+    if candidates:
+        _check_identifiers([c for c in candidates if c.word in TICKERS and c.kind != "blank"], name)
+        return candidates[0]
+    unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
     if len(unnamed) > 1:
-        raise DataError(
-            f"{name} has {len(unnamed)} columns without a name that hold text; call that of the tickers ticker"
-        )
+        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; call that of the tickers ticker")
     return unnamed[0] if unnamed else None
 
 
@@ -185,73 +187,42 @@ def _check_identifiers(columns: Sequence[Column], name: str) -> None:
     """Raise DataError if one ticker has two values of another identifier: two securities would be joined."""
     for other in columns[1:]:
         both = pd.DataFrame({"ticker": columns[0].values, "other": other.values}).drop_duplicates().dropna()
-        again = both["ticker"].duplicated()
-        if again.any():
-            ticker = both["ticker"][again].iloc[0]
-            values = both["other"][both["ticker"] == ticker].iloc[:2].tolist()
+        twice = both[both["ticker"].duplicated(keep=False)]
+        if len(twice):
+            ticker = twice["ticker"].iloc[0]
+            one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
             raise DataError(
                 f"{name} can be read by {columns[0].label} and by {other.label}, and {columns[0].label} {ticker} has two of "
-                f"the latter, {values[0]} and {values[1]}; say with ticker_column= which of them tells the names apart",
+                f"the latter, {one} and {two}; say with ticker_column= which of them tells the assets apart",
                 argument="ticker_column",
             )
 
 
-def _tells_apart(level: Column) -> bool:
-    """Whether a level of the row index may hold tickers: text, or numbers other than 0, 1, 2, ... ."""
-    if level.kind != "whole" or not (level.unnamed or level.word.endswith(("id", "code"))):
-        return level.kind == "text"
-    numbers = {int(number) for number in level.values.unique()}
-    return numbers != set(range(len(numbers))) and len(numbers) < len(level.values)
-
-
-def _may_name(column: Column) -> bool:
-    """Whether a column of unknown meaning may hold tickers: text, identifiers, or repeated row numbers."""
+def _may_be_tickers(column: Column) -> bool:
+    """Return True if a column of unknown meaning may hold tickers: text, identifiers, or repeated row numbers."""
     if column.kind != "whole":
         return column.kind == "text" or (column.unnamed and column.kind == "blank")
     return column.values.nunique() < len(column.values) if column.unnamed else column.word.endswith(("id", "code"))
 
 
-def _long(columns: Sequence[Column], tickers: Column, name: str) -> tuple[Numbers, tuple[str, ...]]:
-    """The fields of a long table, and decisions."""
-    fields = _fields(columns, name)
-    if "close" not in fields:
-        raise _no_close(columns, name)
-    told = () if tickers.word in ("ticker", "symbol") or tickers.unnamed else (f"tickers read from {tickers.label}",)
-    return {(field, None): column.values for field, column in fields.items()}, (*told, *_told(fields, columns))
-
-
-def _without_tickers(columns: Sequence[Column], ticker: str | None, name: str) -> tuple[Numbers, tuple[str, ...]]:
-    """The fields of one asset, of labels that hold field and ticker, or the closes of a wide table; and decisions."""
-    fields = _fields(columns, name)
-    if "close" not in fields:
-        if pairs := split_labels(columns, name):
-            return by_ticker((None, None), pairs, name), ()
-        _check_wide(columns, name)
-        return _wide(columns, name), ()
-    others = [c for c in columns if not c.known and _is_close_of_a_ticker(c, fields)]
-    if others and ticker is None:
-        one, other = (
-            f"bars of one name, by its column {fields['close'].label}",
-            f"closes by ticker, by {listed(others)}",
-        )
-        way_out = "give ticker= if all rows are bars of one name, or call the index of the columns ticker"
-        raise ambiguous(name, one, other, way_out)
-    return {(field, None): column.values for field, column in fields.items()}, _told(fields, columns)
-
-
-def _is_close_of_a_ticker(column: Column, fields: Mapping[str, Column]) -> bool:
-    """Whether an unknown column beside a close may be another ticker's close: a label such as Close_AAPL, or a ticker if the
-    close is called LAST or the like and there is no open, high and low."""
-    parts = split_label(column.label)
-    if parts is not None and field_of(parts[0]) == "close" and not is_word(parts[0], ANY_PRICE):
-        return True
-    only_price = fields["close"].word in ANY_PRICE and not {"open", "high", "low"} <= set(fields)
-    return only_price and is_ticker(normal_ticker(column.label))
+def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
+    """Raise DataError for a column of numbers without a name, and for one of field names: one value a row."""
+    for column in columns:
+        if column.unnamed and not column.level and column.kind == "number" and not column.is_whole:
+            raise DataError(f"{name} has a column of numbers without a name; its columns are {listed(columns)}")
+        if (column.unnamed or not column.known) and column.kind == "text":
+            fields = {field_of(text) for text in column.texts}
+            if None not in fields and (column is not tickers or "close" in fields):
+                raise DataError(
+                    f"{name} has one value a row, with its field in the column {column.label!r}; make a column of each field "
+                    "(frame.pivot)"
+                )
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
     """Field -> its column. Raises DataError for two columns of one spelling."""
-    usable = [column for column in columns if not (column.word in ("adjusted", "adj") and column.is_flag)]
+    flags = {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
+    usable = [c for c in columns if not (c.word in ("adjusted", "adj") and {text.lower() for text in c.texts} <= flags)]
     fields = {}
     for spelled, field in fields_of(column.label for column in usable).items():
         fields[field], *more = (column for column in usable if column.word == spelled)
@@ -262,60 +233,36 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
     return fields
 
 
-def _told(fields: Mapping[str, Column], columns: Sequence[Column]) -> tuple[str, ...]:
-    """Sentences on the source of the closes, if its label is ambiguous, and on columns that are not read."""
-    close = fields["close"]
-    closes = () if field_of(close.label) and close.word not in ANY_PRICE else (f"closes read from {close.label}",)
-    return (*closes, *_left_out([column for column in columns if column is not close]))
-
-
-def _left_out(columns: Sequence[Column]) -> tuple[str, ...]:
+def _left_out(columns: Sequence[Column]) -> list[str]:
     """A sentence on columns of unknown meaning."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
-    return (listed(unknown, "left out the column", "left out the columns"),) if unknown else ()
+    return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
 
 
-def _check_one_value_a_row(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for a table with a column of field names."""
-    for column in columns:
-        if (column.unnamed or not column.known) and column.kind == "text":
-            fields = {field_of(text) for text in column.texts}
-            if None not in fields and (column is not tickers or "close" in fields):
-                raise DataError(
-                    f"{name} has one value a row, with its field in the column {column.label!r}; make a column of each field "
-                    "(frame.pivot)"
-                )
+def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
+    """Raise DataError if an unknown column beside the close may be another ticker's close.
 
+    Its label is such as Close_AAPL; or it is a ticker, the close is called LAST or the like, and there is no open, high and
+    low (`is_bar`).
+    """
 
-def _called_wide(columns: Sequence[Column], name: str) -> Numbers:
-    """(close, ticker) -> values of a table whose index of columns is called ticker. Raises DataError for bars of one asset."""
-    fields = _fields(columns, name)
-    if len(fields) > 1 and "close" in fields and fields["close"].word not in ANY_PRICE:
-        one = f"bars of one name, by its columns {listed([*fields.values()])}"
-        raise ambiguous(name, one, "closes by ticker, by the name of the index of its columns", "take that name away")
-    return _wide(columns, name)
+    def may_be_close(column: Column) -> bool:
+        parts = split_label(column.label)
+        if parts is not None and field_of(parts[0]) == "close" and not is_word(parts[0], ANY_PRICE):
+            return True
+        return close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))
+
+    if others := [column for column in columns if not column.known and may_be_close(column)]:
+        way_out = "give ticker= if all rows are bars of one asset, else make a column ticker (frame.stack)"
+        one = f"bars of one asset, by its column {close.label}"
+        raise ambiguous(name, one, f"closes by ticker, by {listed(others)}", way_out)
 
 
 def _wide(columns: Sequence[Column], name: str) -> Numbers:
-    """(close, ticker) -> values of a wide table."""
-    numbers: Numbers = {}
+    """(close, ticker) -> values of a wide table. Raises DataError for a table that is not clearly wide."""
     for column in columns:
-        if ("close", column.label) in numbers:
-            raise DataError(f"{name} has two columns for {column.label}; keep one")
-        numbers["close", column.label] = column.values
-    return numbers
-
-
-def _counts_rows(values: pd.Series) -> bool:
-    """Whether the values are 0, 1, 2, ... or 1, 2, 3, ..."""
-    counts = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return len(counts) > 3 and counts[0] in (0, 1) and bool((np.diff(counts) == 1).all())
-
-
-def _check_wide(columns: Sequence[Column], name: str) -> None:
-    """Raise DataError for a table without a close that is not clearly wide."""
-    for column in columns:
-        if column.is_whole and _counts_rows(column.values):
+        counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
             raise DataError(
                 f"{name} has a column {column.label} that counts rows, and no column close; take it out if it is no ticker"
             )
@@ -324,9 +271,15 @@ def _check_wide(columns: Sequence[Column], name: str) -> None:
         raise _no_close(columns, name)
     if len(words) * _TICKERS_A_WORD > len(columns):
         tickers = listed([column for column in columns if not column.known])
-        one = f"bars without a column close, by {listed(words)}"
-        way_out = "call the closes close, or the index of the columns ticker"
-        raise ambiguous(name, one, f"closes by ticker, by {tickers}", way_out)
+        way_out = "call the closes close, or make a column ticker (frame.stack)"
+        raise ambiguous(
+            name, f"bars without a column close, by {listed(words)}", f"closes by ticker, by {tickers}", way_out
+        )
+    numbers: Numbers = {("close", column.label): column.values for column in columns}
+    if len(numbers) < len(columns):
+        labels = [column.label for column in columns]
+        raise DataError(f"{name} has two columns for {max(labels, key=labels.count)}; keep one")
+    return numbers
 
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:

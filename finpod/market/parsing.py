@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,22 +21,13 @@ _SPACES = "[ \t\u00a0\u2007\u2009\u202f]"
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-class Tickers(NamedTuple):
-    """A column of tickers."""
-
-    names: pd.Categorical
-    """[rows] in their one spelling (see `one_spelling`), categories sorted."""
-    written: pd.Categorical
-    """[rows] as written in the file, stripped."""
-
-
 def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
     """The one spelling of a ticker: "brk.b", "BRK/B" and "BRK-B" are BRK-B; VOD.L, 7203.T and 600000.SS stay.
 
     The letters become capitals and one slash between two words becomes a dash. A dot is a dash where a class of shares
     follows it: a last A, B or C after letters, which no exchange has as its suffix, or one letter before a suffix (RCI.B.TO).
     Any other letter after a last dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so the dot
-    stays. `among`, the names of a market, settles the rest: a label that is none of them is the one that differs from
+    stays. `among`, the tickers of a market, settles the rest: a label that is none of them is the one that differs from
     it only in the mark (- . _) before its last letter, if there is one.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
@@ -48,14 +39,14 @@ def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
 
 
 def one_spelling(labels: Iterable[Any]) -> dict[Any, str]:
-    """Label -> its name in the one spelling (`normal_ticker`). X.V and X_V are X-V where X-V is a name as well."""
-    names = {label: normal_ticker(label) for label in labels}
-    dashed = {name for name in names.values() if name[-2:-1] == "-"}
-    return {label: normal_ticker(name, dashed) for label, name in names.items()}
+    """Label -> ticker in the one spelling (`normal_ticker`). X.V and X_V are X-V if X-V is a ticker as well."""
+    tickers = {label: normal_ticker(label) for label in labels}
+    dashed = {ticker for ticker in tickers.values() if ticker[-2:-1] == "-"}
+    return {label: normal_ticker(ticker, dashed) for label, ticker in tickers.items()}
 
 
 def is_ticker(label: str) -> bool:
-    """Whether the text is a valid ticker: no slash, no space, no character with a meaning to a shell."""
+    """Return True for a valid ticker: no slash, no space, no character with a meaning to a shell."""
     return _TICKER.fullmatch(label) is not None
 
 
@@ -68,27 +59,25 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
             )
 
 
-def parse_tickers(column: pd.Series, name: str) -> Tickers:
-    """The tickers of [rows], as written and in one spelling. Whole numbers are tickers, too.
+def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
+    """The tickers of [rows] in their one spelling, categories sorted; and label -> ticker of labels spelled otherwise.
 
-    Raises DataError for a missing ticker, for invalid characters, and for numbers with a fraction.
+    Whole numbers are tickers, too. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
+    fraction.
     """
     column = plain(column)
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
         column = column.astype("Int64")  # identifiers that a missing value turned into floats
-    values = pd.Categorical(column)
-    labels = np.array([*(str(label).strip() for label in values.categories), ""], dtype=object)
-    missing = np.isin(labels, _NO_TICKER)[values.codes]  # a missing value has the code -1, which is the last label
+    codes, values = pd.factorize(column)
+    labels = [str(value).strip() for value in values]
+    missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # the code of a missing value is -1
     if missing.any():
         raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every bar must name its ticker")
-    order, position = np.unique(labels, return_inverse=True)
-    written = pd.Categorical.from_codes(
-        position[values.codes], pd.Index(order, dtype=object)
-    ).remove_unused_categories()
-    spelling = one_spelling(written.categories)
+    spelling = one_spelling(labels)
     check_tickers((label if not is_ticker(spelled) else spelled for label, spelled in spelling.items()), name)
-    names, position = np.unique(np.array(list(spelling.values()), dtype=object), return_inverse=True)
-    return Tickers(pd.Categorical.from_codes(position[written.codes], pd.Index(names, dtype=object)), written)
+    order, position = np.unique(np.array([spelling[label] for label in labels], dtype=object), return_inverse=True)
+    tickers = pd.Categorical.from_codes(position[codes], pd.Index(order, dtype=object))
+    return tickers, {label: spelled for label, spelled in sorted(spelling.items()) if label != spelled}
 
 
 def plain(column: pd.Series) -> pd.Series:
@@ -104,39 +93,35 @@ def plain(column: pd.Series) -> pd.Series:
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether the column holds text rather than numbers."""
+    """Return True for text, False for numbers."""
     return column.dtype.kind not in "iufb"
 
 
-def decimal_mark(columns: Sequence[pd.Series], whole: Sequence[bool], decimal: str | None, name: str) -> str:
-    """The decimal mark '.' or ',': `decimal`, or as all columns of text show. `whole` marks columns of whole numbers.
+def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
+    """The decimal mark '.' or ',' of columns (field, values): `decimal`, or as all columns of text show.
 
-    A mark that occurs twice in a number, before the other mark, or in a whole number separates thousands. Raises DataError
+    A mark that occurs twice in a number, before the other mark, or in a volume separates thousands. Raises DataError
     if 1,234 may be a thousand or one, InputError for another mark.
     """
-    if decimal is not None:
-        if decimal not in (".", ","):
-            raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
-        return decimal
+    if decimal not in (None, ".", ","):
+        raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
     unsure = None
-    for column, integers in zip(columns, whole, strict=True):
+    for field, column in columns if decimal is None else ():
         text = column[column.map(lambda value: isinstance(value, str))].astype(str)
-        text = text.str.replace(f"[{_CURRENCY} \t\u00a0\u2007\u2009\u202f]", "", regex=True)
+        text = text.str.replace(f"[{_CURRENCY}]|{_SPACES}", "", regex=True)
         text = text[text.str.contains(r"\d.*[.,]|[.,]\d", regex=True)]
-        if text.empty:
-            continue
         if text.str.contains(r"\..*,|\..*\.|,\d{1,2}$|,\d{4,}$|,\d*[eEKMBT]").any():
             return ","
-        if text.str.contains(r",.*[.,]|\.\d{1,2}$|\.\d{4,}$|\.\d*[eEKMBT]").any() or integers:
+        if text.str.contains(r",.*[.,]|\.\d{1,2}$|\.\d{4,}$|\.\d*[eEKMBT]").any() or (field == "volume" and len(text)):
             return "."
-        unsure = unsure or (text.iloc[0] if "," in text.iloc[0] else None)
+        unsure = unsure or next((value for value in text[:1] if "," in value), None)
     if unsure is not None:
         raise DataError(
             f"{name}: {unsure!r} may be a thousand with a comma or a number with a decimal comma; say which with "
             "decimal='.' or decimal=','",
             argument="decimal",
         )
-    return "."
+    return decimal or "."
 
 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
@@ -148,13 +133,10 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     column = plain(column)
     if not is_text(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    if (numbers := pd.to_numeric(column, errors="coerce")).notna().all() and decimal == ".":
-        return numbers.to_numpy(dtype=np.float64)
     text = column.astype(str).str.strip()
     blank = column.isna() | text.str.lower().isin(BLANK)
     bare = text.str.replace(_SPACES, " ", regex=True).str.replace("’", "'", regex=False)
-    bare = bare.str.replace(rf"^([-+]?) ?[{_CURRENCY}] ?", r"\1", regex=True)
-    bare = bare.str.replace(rf" ?[{_CURRENCY}]$", "", regex=True)
+    bare = bare.str.replace(rf"^([-+]?) ?[{_CURRENCY}] ?| ?[{_CURRENCY}]$", r"\1", regex=True)
     scale: Array | float = 1.0
     if field == "volume":
         scale = bare.str[-1:].str.upper().map(_SCALES).fillna(1.0).to_numpy(dtype=np.float64)

@@ -19,10 +19,9 @@ from finpod.errors import DataError, InputError, first_line
 from finpod.files import SNAPSHOT
 from finpod.market.columns import DESCRIPTIONS, TICKERS, is_unnamed, is_word, word
 from finpod.market.headers import header_of
-from finpod.market.layouts import recognise
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
-from finpod.market.tidy import join_bars, mark_of, tidy_layout
+from finpod.market.tidy import join_bars, tidy_bars
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
@@ -45,48 +44,34 @@ def read_bars(
 ) -> pd.DataFrame:
     """The tidy bars of a parquet or CSV file, or of all such files of a folder (see `finpod.market.tidy.tidy_bars`).
 
-    The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` names the column
-    of tickers where its name does not tell. `day_first` and `decimal` decide what the dates and numbers leave
+    The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` is the label of
+    the column of tickers, if it is not a usual one. `day_first` and `decimal` decide what the dates and numbers leave
     open. Raises InputError for what cannot be found and DataError for what cannot be used.
     """
     source, log = Path(path), RepairLog() if log is None else log
-    if not source.is_dir():
-        if not source.is_file():
-            raise InputError(
-                f"there is no market {source}; give a parquet or CSV file, a snapshot folder or 'sample'",
-                argument="market",
-            )
-        return _read_file(source, log, ticker, ticker_column, day_first, decimal)
-    files = sorted(p for p in source.iterdir() if p.suffix.lower() in KINDS and not p.name.startswith("."))
-    if not files:
-        raise InputError(
-            f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one",
-            argument="path",
-        )
-    if ticker is not None:
-        raise InputError(
-            f"ticker={ticker} names one file; the files of the folder {source} are named for theirs", argument="ticker"
-        )
-    parts = [_read_file(file, log, None, ticker_column, day_first, decimal) for file in files]
-    return join_bars(parts, source.name, [file.name for file in files], log)
-
-
-def _read_file(
-    source: Path,
-    log: RepairLog,
-    ticker: str | None,
-    ticker_column: str | None,
-    day_first: bool | None,
-    decimal: str | None,
-) -> pd.DataFrame:
-    name = source.name
-    names = {"ticker": ticker, "ticker_column": ticker_column}
-    layout = recognise(read_table(source, ticker_column=ticker_column), name, **names)
-    mark = mark_of(layout, decimal, name)
-    if mark == ",":  # numbers that were read with a point, such as 1.234 shares, have another meaning
-        layout = recognise(read_table(source, decimal=mark, ticker_column=ticker_column), name, **names)
-    file_ticker = ticker_of(source) if layout.one_name and ticker is None else None
-    return tidy_layout(layout, mark, log, name, ticker=ticker, file_ticker=file_ticker, day_first=day_first)
+    options: dict[str, Any] = {"ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
+    if source.is_dir():
+        files = sorted(p for p in source.iterdir() if p.suffix.lower() in KINDS and not p.name.startswith("."))
+        if not files:
+            text = f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
+            raise InputError(text, argument="path")
+        if ticker is not None:
+            text = f"ticker={ticker} is for one file; those of the folder {source} have the ticker in their name"
+            raise InputError(text, argument="ticker")
+        parts = [read_bars(file, log=log, **options) for file in files]
+        return join_bars(parts, source.name, [file.name for file in files], log)
+    if not source.is_file():
+        text = f"there is no market {source}; give a parquet or CSV file, a snapshot folder or 'sample'"
+        raise InputError(text, argument="market")
+    return tidy_bars(
+        read_table(source, ticker_column=ticker_column),
+        log=log,
+        ticker=ticker,
+        name=source.name,
+        reread=lambda: read_table(source, decimal=",", ticker_column=ticker_column),
+        file_ticker=lambda: ticker_of(source),
+        **options,
+    )
 
 
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
@@ -156,12 +141,9 @@ def _read_parquet(source: Path) -> pd.DataFrame:
     except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
         table = pq.read_table(source)
         metadata = table.schema.pandas_metadata
-        for column in metadata["columns"]:
-            if column["numpy_type"].endswith("[pyarrow]"):
-                column["numpy_type"] = "object"
-        for level in metadata["column_indexes"]:
-            if level["pandas_type"] == "categorical":
-                level |= {"pandas_type": "unicode", "numpy_type": "object"}
+        for entry in (*metadata["columns"], *metadata["column_indexes"]):
+            if entry["numpy_type"].endswith("[pyarrow]") or entry["pandas_type"] == "categorical":
+                entry |= {"pandas_type": "unicode", "numpy_type": "object"}
         return table.replace_schema_metadata({"pandas": json.dumps(metadata)}).to_pandas()
 
 
@@ -182,7 +164,9 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
         timestamp_parsers=["none"],  # a stamp keeps its offset as text
         decimal_point=decimal,
         column_types={
-            name: _TEXT for name, label in zip(names, header.labels, strict=True) if _stays_text(label, ticker_column)
+            name: _TEXT
+            for name, label in zip(names, header.labels, strict=True)
+            if header.levels is None and (_stays_text(label) or word(label) == word(ticker_column))
         },
     )
     table = arrow_csv.read_csv(
@@ -197,12 +181,9 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
     return frame.set_axis(pd.MultiIndex.from_tuples(header.labels, names=header.levels), axis=1)
 
 
-def _stays_text(label: Any, ticker_column: str | None) -> bool:
-    """Whether a column of a CSV is read as text: dates, and possible tickers, which may have leading zeros."""
-    if isinstance(label, tuple):
-        return False
-    chosen = ticker_column is not None and word(label) == word(ticker_column)
-    return chosen or is_unnamed(label) or is_word(label, TICKERS, DESCRIPTIONS, ("date", "datetime", "timestamp"))
+def _stays_text(label: str) -> bool:
+    """Return True for a column of a CSV to read as text: dates, and possible tickers, which may have leading zeros."""
+    return is_unnamed(label) or is_word(label, TICKERS, DESCRIPTIONS, ("date", "datetime", "timestamp"))
 
 
 def _first_lines(source: Path) -> list[tuple[int, str]]:

@@ -1,14 +1,10 @@
 """`fetch_market`: daily bars from Yahoo Finance, resumable, with the reason for every missing ticker."""
 
 import re
-import socket
-import time
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
@@ -22,16 +18,13 @@ from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import tidy_bars
 from finpod.market.universe import AUTO, Index, Membership, resolve_members, settled, static_members
-from finpod.market.yahoo_fetch import Failure, Missing, PartialFetch, RetryPolicy, gather
+from finpod.market.yahoo_fetch import Missing, PartialFetch, RetryPolicy, gather
 
-YAHOO = "https://query2.finance.yahoo.com"
 LONGEST_PAUSE = np.timedelta64(14, "D")
 """Longest time without a session: the Chinese New Year."""
-UNLISTED = 1e-3
-"""Smallest step of the adjusted close, as a share of the price, that a dividend must explain; Yahoo rounds to 1e-6."""
 LISTED = 12
 """Tickers that an error lists."""
-STRANGE = Missing(Failure.EMPTY, "no bar on a day as a member; is the symbol another's now?")
+STRANGE = Missing("no data in the range", "no bar on a day as a member; is the symbol another's now?")
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 
 
@@ -85,18 +78,22 @@ def fetch_market(
         raise InputError("calendar is None; name the exchange to fetch from, such as XNYS or XSHG", argument="calendar")
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
-    names = _symbols([*against, *membership.during(span.first, span.last)])
-    requested = Path(universe).name if isinstance(universe, str) else names[len(against) :]
+    tickers = _symbols([*against, *membership.during(span.first, span.last)])
     request = _request(span, base_url)
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed = _collect(names, request, fetch, patience or RetryPolicy(), base_url, report)
-    _check_answers(failed, len(names), allow_missing, partial)
-    bars = pd.concat([fetch.bars[n].assign(ticker=n) for n in names if n in fetch.bars], ignore_index=True)
-    strange = _without_member_day(bars[bars["date"] <= span.over], set(fetch.bars), membership, span)
+    failed: dict[str, Missing] = {}
+    if not fetch.bars.keys() >= set(tickers):
+        from finpod.market.yahoo_client import Client  # loads yfinance
+
+        policy = patience or RetryPolicy()
+        client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
+        failed = gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
+    _check_answers(failed, len(tickers), allow_missing, partial)
+    bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
+    strange = _without_member_day(bars[bars["date"] <= span.over], fetch.bars, membership, span)
     failed |= dict.fromkeys(strange, STRANGE)
     log = RepairLog()
     bars = tidy_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo", log=log)
-    _suspect_unlisted(bars, log)
     return build_market(
         bars,
         log=log,
@@ -108,34 +105,18 @@ def fetch_market(
         now=moment,
         manifest={
             "source": "yahoo",
-            "title": f"Yahoo Finance, {len(names) - len(against)} names, {span.first!s:.10} to {span.over!s:.10}",
+            "title": f"Yahoo Finance, {len(tickers) - len(against)} tickers, {span.first!s:.10} to {span.over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "request": {"universe": requested, **request},
-            "fetch": fetch.facts(names, failed),
-            "failed": {name: str(reason) for name, reason in sorted(failed.items())},
+            "request": {
+                "universe": Path(universe).name if isinstance(universe, str) else tickers[len(against) :],
+                **request,
+            },
+            "fetch": fetch.facts(tickers, failed),
+            "failed": {ticker: str(reason) for ticker, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
         },
     )
-
-
-def _collect(
-    names: Sequence[str],
-    request: Mapping[str, Any],
-    fetch: PartialFetch,
-    patience: RetryPolicy,
-    base_url: str | None,
-    report: Progress,
-) -> dict[str, Missing]:
-    """Download the tickers that the partial fetch lacks; return the reasons of those that failed."""
-    if fetch.bars.keys() >= set(names):
-        return {}
-    ends = time.monotonic() + patience.deadline
-    _check_connection(base_url or YAHOO, min(5.0, patience.deadline))
-    from finpod.market.yahoo_client import Client  # loads yfinance
-
-    client = Client(request["start"], request["stop"], ends=ends, base_url=base_url)
-    return gather(names, client.ask, fetch, patience, ends=ends, report=report)
 
 
 def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:
@@ -156,15 +137,15 @@ def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
     """The members under their newest symbols, and their index, if the universe is one."""
     if not isinstance(universe, str):
         symbols = _symbols(universe)
-        return static_members(symbols, sentence=f"static list of {len(symbols)} names asked for"), None
+        return static_members(symbols, sentence=f"static list of {len(symbols)} tickers asked for"), None
     membership, index = resolve_members(universe, "")
     return membership.renamed_to_newest(), index  # type: ignore[union-attr]
 
 
-def _symbols(names: Sequence[str]) -> list[str]:
+def _symbols(labels: Sequence[str]) -> list[str]:
     """The tickers in Yahoo's spelling, each once. Raises InputError for an invalid symbol."""
-    symbols = list(dict.fromkeys(normal_ticker(name) for name in names))
-    if wrong := [name for name in symbols if not _SYMBOL.fullmatch(name)]:
+    symbols = list(dict.fromkeys(normal_ticker(label) for label in labels))
+    if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
         raise InputError(f"{wrong[0]!r} is not a symbol; Yahoo's have letters, digits and . - = ^ only, such as BRK-B")
     return symbols
 
@@ -182,62 +163,28 @@ def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
     }
 
 
-def _check_connection(url: str, seconds: float) -> None:
-    """Raise DataError at once if the server, or the proxy in front of it, cannot be reached."""
-    address = urlsplit(url)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise InputError(
-            f"{url!r} is not the address of a server; write it as http://127.0.0.1:8000", argument="base_url"
-        )
-    host, port = address.hostname, address.port or (443 if address.scheme == "https" else 80)
-    proxy = urlsplit(urllib.request.getproxies().get(address.scheme, ""))
-    if proxy.hostname and not urllib.request.proxy_bypass(host):
-        host, port = proxy.hostname, proxy.port or 8080
-    try:
-        socket.create_connection((host, port), timeout=seconds).close()
-    except OSError as error:
-        raise DataError(
-            f"cannot reach {address.hostname} ({error}); check the network, or use a file, a snapshot or the sample"
-        ) from error
-
-
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
     """Raise for tickers without an answer, and for a fetch without any bar."""
-    passing = {name: reason for name, reason in sorted(failed.items()) if reason.passes}
+    passing = {ticker: reason for ticker, reason in sorted(failed.items()) if reason.passes}
     if len(passing) == total:
-        raise DataError(f"Yahoo answered for none of {total} names ({next(iter(passing.values()))}); try again later")
+        raise DataError(f"Yahoo answered for none of {total} tickers ({next(iter(passing.values()))}); try again later")
     if passing and not allow_missing:
-        again = "try again later" if partial is None else f"{total - len(failed)} names are kept, go on by trying again"
+        again = (
+            "try again later" if partial is None else f"{total - len(failed)} tickers are kept, go on by trying again"
+        )
         more = f" and {len(passing) - LISTED} more" if len(passing) > LISTED else ""
         reasons = ", ".join(sorted({str(reason) for reason in passing.values()}))
         raise InputError(
-            f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {total} names; "
+            f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {total} tickers; "
             f"{reasons}); {again}, or pass allow_missing=True"
         )
     if len(failed) == total:
-        raise DataError(f"Yahoo gave no bar for any of {total} names; check the symbols and the dates")
+        raise DataError(f"Yahoo gave no bar for any of {total} tickers; check the symbols and the dates")
 
 
-def _without_member_day(bars: pd.DataFrame, fetched: set[str], membership: Membership, span: _Span) -> list[str]:
+def _without_member_day(bars: pd.DataFrame, fetched: Collection[str], membership: Membership, span: _Span) -> list[str]:
     """Members without a bar on any day of their membership: their symbol now belongs to another company."""
-    names = [name for name in membership.during(span.first, span.last) if name in fetched]
-    dates, row = np.unique(bars["date"].to_numpy(), return_inverse=True)
-    column = pd.Index(names).get_indexer(pd.Index(bars["ticker"]))
-    has_bar = np.zeros((len(dates), len(names)), dtype=bool)
-    has_bar[row[column >= 0], column[column >= 0]] = True
-    met = np.any(has_bar & membership.grid(dates, names), axis=0)
-    return [names[int(number)] for number in np.flatnonzero(~met)]
-
-
-def _suspect_unlisted(bars: pd.DataFrame, log: RepairLog) -> None:
-    """Report each day on which Yahoo's adjusted close moves without a listed dividend or split."""
-    rows = bars.sort_values(["ticker", "date"], ignore_index=True)
-    factor = rows["adj_close"] / rows["close"]
-    step = 1 - factor.groupby(rows["ticker"], observed=True).shift() / factor
-    rows = rows.assign(step=step)[(step.abs() > UNLISTED) & (rows["dividend"] == 0) & rows["split"].isin((0, 1))]
-    log.suspect(
-        "adj_close moves without a listed dividend",
-        rows["ticker"].tolist(),
-        rows["date"].to_numpy(),
-        (f"adj_close moves by {moved:.2%} of the price against the close; nothing is listed" for moved in rows["step"]),
-    )
+    tickers = [ticker for ticker in membership.during(span.first, span.last) if ticker in fetched]
+    has_bar = bars.pivot_table("close", "date", "ticker", aggfunc="count").reindex(columns=tickers).gt(0)
+    met = (has_bar.to_numpy() & membership.grid(has_bar.index.to_numpy(), tickers)).any(axis=0)
+    return [ticker for ticker, is_met in zip(tickers, met, strict=True) if not is_met]

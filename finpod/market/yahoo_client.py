@@ -1,7 +1,7 @@
 """One request through yfinance, over a session that records each answer and can use another server."""
 
 import logging
-import threading
+import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ import yfinance
 from curl_cffi.requests import Response, Session
 from yfinance.data import YfData
 
-from finpod.errors import DataError, first_line
-from finpod.market.yahoo_fetch import Failure, Missing
+from finpod.errors import DataError, InputError, first_line
+from finpod.market.yahoo_fetch import Missing
 
 CHART = "/v8/finance/chart/"
 COLUMNS = {
@@ -29,6 +29,7 @@ COLUMNS = {
     "Stock Splits": "split",
 }
 """yfinance's columns under auto_adjust=False, actions=True, and what they are called here."""
+YAHOO = "https://query2.finance.yahoo.com"
 SECONDS = 10.0
 """Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
 
@@ -36,22 +37,34 @@ SECONDS = 10.0
 class Client:
     """Daily bars over [first, stop), unadjusted with their adjusted close, dividends and splits.
 
-    Requests stop at `ends`, on the clock of `time.monotonic`. `base_url` replaces Yahoo's servers for all requests, cookies
-    and crumbs included.
+    `base_url` replaces Yahoo's servers for all requests, cookies and crumbs included. Raises DataError at once if the server
+    cannot be reached, InputError for an address that is none.
     """
 
-    def __init__(self, first: str, stop: str, *, ends: float, base_url: str | None = None) -> None:
+    def __init__(self, first: str, stop: str, *, deadline: float, base_url: str | None = None) -> None:
+        if base_url is not None and not base_url.startswith(("http://", "https://")):
+            text = f"{base_url!r} is not the address of a server; write it as http://127.0.0.1:8000"
+            raise InputError(text, argument="base_url")
         self._first, self._stop = first, stop
-        self._session = _Session(ends, base_url)
+        self._session = _Session(base_url)
+        try:
+            self._session.get(YAHOO)
+        except Exception as error:
+            raise DataError(
+                f"cannot reach {base_url or YAHOO} ({first_line(error)}); check the network, or use a file, a snapshot or the "
+                "sample"
+            ) from error
+        self.ends = self._session.ends = time.monotonic() + deadline
+        """When requests stop, on the clock of `time.monotonic`."""
 
-    def ask(self, names: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
-        """One request for some names: their bars, and why the others have none. Raises DataError if yfinance fails."""
+    def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
+        """One request for some tickers: their bars, and why the others have none. Raises DataError if yfinance fails."""
         self._session.answers.clear()
         YfData.cache_get.cache_clear()  # it would repeat an earlier 503 to whoever asks again
         try:
             with _quiet():
                 frame = yfinance.download(
-                    list(names),
+                    list(tickers),
                     start=self._first,
                     end=self._stop,
                     interval="1d",
@@ -69,8 +82,8 @@ class Client:
             raise DataError(f"yfinance {yfinance.__version__} failed ({reason}); use a file or the sample") from error
         finally:  # yfinance would go on with this session, its deadline included, wherever else it is used
             YfData(session=Session(impersonate="chrome"))
-        bars = {name: table for name in names if len(table := _bars_of(frame, name))}
-        return bars, {name: _reason(self._session.answers.get(name)) for name in names if name not in bars}
+        bars = {ticker: table for ticker in tickers if len(table := _bars_of(frame, ticker))}
+        return bars, {ticker: _reason(self._session.answers.get(ticker)) for ticker in tickers if ticker not in bars}
 
 
 class _Session(Session):
@@ -80,54 +93,47 @@ class _Session(Session):
     delisted".
     """
 
-    def __init__(self, ends: float, base_url: str | None) -> None:
+    def __init__(self, base_url: str | None) -> None:
         super().__init__(impersonate="chrome")
-        self._ends, self._server, self._lock = ends, base_url, threading.Lock()
+        self._server, self.ends = base_url, math.inf
         self.answers: dict[str, Response | Exception] = {}
 
     def request(self, method: Any, url: str, *args: Any, **options: Any) -> Response:
-        symbol = urlsplit(url).path.partition(CHART)[2]
-        try:
-            answer: Response | Exception = self._send(method, url, *args, **options)
-        except Exception as error:  # yfinance handles it; here it is only noted
-            answer = error
-        if symbol:
-            with self._lock:
-                self.answers[symbol] = answer
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _send(self, method: Any, url: str, *args: Any, **options: Any) -> Response:
-        left = self._ends - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the deadline has passed")
+        address = urlsplit(url)
+        symbol = address.path.partition(CHART)[2]
         if self._server is not None:
-            address = urlsplit(url)
             url = self._server.rstrip("/") + address._replace(scheme="", netloc="").geturl()
-        return super().request(method, url, *args, **{**options, "timeout": min(SECONDS, left)})
+        left = self.ends - time.monotonic()
+        try:
+            if left <= 0:
+                raise TimeoutError("the deadline has passed")
+            answer = super().request(method, url, *args, **{**options, "timeout": min(SECONDS, left)})
+        except Exception as error:  # yfinance handles it; here it is only noted
+            self.answers[symbol] = error
+            raise
+        self.answers[symbol] = answer
+        return answer
 
 
 def _reason(answer: Response | Exception | None) -> Missing:
     """Why there are no bars, from Yahoo's last answer for the symbol."""
-    if answer is None:
-        return Missing(Failure.UNREACHED, "yfinance did not ask")
-    if isinstance(answer, Exception):
-        return Missing(Failure.UNREACHED, first_line(answer))
+    if answer is None or isinstance(answer, Exception):
+        return Missing("no answer", "yfinance did not ask" if answer is None else first_line(answer))
     status = f"HTTP {answer.status_code}"
     if answer.status_code == 429:
-        return Missing(Failure.LIMITED, status)
+        return Missing("rate limited", status)
     try:
-        speaks = "chart" in answer.json()
+        is_chart = "chart" in answer.json()
     except (ValueError, TypeError):
-        speaks = False
-    if not speaks:
-        return Missing(Failure.UNREACHED, f"{status} without a chart")
-    kinds = {404: Failure.UNKNOWN, 200: Failure.EMPTY, 400: Failure.EMPTY, 422: Failure.EMPTY}
-    return Missing(kinds.get(answer.status_code, Failure.UNREACHED), status)
+        is_chart = False
+    if not is_chart:
+        return Missing("no answer", f"{status} without a chart")
+    if answer.status_code == 404:
+        return Missing("unknown symbol", status)
+    return Missing("no data in the range" if answer.status_code in (200, 400, 422) else "no answer", status)
 
 
-def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:
+def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
     """The rows of one ticker that have a close: `date` and the values of `COLUMNS`, float64."""
     if frame is None or not frame.size:
         return pd.DataFrame()
@@ -137,9 +143,9 @@ def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:
             f"yfinance {yfinance.__version__} gives another table than finpod knows (no {', '.join(missing) or 'ticker'}"
             " in its columns); install the version of constraints.txt"
         )
-    if (name, "Close") not in frame.columns:
+    if (ticker, "Close") not in frame.columns:
         return pd.DataFrame()
-    table = frame[name].reindex(columns=list(COLUMNS)).set_axis(list(COLUMNS.values()), axis=1)
+    table = frame[ticker].reindex(columns=list(COLUMNS)).set_axis(list(COLUMNS.values()), axis=1)
     table = table[table["close"].notna()].astype("float64")
     days = pd.DatetimeIndex(table.index).tz_localize(None).normalize().as_unit("ns")
     return table.set_axis(days.rename("date"), axis=0).reset_index()
@@ -149,13 +155,10 @@ def _bars_of(frame: pd.DataFrame | None, name: str) -> pd.DataFrame:
 def _quiet() -> Iterator[None]:
     """Silence yfinance's log, which says "possibly delisted" for every failure, and its developer warnings."""
     logger = logging.getLogger("yfinance")
-    sink = logging.NullHandler()
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(sink)
+    disabled, logger.disabled = logger.disabled, True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="yfinance")
             yield
     finally:
-        logger.removeHandler(sink)
-        logger.propagate = propagate
+        logger.disabled = disabled

@@ -1,15 +1,13 @@
 """Requests for many tickers: batches, growing waits, a deadline, and a folder from which to resume."""
 
-import json
 import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -21,25 +19,17 @@ _FILES = (REQUEST, f".{REQUEST}.*", "bars_*.parquet", ".bars_*")
 """Patterns of what the folder of an unfinished fetch may hold; with a dot in front, what a killed process left."""
 
 
-class Failure(StrEnum):
+class Missing(NamedTuple):
     """Why a ticker has no bars."""
 
-    UNKNOWN = "unknown symbol"
-    EMPTY = "no data in the range"
-    LIMITED = "rate limited"
-    UNREACHED = "no answer"
-
-
-class Missing(NamedTuple):
-    """Why a ticker has no bars, and the answer that says so."""
-
-    kind: Failure
+    kind: Literal["unknown symbol", "no data in the range", "rate limited", "no answer"]
     detail: str
+    """The answer that says so."""
 
     @property
     def passes(self) -> bool:
-        """Whether a later request may succeed: the answer says nothing about the ticker."""
-        return self.kind in (Failure.LIMITED, Failure.UNREACHED)
+        """True if a later request may succeed: the answer says nothing about the ticker."""
+        return self.kind in ("rate limited", "no answer")
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"
@@ -80,60 +70,52 @@ class PartialFetch:
     """Downloaded bars, in memory and in a folder (if any) from which the same request can resume.
 
     The folder holds `request.json` and one `bars_TICKER.parquet` a ticker, each written whole or not at all. The content of
-    another request is discarded. Raises InputError for a folder that holds anything else.
+    another request is discarded when new bars come. Raises InputError for a folder that holds anything else.
     """
 
     def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
         self.bars: dict[str, pd.DataFrame] = {}
         self.limited: set[str] = set()
         """Tickers that were rate limited at some time."""
-        self._folder, self._request = folder, json.loads(to_json(request))
-        self._written = folder is None or self._resume(folder)
+        self._folder, self._request = folder, to_json(request)
+        self._is_ours = folder is not None and self._resume(folder)
         self.resumed = frozenset(self.bars)
 
     def add(self, bars: Bars, missing: Mapping[str, Missing]) -> None:
         """Store the bars of one request, and which tickers were rate limited."""
-        limited = {name for name, reason in missing.items() if reason.kind is Failure.LIMITED}
-        new, self.limited = not limited <= self.limited, self.limited | limited
+        self.limited |= {ticker for ticker, reason in missing.items() if reason.kind == "rate limited"}
         self.bars |= bars
-        if self._folder is None or not (bars or limited):
+        if self._folder is None or not bars:
             return
-        if not self._written:
-            discard(self._folder)  # what another request left there
-        if new or not self._written:
-            self._written = True
-            write_text(self._folder / REQUEST, to_json({"request": self._request, "limited": sorted(self.limited)}))
-        for name, table in bars.items():
-            write_bytes(self._folder / f"bars_{name}.parquet", table.to_parquet(None))
+        if not self._is_ours:
+            discard(self._folder)
+            write_text(self._folder / REQUEST, self._request)
+            self._is_ours = True
+        for ticker, table in bars.items():
+            write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
 
-    def facts(self, names: Sequence[str], failed: Mapping[str, Missing]) -> dict[str, Any]:
+    def facts(self, tickers: Sequence[str], failed: Mapping[str, Missing]) -> dict[str, Any]:
         """Numbers of tickers requested, fetched and resumed, and the tickers that were rate limited."""
         return {
-            "asked": len(names),
-            "fetched": len(names) - len(failed),
-            "resumed": len(self.resumed & set(names)),
-            "limited": sorted(self.limited & set(names)),
+            "asked": len(tickers),
+            "fetched": len(tickers) - len(failed),
+            "resumed": len(self.resumed & set(tickers)),
+            "limited": sorted(self.limited & set(tickers)),
         }
 
     def _resume(self, folder: Path) -> bool:
-        """Load what an earlier run of the same request stored; return whether there was one."""
+        """Load what an earlier run of the same request stored; return True if there was one."""
         if folder.exists() and not (
             folder.is_dir() and all(any(path.match(pattern) for pattern in _FILES) for path in folder.iterdir())
         ):
             raise InputError(f"{folder} is not the folder of an unfinished fetch; choose another, or move it away")
-        try:
-            kept = json.loads((folder / REQUEST).read_text())
-            same, limited = kept["request"] == self._request, set(kept["limited"])
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged: the fetch starts anew
+        request = folder / REQUEST
+        if not request.is_file() or request.read_text() != self._request:
             return False
-        if same:
-            self.limited = limited
-            for path in sorted(folder.glob("bars_*.parquet")):
-                with suppress(
-                    OSError, ValueError
-                ):  # damaged, or taken away by another process that ended the same fetch
-                    self.bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
-        return same
+        for path in sorted(folder.glob("bars_*.parquet")):
+            with suppress(OSError, ValueError):  # damaged, or removed by another process that ended the same fetch
+                self.bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
+        return True
 
 
 def discard(folder: Path) -> None:
@@ -146,7 +128,7 @@ def discard(folder: Path) -> None:
 
 
 def gather(
-    names: Sequence[str],
+    tickers: Sequence[str],
     ask: Ask,
     fetch: PartialFetch,
     policy: RetryPolicy,
@@ -154,12 +136,12 @@ def gather(
     ends: float,
     report: Progress = lambda doing, share: None,
 ) -> dict[str, Missing]:
-    """Request all tickers that are not stored yet; return the reasons of those that failed.
+    """Request all tickers that are not stored yet; return why the others have no bars.
 
     Tickers that are rate limited or not answered go to the end of the queue, after a growing wait. `ends` is on the clock
     of `time.monotonic`.
     """
-    queue = deque(name for name in names if name not in fetch.bars)
+    queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}
     tries: Counter[str] = Counter()
     streak = barren = 0
@@ -169,18 +151,18 @@ def gather(
         fetch.add(bars, missing)
         tries.update(batch)
         failed |= missing
-        again = [name for name in batch if name in missing and missing[name].passes]
-        queue.extend(name for name in again if tries[name] < policy.attempts)
-        done = sum(name in fetch.bars for name in names)
-        report(f"{done} of {len(names)} names from Yahoo", done / len(names))
+        again = [ticker for ticker in batch if ticker in missing and missing[ticker].passes]
+        queue.extend(ticker for ticker in again if tries[ticker] < policy.attempts)
+        done = sum(ticker in fetch.bars for ticker in tickers)
+        report(f"{done} of {len(tickers)} tickers from Yahoo", done / len(tickers))
         streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
         pause = policy.pause(streak) if again and queue else 0.0
         if queue and (barren == policy.attempts or time.monotonic() + pause >= ends):
             late = f"not asked before the deadline of {policy.deadline:g} s"
             detail = f"not asked after {barren} requests in vain" if barren == policy.attempts else late
-            failed = dict.fromkeys(queue, Missing(Failure.UNREACHED, detail)) | failed
+            failed = dict.fromkeys(queue, Missing("no answer", detail)) | failed
             break
         if pause:
-            report(f"Yahoo did not answer for {len(again)} names; asking again in {pause:.0f} s", done / len(names))
+            report(f"Yahoo did not answer for {len(again)} tickers; asking again in {pause:.0f} s", done / len(tickers))
             policy.sleep(pause)
-    return {name: reason for name, reason in failed.items() if name not in fetch.bars}
+    return {ticker: reason for ticker, reason in failed.items() if ticker not in fetch.bars}

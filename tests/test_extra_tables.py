@@ -1,0 +1,296 @@
+"""Extra tables: the first row that shows a value, the forms of a table, the manifest, and refused tables."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_bars import refuses
+from numpy.testing import assert_array_equal
+
+import finpod
+from finpod.errors import DataError, InputError
+from finpod.market.extra_tables import with_extra
+from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
+
+NAN = float("nan")
+DAYS = ["2024-07-01", "2024-07-02", "2024-07-03", "2024-07-05", "2024-07-08", "2024-07-09"]
+"""Six sessions: 3 July closes at 13:00 in New York, 4 July is a holiday, 6 and 7 July are a weekend."""
+
+
+def bars(days=DAYS, tickers=("AAA", "BBB", "QQQ")):
+    closes = 100 + np.arange(len(days) * len(tickers), dtype=float)
+    rows = pd.MultiIndex.from_product([pd.to_datetime(days), tickers], names=["date", "ticker"])
+    return pd.DataFrame({"close": closes}, index=rows).reset_index()
+
+
+BASE = finpod.load_market(bars())
+INTRADAY = bars([f"{day} {hour}" for day in DAYS[:2] for hour in ("09:30", "12:30", "15:30")])
+
+
+def load(extra, **options):
+    return with_extra(BASE, extra, **options)
+
+
+def pe(*rows, **columns):
+    """A long table of (date, ticker, pe) or (date, ticker, pe, known_at)."""
+    names = ["date", "ticker", "pe", "known_at"][: max(map(len, rows))]
+    return pd.DataFrame(rows, columns=names).assign(**columns)
+
+
+def shown(market, ticker="AAA", column="pe"):
+    """The value of a ticker in each row."""
+    return market.extra[column][:, market.tickers.index(ticker)].tolist()
+
+
+# --- when a value is shown --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known_at", "first"),
+    [
+        ("", "2024-07-02"),
+        ("2024-07-02", "2024-07-02"),
+        ("2024-07-02 16:00", "2024-07-02"),
+        ("2024-07-02 16:00:01", "2024-07-03"),
+        ("2024-07-02 4:30 PM", "2024-07-03"),
+        ("2024-07-02T20:00:00Z", "2024-07-02"),
+        ("2024-07-03T05:00:01+09:00", "2024-07-03"),
+        ("2024-07-03 13:01", "2024-07-05"),  # a half day
+        ("2024-07-04", "2024-07-05"),  # a holiday
+        ("2024-07-06 10:00", "2024-07-08"),  # a weekend
+        ("2024-06-20", "2024-07-01"),  # before the first row, and before its date: a forecast
+        ("2024-07-09 16:01", None),
+    ],
+)
+def test_g21_a_value_is_shown_from_the_first_session_that_closes_at_or_after_its_known_at(known_at, first):
+    market = load(pe(("2024-07-02", "AAA", 7.0, known_at), ("2024-07-01", "BBB", 1.0, "")))
+    start = len(DAYS) if first is None else DAYS.index(first)
+    assert_array_equal(shown(market), [NAN] * start + [7.0] * (len(DAYS) - start))
+
+
+@pytest.mark.parametrize(
+    "known_at",
+    [
+        pd.to_datetime(["2024-07-02 20:00:01+00:00"]),
+        pd.to_datetime(["2024-07-02 16:00:01"]),
+        pd.to_datetime(["2024-07-02 20:00:01+00:00"]).astype(pd.ArrowDtype(pa.timestamp("us", "UTC"))),
+        [pd.Timestamp("2024-07-02 20:00:01+00:00").to_pydatetime()],
+        [1719950401],
+    ],
+    ids=["aware", "naive", "arrow", "datetime", "seconds"],
+)
+def test_times_of_every_type_are_on_the_clock_of_the_exchange(known_at):
+    table = pe(("2024-07-01", "AAA", 7.0)).assign(known_at=known_at)
+    assert_array_equal(shown(load(table)), [NAN, NAN, 7, 7, 7, 7])
+
+
+def test_without_a_calendar_a_time_counts_for_its_day():
+    table = pe(("2024-07-02", "AAA", 7.0, "2024-07-02 23:59"), ("2024-07-04", "BBB", 1.0, ""))
+    market = load(table, calendar=None)
+    assert_array_equal(shown(market), [NAN, 7, 7, 7, 7, 7])
+    assert_array_equal(shown(market, "BBB"), [NAN, NAN, NAN, 1, 1, 1])
+
+
+def test_of_the_values_known_the_one_with_the_latest_date_is_shown_then_the_one_known_last():
+    table = pe(
+        ("2024-07-01", "AAA", 1.0, ""),
+        ("2024-07-01", "AAA", 2.0, "2024-07-02"),  # a revision of the first
+        ("2024-07-08", "AAA", 5.0, "2024-07-03"),  # a forecast for a later day
+        ("2024-07-05", "AAA", 4.0, "2024-07-05"),  # older than the forecast
+        ("2024-07-08", "AAA", NAN, "2024-07-08"),  # an empty cell is no value
+    )
+    for rows in (table, table.sample(frac=1, random_state=1)):
+        market = load(rows)
+        assert_array_equal(shown(market), [1, 2, 5, 5, 5, 5])
+        facts = market.manifest["extra"]["pe"]
+        assert (facts["values"], facts["never_shown"]) == (4, 1)
+
+
+def test_in_an_intraday_market_a_time_is_compared_with_the_time_of_the_bar():
+    """A day without a time counts from its close, whatever times other rows have."""
+    rows = [("2024-07-01", "AAA", 7.0, "2024-07-01 12:30"), ("2024-07-01", "BBB", 8.0, "2024-07-01 12:31")]
+    market = finpod.load_market(INTRADAY, extra=pe(*rows))
+    assert_array_equal(shown(market), [NAN, 7, 7, 7, 7, 7])
+    assert_array_equal(shown(market, "BBB"), [NAN, NAN, 8, 8, 8, 8])
+    rows = [("2024-07-01", "AAA", 7.0, "2024-07-01"), ("2024-07-02", "BBB", 8.0, "2024-07-02 12:30")]
+    utc = pd.to_datetime([row[3] for row in rows], utc=True, format="ISO8601")
+    for table in (pe(rows[0]), pe(*rows), pe(*rows).assign(known_at=utc)):
+        market = finpod.load_market(INTRADAY, extra=table)
+        assert_array_equal(shown(market), [NAN, NAN, NAN, 7, 7, 7])
+
+
+stamps = st.datetimes(pd.Timestamp("2024-06-28"), pd.Timestamp("2024-07-11"))
+entries = st.lists(
+    st.tuples(st.sampled_from(DAYS), st.sampled_from(["AAA", "BBB"]), st.integers(0, 5).map(float), stamps),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda row: (row[0], row[1], row[3]),
+)
+CLOSES = [pd.Timestamp(f"{day} {'13:00' if day == '2024-07-03' else '16:00'}") for day in DAYS]
+
+
+def shown_by_the_rule(rows, ticker, close):
+    """The value in a row that closes at `close`, by the words of the rule."""
+    known = [(date, at, value) for date, name, value, at in rows if name == ticker and at <= close]
+    return max(known)[2] if known else NAN
+
+
+class Ranks(Strategy):
+    """Holds the ticker with the highest value of a column."""
+
+    def decide(self, view):
+        return top_k(np.nan_to_num(view.extra("pe", 1)[0], nan=-1.0), 1, among=view.tradable)
+
+
+def seen_up_to(market, row):
+    """Everything that a decision on a row can get of the extra columns."""
+    view = MarketView(market, row, table=FeatureTable(market))
+    names = ["return_5", "extra:pe"]
+    return [view.extra("pe", row + 1), view.features(names), view.window(row + 1, names), Ranks().decide(view)]
+
+
+@given(entries, entries, st.integers(0, len(DAYS) - 1))
+@settings(max_examples=25, deadline=None)
+def test_g21_the_rule_in_plain_python_and_rows_that_become_known_later_change_nothing_before(rows, more, row):
+    before = load(pe(*rows))
+    for ticker in ("AAA", "BBB"):
+        assert_array_equal(shown(before, ticker), [shown_by_the_rule(rows, ticker, close) for close in CLOSES])
+    later = [one for one in more if one[3] > CLOSES[row] and one[:2] + one[3:] not in {r[:2] + r[3:] for r in rows}]
+    after = load(pe(*rows, *later))
+    for one, other in zip(seen_up_to(before, row), seen_up_to(after, row), strict=True):
+        assert_array_equal(one, other)
+
+
+# --- the forms of a table -----------------------------------------------------------------------------------------------
+
+
+TABLE = pe(("2024-07-01", "AAA", 1.5), ("2024-07-01", "BBB", 2.5), ("2024-07-05", "AAA", 3.5))
+EXPECTED = {"AAA": [1.5, 1.5, 1.5, 3.5, 3.5, 3.5], "BBB": [2.5] * 6}
+WIDE = TABLE.pivot_table(index="date", columns="ticker", values="pe")
+FORMS = {
+    "another order of columns": TABLE[["pe", "ticker", "date"]],
+    "other spellings": TABLE.rename(columns={"date": "Date", "ticker": "Symbol"}),
+    "filtered rows": TABLE.iloc[[2, 0, 1]],
+    "date as index": TABLE.set_index(pd.DatetimeIndex(TABLE["date"], name="date")).drop(columns="date"),
+    "date and ticker as index": TABLE.set_index(["date", "ticker"]),
+    "ticker and date as index without names": TABLE.set_index(["ticker", "date"]).rename_axis([None, None]),
+    "series": TABLE.set_index(["date", "ticker"])["pe"],
+    "series without a name": {"pe": TABLE.set_index(["date", "ticker"])["pe"].rename(None)},
+    "wide": {"pe": WIDE},
+    "wide with text as index": {"pe": WIDE.rename_axis(index=None, columns=None)},
+    "wide with dates as column": {"pe": WIDE.reset_index()},
+    "one column under a key": {"pe": TABLE.rename(columns={"pe": "value"})},
+    "two levels": pd.concat({"pe": WIDE}, axis=1),
+    "two levels, ticker first": pd.concat({"pe": WIDE}, axis=1).swaplevel(axis=1),
+    "pyarrow types": TABLE.assign(date=pd.to_datetime(TABLE["date"])).convert_dtypes(dtype_backend="pyarrow"),
+    "numbers as text": TABLE.astype({"pe": str}),
+    "tickers in small letters": TABLE.assign(ticker=TABLE["ticker"].str.lower()),
+    "wide, in small letters": {"pe": WIDE.rename(columns=str.lower)},
+    "days as numbers": TABLE.assign(date=TABLE["date"].str.replace("-", "").astype(int)),
+    "given twice": pd.concat([TABLE, TABLE]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_table_is_read_alike(form):
+    market = load(FORMS[form])
+    assert market.extra.names == ("pe",)
+    assert {ticker: shown(market, ticker) for ticker in market.tickers} == EXPECTED
+
+
+def test_files_are_read_alike(tmp_path):
+    TABLE.to_csv(tmp_path / "row_numbers.csv")
+    TABLE.to_csv(tmp_path / "semicolons.csv", sep=";", decimal=",", index=False)
+    TABLE.set_index(["date", "ticker"]).to_parquet(tmp_path / "levels.parquet")
+    WIDE.to_csv(tmp_path / "pe.csv")
+    WIDE.to_parquet(tmp_path / "pe.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        market = load(str(path))
+        assert {ticker: shown(market, ticker) for ticker in market.tickers} == EXPECTED
+        assert market.manifest["extra"]["pe"]["file"] == path.name
+
+
+def test_several_tables_and_one_value_for_all_tickers(tmp_path):
+    vix = pd.DataFrame({"date": ["2024-07-02", "2024-07-05"], "VIX": [12.5, 13.5]})
+    vix.to_csv(tmp_path / "any.csv", index=False)
+    for table in (vix, tmp_path / "any.csv", vix.set_index(pd.to_datetime(vix["date"]))["VIX"]):
+        market = load(table)
+        assert market.extra.is_shared("VIX")
+        assert_array_equal(market.extra["VIX"].T, [[NAN, 12.5, 12.5, 13.5, 13.5, 13.5]] * 2)
+    market = load([TABLE, {"roe": WIDE * 2, "vix": vix}])
+    again = with_extra(market, {"beta": WIDE})
+    assert again.extra.names == tuple(again.manifest["extra"]) == ("pe", "roe", "vix", "beta")
+    assert shown(again, "BBB", "roe") == [5.0] * 6
+
+
+def test_the_manifest_counts_what_was_read_and_what_is_never_shown():
+    dates = ["2024-06-01", "2024-06-02", "2024-07-06", "2024-07-07"]
+    rows = [(date, "AAA", value + 1.0) for value, date in enumerate(dates)]
+    market = load(pe(*rows, ("2024-08-01", "BBB", 5.0), *(("2024-07-01", f"Z{i}", 1.0) for i in range(7))))
+    facts = {"file": "the extra table", "per": "ticker", "values": 5, "never_shown": 3}
+    facts |= {"known_before_the_first_session": 2, "known_after_the_last_session": 1}
+    facts |= {"unknown_tickers": {"count": 7, "first": ["Z0", "Z1", "Z2", "Z3", "Z4"]}}
+    assert json.loads(json.dumps(market.manifest))["extra"] == {"pe": facts}
+    assert_array_equal(shown(market), [2, 2, 2, 2, 4, 4])
+    late = load(pe(("2030-01-02", "AAA", 1.0)))
+    assert np.isnan(late.extra["pe"]).all()
+    assert "pe" in late.manifest["notes"][-1]
+
+
+KNOWN = "2024-07-02 10:00"
+
+
+@pytest.mark.parametrize(
+    ("extra", "error", "word"),
+    [
+        (pe(("2024-07-01", "ZZZ", 1.0)), DataError, "ZZZ"),
+        ({"pe": WIDE.add_suffix("Z")}, DataError, "AAAZ, BBBZ"),
+        (WIDE, DataError, '{"name": frame}'),
+        (WIDE.assign(vix=1.0), DataError, "vix"),
+        (pd.DataFrame({"date": ["2024-07-01"], "aaa": [1.0]}), DataError, "aaa"),
+        (pe(("2024-07-01", "AAA", 1.0), ("2024-07-01", "AAA", 2.0)), DataError, "AAA dated 2024-07-01"),
+        (pe(("2024-07-01", "AAA", 1.0, KNOWN), ("2024-07-01", "AAA", 2.0, KNOWN)), DataError, KNOWN),
+        (pd.DataFrame({"date": ["2024-07-01"] * 2, "vix": [1.0, 2.0]}), DataError, "vix dated 2024-07-01"),
+        (TABLE.assign(roe=NAN), DataError, "roe"),
+        (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe of BBB dated 2024-07-01 is inf"),
+        (TABLE.assign(pe=["1", "high", "2"]), DataError, "'high'"),
+        (TABLE.iloc[:0], DataError, "no row"),
+        (TABLE.drop(columns="pe"), DataError, "date, ticker"),
+        (TABLE.drop(columns="date"), DataError, "no column date"),
+        (TABLE.assign(date="soon"), DataError, "'soon'"),
+        (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
+        (TABLE.assign(ticker=["AAA", None, "BBB"]), DataError, "row 2"),
+        (TABLE.assign(known_at="9999-12-31"), DataError, "'9999-12-31'"),
+        (TABLE.assign(known_at="2024-07-01 18:00 EST"), DataError, "18:00 EST"),
+        (TABLE.assign(known_at="2024-07-01 6 PM"), DataError, "6 PM"),
+        (TABLE.assign(known_at=45293), DataError, "45293"),
+        (TABLE.assign(roe=1.0).set_axis(["date", "ticker", "pe", "pe"], axis=1), DataError, "pe"),
+        (TABLE.rename(columns={"pe": "Close"}), InputError, "Close"),
+        (TABLE.rename(columns={"pe": "member"}), InputError, "own_member"),
+        (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"),
+        ([TABLE, TABLE], InputError, "pe"),
+        ("nowhere.csv", InputError, "nowhere.csv"),
+        (7, InputError, "7"),
+        ({"pe": 7}, InputError, "7"),
+    ],
+)
+def test_bad_tables_end_in_one_line(extra, error, word):
+    refuses(lambda: load(extra), word, error=error)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pd.to_datetime(["2024-01-10"]),
+        pd.to_timedelta(["7D"]),
+        [pd.Timestamp("2024-01-10").date()],
+        pd.Series(pd.to_datetime(["2024-01-10"])).astype(pd.ArrowDtype(pa.date32())),
+    ],
+)
+def test_g21_a_column_of_dates_among_the_values_is_refused(known):
+    """A day of publication under another name would be a number, and the values be shown before they were known."""
+    refuses(lambda: load(pe(("2024-01-03", "AAA", 1.0), rdq=known)), "rdq")

@@ -1,0 +1,173 @@
+"""Frames in every layout that pandas makes: read with and without names of their levels, or refused."""
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from made_bars import DAYS, closes, frame, refuses
+from numpy.testing import assert_array_equal
+
+from finpod.market.load import load_market
+from finpod.market.readers import read_bars
+from finpod.market.tidy import tidy_bars
+
+LONG = pd.DataFrame(
+    {"close": [1.0, 10, 2, 20, 3, 30], "open": [1.0, 11, 2, 22, 3, 33]},
+    index=pd.MultiIndex.from_product([DAYS[:3], ["AAA", "BBB"]], names=["date", "ticker"]),
+)
+"""Three days of AAA and of BBB, which is ten times as dear."""
+BOTH = {"AAA": [1, 2, 3], "BBB": [10, 20, 30]}
+AAA = LONG.xs("AAA", level=1)
+WIDE = LONG["close"].unstack()
+
+
+def bare(table, levels=2):
+    """The table without names of its levels."""
+    return table.rename_axis([None] * levels if levels > 1 else None)
+
+
+TABLES = {
+    **{f"rows by {levels}": LONG.rename_axis(levels) for levels in (["dt", "firm"], ["Date", None])},
+    "rows by ticker and date": LONG.swaplevel().sort_index(),
+    "rows by two levels without names": bare(LONG),
+    "rows by two levels without names, swapped": bare(LONG.swaplevel()),
+    **{
+        f"rows by {label}": LONG.reset_index("date").rename_axis(label)
+        for label in ("ticker", "Symbol", None, "level_1")
+    },
+    "stack": WIDE.stack(),
+    "stack, no names": bare(WIDE, 1).rename_axis(None, axis=1).stack().to_frame(),
+    "stack, index reset": bare(WIDE, 1).rename_axis(None, axis=1).stack().reset_index(),
+    "unstack": LONG.unstack(),
+    "unstack, other order": LONG.unstack().swaplevel(axis=1).sort_index(axis=1),
+    "unstack, index reset": LONG.unstack().reset_index(),
+    "concat": pd.concat({name: LONG.xs(name, level=1) for name in BOTH}),
+    "concat by column": pd.concat({name: LONG.xs(name, level=1) for name in BOTH}, axis=1),
+    "concat, dates a column": pd.concat({name: LONG.xs(name, level=1).reset_index() for name in BOTH}),
+    "rows picked": LONG.reset_index().iloc[[5, 1, 0, 2, 4, 3]],
+    "columns called Ticker": WIDE.rename_axis("Ticker", axis=1),
+    "categories in the header": WIDE.set_axis(pd.CategoricalIndex(["AAA", "BBB"], name="ticker"), axis=1),
+    "categories in the index": LONG.set_index(LONG.index.set_levels(pd.CategoricalIndex(["AAA", "BBB"]), level=1)),
+    "index set and kept": LONG.reset_index().set_index("date", drop=False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*column names of mixed type:UserWarning")
+@pytest.mark.parametrize("table", TABLES)
+def test_g03_every_table_of_pandas(tmp_path, table):
+    made = pd.DataFrame(TABLES[table])
+    made.to_parquet(tmp_path / "bars.parquet")
+    for bars in (tidy_bars(made), read_bars(tmp_path / "bars.parquet")):
+        assert closes(bars) == BOTH
+    assert load_market(TABLES[table], benchmark="BBB").tickers == ("AAA",)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
+    """A level called permno is read; one without a known name may hold row numbers, so it is asked about."""
+    table = LONG.rename({"AAA": 10107, "BBB": 14593}, level=1).rename_axis(["date", "permno"])
+    table = table.swaplevel().sort_index() if swapped else table
+    table.to_parquet(tmp_path / "bars.parquet")
+    for bars in (tidy_bars(table), read_bars(tmp_path / "bars.parquet")):
+        assert closes(bars) == {"10107": [1, 2, 3], "14593": [10, 20, 30]}
+    refuses(lambda: tidy_bars(bare(table)), argument="ticker_column")
+    refuses(lambda: tidy_bars(table.rename_axis(index={"permno": "firm_id"})), "firm_id", argument="ticker_column")
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        (WIDE.T, "frame.T"),
+        (LONG.unstack().stack([0, 1]).to_frame(), "one value a row"),
+        (LONG.reset_index().melt(["date", "ticker"]), "'variable'"),
+        (LONG.unstack().stack(0), "one value a row"),
+        (AAA.stack().to_frame(), "one value a row"),
+        (AAA.melt(ignore_index=False), "'variable'"),
+        (pd.concat({day: AAA.reset_index(drop=True) for day in DAYS}), "may hold tickers"),
+        (LONG.rename({"AAA": 9, "BBB": 10}, level=1).rename_axis(["date", "hour"]), "date, hour"),
+        (pd.concat({"x": LONG.unstack()}, axis=1), "3 levels"),
+        (pd.DataFrame(), "no column date"),
+        (LONG.reset_index().assign(Date=DAYS[0]), "date and Date"),
+        (LONG.reset_index().assign(timestamp=DAYS[0]).set_index("timestamp"), "two columns for date"),
+        (LONG.unstack().set_axis(["AAA", "AAA", "BBB", "BBB"], axis=1), "AAA"),
+        (
+            pd.concat({"AAA": AAA, "BBB": AAA}, axis=1).set_axis(
+                pd.MultiIndex.from_tuples([("A", "Close")] * 4), axis=1
+            ),
+            "A",
+        ),
+        (frame().drop(columns="ticker"), "ticker="),
+        (frame().drop(columns="close"), "no column close"),
+        (frame().drop(columns="date"), "no column date"),
+        (frame().head(0), "no bar"),
+        (frame().assign(Close=1.0), "two columns for close"),
+        (frame().assign(close="12 apples"), "'12 apples'"),
+        (frame().assign(ticker=["AAA"] * 14 + [" "]), "row 15"),
+        (pd.DataFrame({"No": range(4), "Date": DAYS[:4], "AAA": 10.0}), "No"),
+        (pd.DataFrame({"No": range(1, 5), "Date": DAYS[:4], "AAA": 10.0}), "No"),
+        (frame(tickers=("AAA", "BBB")).assign(symbol="X", Symbol="X").drop(columns="ticker"), "symbol"),
+        (LONG.unstack().reset_index().assign(ticker="X"), "in its header"),
+        (
+            LONG.unstack()[["open"]]
+            .droplevel(0, axis=1)
+            .set_axis(pd.MultiIndex.from_product([["open"], BOTH]), axis=1),
+            "close",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_used(table, word):
+    refuses(lambda: tidy_bars(table), word)
+
+
+ARROW = [
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.timestamp("us", tz="America/New_York"),
+    pa.timestamp("ns", tz="UTC"),
+    pa.string(),
+]
+
+
+@pytest.mark.parametrize("kind", ARROW, ids=str)
+@pytest.mark.parametrize("index", [False, True])
+def test_g08_arrow_dtypes(tmp_path, kind, index):
+    table = LONG.reset_index()
+    stamps = table["date"].dt.tz_localize(kind.tz) if pa.types.is_timestamp(kind) and kind.tz else table["date"]
+    table["date"] = pd.Series(pd.array(pa.array(stamps).cast(kind), dtype=pd.ArrowDtype(kind)))
+    table["ticker"] = table["ticker"].astype(pd.ArrowDtype(pa.dictionary(pa.int32(), pa.string())))
+    table = table.astype({"close": "double[pyarrow]", "open": "int64[pyarrow]"})
+    table = table.set_index(["date", "ticker"]) if index else table
+    table.to_parquet(tmp_path / "bars.parquet")
+    for bars in (tidy_bars(table), read_bars(tmp_path / "bars.parquet")):
+        assert closes(bars) == BOTH
+        assert_array_equal(bars["date"].to_numpy(), np.repeat(DAYS[:3].to_numpy(), 2))
+        assert bars["open"].dtype == "float64"
+
+
+def test_g08_other_dtypes_of_numbers():
+    table = LONG.reset_index()
+    for values in (table["close"].astype("Float64"), table["close"].astype("Int64"), table["close"].map(Decimal)):
+        assert closes(tidy_bars(table.assign(close=values)))["BBB"] == [10, 20, 30]
+    decimals = pd.Series(pa.array([Decimal("1.5")] * 6, pa.decimal128(10, 2)).to_pandas(types_mapper=pd.ArrowDtype))
+    assert closes(tidy_bars(table.assign(close=decimals)))["BBB"] == [1.5] * 3
+
+
+@pytest.mark.parametrize("order", ["open high low close volume", "close high low open volume"])
+def test_b15_layout_and_order_of_columns_change_nothing(order):
+    flat = frame(tickers=("AAA",)).set_index("date").drop(columns="ticker")[order.split()].rename(columns=str.title)
+    tables = [flat, *(pd.concat({"AAA": flat}, axis=1).swaplevel(*levels, axis=1) for levels in ((0, 1), (0, 0)))]
+    for table in tables:
+        pd.testing.assert_frame_equal(tidy_bars(table, ticker="AAA"), tidy_bars(frame(tickers=("AAA",))))
+
+
+def test_assets_of_a_table_of_two_levels_may_lack_fields():
+    bars = tidy_bars(pd.concat({"AAA": AAA, "BBB": AAA[["close"]] * 2}, axis=1))
+    assert_array_equal(bars["open"], [1, np.nan, 2, np.nan, 3, np.nan])
+    assert_array_equal(bars["close"], [1, 2, 2, 4, 3, 6])
+
+
+@pytest.mark.parametrize("label", ["5. adjusted close", "Adj Close**", "ADJCLOSE", "adjClose", "Close (adj)"])
+def test_spellings_of_the_adjusted_close(label):
+    assert_array_equal(tidy_bars(frame().assign(**{label: 200.0}))["adj_close"], [200.0] * 15)
