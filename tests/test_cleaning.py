@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_bars import DAYS, alone, built, frame, places, repairs
+from made_bars import DAYS, alone, built, frame, repairs
 from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod.errors import DataError, InputError

@@ -141,7 +141,8 @@ def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, part_of_row: Array,
     order = np.lexsort((bars["ticker"].cat.codes, bars["date"]))
     if (np.diff(order) < 0).any():
         bars, part_of_row = bars.take(order).reset_index(drop=True), part_of_row[order]
-    again = bars.duplicated(["date", "ticker"]).to_numpy()
+    date, code = bars["date"].to_numpy(), bars["ticker"].cat.codes.to_numpy()
+    again = np.r_[False, (date[1:] == date[:-1]) & (code[1:] == code[:-1])]
     if not again.any():
         return bars
     rows, numbers = np.flatnonzero(again), bars[bars.columns[2:]].to_numpy()
