@@ -79,7 +79,7 @@ def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
 
 
 def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
-    limit = Missing("rate limited", "HTTP 429")
+    limit = Missing("rate limited", "HTTP 429", passes=True)
     requests, waits = [], []
 
     def ask(names):
@@ -97,7 +97,7 @@ def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
 
 
 def test_a_fetch_that_is_refused_altogether_is_given_up():
-    limit, waits = Missing("rate limited", "HTTP 429"), []
+    limit, waits = Missing("rate limited", "HTTP 429", passes=True), []
     patience = RetryPolicy(batch=2, attempts=3, wait=1.0, sleep=waits.append, random=lambda: 0.0)
     fetch = PartialFetch(None, {})
     failed = gather("ABCDEFGH", lambda names: ({}, dict.fromkeys(names, limit)), fetch, patience, ends=1e18)

@@ -79,15 +79,10 @@ def fetch_market(
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     tickers = _symbols([*against, *membership.during(span.first, span.last)])
+    requested = Path(universe).name if isinstance(universe, str) else tickers[len(against) :]
     request = _request(span, base_url)
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed: dict[str, Missing] = {}
-    if not fetch.bars.keys() >= set(tickers):
-        from finpod.market.yahoo_client import Client  # loads yfinance
-
-        policy = patience or RetryPolicy()
-        client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
-        failed = gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
+    failed = _download(tickers, request, fetch, patience or RetryPolicy(), base_url, report)
     _check_answers(failed, len(tickers), allow_missing, partial)
     bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
     strange = _without_member_day(bars[bars["date"] <= span.over], fetch.bars, membership, span)
@@ -108,15 +103,29 @@ def fetch_market(
             "title": f"Yahoo Finance, {len(tickers) - len(against)} tickers, {span.first!s:.10} to {span.over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "request": {
-                "universe": Path(universe).name if isinstance(universe, str) else tickers[len(against) :],
-                **request,
-            },
+            "request": {"universe": requested, **request},
             "fetch": fetch.facts(tickers, failed),
             "failed": {ticker: str(reason) for ticker, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
         },
     )
+
+
+def _download(
+    tickers: Sequence[str],
+    request: Mapping[str, Any],
+    fetch: PartialFetch,
+    policy: RetryPolicy,
+    base_url: str | None,
+    report: Progress,
+) -> dict[str, Missing]:
+    """Download the tickers that the partial fetch lacks; return why the others have no bars."""
+    if fetch.bars.keys() >= set(tickers):
+        return {}
+    from finpod.market.yahoo_client import Client  # loads yfinance
+
+    client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
+    return gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
 
 
 def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:

@@ -118,19 +118,20 @@ class _Session(Session):
 def _reason(answer: Response | Exception | None) -> Missing:
     """Why there are no bars, from Yahoo's last answer for the symbol."""
     if answer is None or isinstance(answer, Exception):
-        return Missing("no answer", "yfinance did not ask" if answer is None else first_line(answer))
+        detail = "yfinance did not ask" if answer is None else first_line(answer)
+        return Missing("no answer", detail, passes=True)
     status = f"HTTP {answer.status_code}"
     if answer.status_code == 429:
-        return Missing("rate limited", status)
+        return Missing("rate limited", status, passes=True)
     try:
         is_chart = "chart" in answer.json()
     except (ValueError, TypeError):
         is_chart = False
     if not is_chart:
-        return Missing("no answer", f"{status} without a chart")
-    if answer.status_code == 404:
-        return Missing("unknown symbol", status)
-    return Missing("no data in the range" if answer.status_code in (200, 400, 422) else "no answer", status)
+        return Missing("no answer", f"{status} without a chart", passes=True)
+    if answer.status_code in (200, 400, 422):
+        return Missing("no data in the range", status)
+    return Missing("unknown symbol", status) if answer.status_code == 404 else Missing("no answer", status, passes=True)
 
 
 def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:

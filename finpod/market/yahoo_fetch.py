@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -22,14 +22,12 @@ _FILES = (REQUEST, f".{REQUEST}.*", "bars_*.parquet", ".bars_*")
 class Missing(NamedTuple):
     """Why a ticker has no bars."""
 
-    kind: Literal["unknown symbol", "no data in the range", "rate limited", "no answer"]
+    kind: str
+    """unknown symbol, no data in the range, rate limited, or no answer."""
     detail: str
     """The answer that says so."""
-
-    @property
-    def passes(self) -> bool:
-        """True if a later request may succeed: the answer says nothing about the ticker."""
-        return self.kind in ("rate limited", "no answer")
+    passes: bool = False
+    """True if a later request may succeed: the answer says nothing about the ticker."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"
@@ -160,7 +158,7 @@ def gather(
         if queue and (barren == policy.attempts or time.monotonic() + pause >= ends):
             late = f"not asked before the deadline of {policy.deadline:g} s"
             detail = f"not asked after {barren} requests in vain" if barren == policy.attempts else late
-            failed = dict.fromkeys(queue, Missing("no answer", detail)) | failed
+            failed = dict.fromkeys(queue, Missing("no answer", detail, passes=True)) | failed
             break
         if pause:
             report(f"Yahoo did not answer for {len(again)} tickers; asking again in {pause:.0f} s", done / len(tickers))
