@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_markets import NAN, flat_market, make_market, random_market, random_weights
 from made_strategies import does, strategy_of
 
@@ -268,3 +270,17 @@ def test_the_anchor_decides_on_the_days_of_the_strategy(fill, first):
         assert result.anchor_equity.tolist() == result.equity.tolist()
     daily = backtest(EqualWeight(), market, start=market.dates[first], fill=fill)
     assert result.equal_weight_equity.tolist() == daily.equity.tolist()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), fee=st.floats(0, 300), fill=st.sampled_from(["open", "close"]), whole=st.booleans())
+def test_cash_stays_positive_and_the_order_of_the_tickers_changes_nothing(seed, fee, fill, whole):
+    market = random_market(days=16, seed=seed)
+    weights, order = random_weights(market, seed), np.random.default_rng(seed).permutation(5)
+    turned = market.select([market.tickers[column] for column in order])
+    options = {"fill": fill, "costs": Costs(fee_bps=fee), "cash": 10_000, "whole_shares": whole}
+    one, other = backtest(weights, market, **options), backtest(weights[:, order], turned, **options)
+    assert (one.cash_weight >= -1e-9).all()
+    assert (one.weights >= 0).all(axis=None)
+    np.testing.assert_allclose(other.equity, one.equity, rtol=1e-12)
+    np.testing.assert_allclose(other.weights[list(market.tickers)], one.weights, atol=1e-12)
