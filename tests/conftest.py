@@ -1,7 +1,6 @@
 """Fixtures shared by all tests, and the count of tests skipped without the shared data."""
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,15 +43,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def ray(monkeypatch):
-    """A Ray of two CPUs in this process."""
-    from made_tournaments import QUIET
+def one_thread():
+    """torch on one thread, so that sums do not depend on the number of cores."""
+    import torch
 
-    for name, value in QUIET.items():
-        monkeypatch.setenv(name, value)
-    found = pytest.importorskip("ray")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-        yield found
-        found.shutdown()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def apart(tmp_path, monkeypatch):
+    """An empty folder as the current one: MuJoCo writes MUJOCO_LOG.TXT into it when it warns."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from made_markets import make_market
 
-from finpod import Costs, InputError, MarketData, simulate_market
-from finpod.envs.market_env import MarketEnv, TradingConfig, account_state, target_weights
+from finpod import Costs, InputError, simulate_market
+from finpod.envs.actions import CHOICES, TradingConfig, account_state, target_weights
+from finpod.envs.market_env import MarketEnv
 from finpod.errors import CheckpointError
 from finpod.trading.execution import build_execution
 from finpod.trading.simulate import simulate
@@ -16,32 +18,16 @@ FREE = Costs(fee_bps=0)
 DAYS, NAMES = 90, 7
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def make_market(close, opens=None, **tables) -> MarketData:
-    close = np.array(close, dtype=np.float64)
-    close = close[:, None] if close.ndim == 1 else close
-    if opens is not None:
-        opens = np.array(opens, dtype=np.float64).reshape(close.shape)
-    return MarketData(
-        dates=np.datetime64("2020-01-01") + np.arange(len(close)),
-        close=close,
-        open=opens,
-        tickers=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: close.shape[1]]),
-        benchmark_close=np.ones(len(close)),
-        **tables,
-    )
+def market_of(close, opens, **tables):
+    return make_market(close, open=np.array(opens, dtype=float), **tables)
 
 
-def awkward_market(seed: int = 0) -> MarketData:
+def awkward_market():
     """IPO of A, missing bars of B and C, C without some opens, D delisted, E enters and F leaves, factors of G."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     close = 50 * np.exp(np.cumsum(random.normal(0, 0.03, (DAYS, NAMES)), axis=0))
     opens = close * np.exp(random.normal(0, 0.01, close.shape))
     close[:20, 0] = opens[:20, 0] = np.nan
@@ -54,7 +40,7 @@ def awkward_market(seed: int = 0) -> MarketData:
     member[:30, 4] = member[40:, 5] = False
     factor = np.where(np.isfinite(close), 1.0, np.nan)
     factor[:45, 6] *= 0.25
-    return make_market(close, opens, member=member, factor=factor)
+    return market_of(close, opens, member=member, factor=factor)
 
 
 def make_env(market, *, fill="open", first=0, last=None, seed=0, costs=FREE, **settings) -> MarketEnv:
@@ -126,11 +112,8 @@ def test_environment_and_backtest_agree_to_the_last_bit(fill, hold, groups, term
     assert_same_path(env, torch.Generator().manual_seed(1))
 
 
-# --- time --------------------------------------------------------------------------------------------------------------
-
-
 def test_c09_four_rows_are_three_steps():
-    env = make_env(make_market([10, 11, 12.1, 10.89], [10, 10, 11, 12.1]), cash=1000.0)
+    env = make_env(market_of([10, 11, 12.1, 10.89], [10, 10, 11, 12.1]), cash=1000.0)
     assert env.observe().row.item() == 0
     steps = [env.step(torch.zeros(1, 1)) for _ in range(3)]
     rewards = torch.cat([step.reward for step in steps])
@@ -142,17 +125,17 @@ def test_c09_four_rows_are_three_steps():
 
 
 def test_hold_lets_the_days_between_pass_untraded_and_ends_where_no_whole_step_is_left():
-    env = make_env(make_market([1, 2, 3, 4, 5, 6, 7], [1] * 7), hold=3, cash=10.0)
+    env = make_env(market_of([1, 2, 3, 4, 5, 6, 7], [1] * 7), hold=3, cash=10.0)
     step = env.step(torch.zeros(1, 1))
     assert env.account.shares.item() == 10
     assert (step.obs.row.item(), env.equity.item(), step.truncated.item()) == (3, 40, False)
     step = env.step(torch.zeros(1, 1))
     assert (step.final_obs.row.item(), step.truncated.item()) == (6, True)
-    assert make_env(make_market([1, 2, 3, 4, 5, 6], [1] * 6), hold=3).step(torch.zeros(1, 1)).truncated.item()
+    assert make_env(market_of([1, 2, 3, 4, 5, 6], [1] * 6), hold=3).step(torch.zeros(1, 1)).truncated.item()
 
 
 def test_c11_horizon_truncates_and_final_obs_is_where_it_led():
-    env = make_env(make_market(np.arange(1, 10), np.arange(1, 10)), horizon=3)
+    env = make_env(market_of(np.arange(1, 10), np.arange(1, 10)), horizon=3)
     steps = [env.step(torch.zeros(1, 1)) for _ in range(6)]
     assert [step.truncated.item() for step in steps] == [False, False, True] * 2
     assert not any(step.terminated.item() for step in steps)
@@ -164,15 +147,17 @@ def test_c11_horizon_truncates_and_final_obs_is_where_it_led():
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_c10_ruin_terminates_also_at_the_end_of_data_and_begins_again(fill):
     """All of A's holders lose everything when it leaves the exchange; those in cash or in B live on."""
-    market = make_market(
-        [[10, 10], [10, 10], [np.nan, 11], [np.nan, 12]], [[10, 10], [10, 10], [np.nan, 10], [np.nan, 11]]
-    )
-    only_a, only_b, cash = [50.0, -50, -50], [-50.0, 50, -50], [-50.0, -50, 50]
-    env = make_env(market, fill=fill, num_envs=3, start_groups=1, action="softmax", delisting_return=-1.0, horizon=9)
-    actions = torch.tensor([only_a, only_b, cash])
-    if fill == "open":
-        env.step(actions)
-    step = env.step(actions)
+    close, opens = ([[10, 10], [10, 10], [np.nan, b], [np.nan, b + 1]] for b in (11, 10))
+    settings = {"num_envs": 3, "start_groups": 1, "action": "softmax", "delisting_return": -1.0}
+    actions = 100 * torch.eye(3) - 50  # all in A, all in B, all in cash
+
+    def last_step(**changes):
+        env = make_env(market_of(close, opens), fill=fill, **settings, **changes)
+        if fill == "open":
+            env.step(actions)
+        return env, env.step(actions)
+
+    env, step = last_step(horizon=9)
     assert step.terminated.tolist() == [True, False, False]
     assert not step.truncated.any()
     assert step.reward.tolist() == pytest.approx([math.log(1e-12), math.log(1.1), 0], rel=1e-6)
@@ -181,10 +166,7 @@ def test_c10_ruin_terminates_also_at_the_end_of_data_and_begins_again(fill):
     assert step.obs.state[0].tolist() == [0, 0, 1]
     assert torch.equal(step.obs.row, step.final_obs.row), "the group's day goes on"
     assert torch.equal(env.observe().state, step.obs.state)
-    short = make_env(market, fill=fill, last=2, num_envs=3, start_groups=1, action="softmax", delisting_return=-1.0)
-    if fill == "open":
-        short.step(actions)
-    step = short.step(actions)
+    _, step = last_step(last=2)
     assert step.terminated.tolist() == [True, False, False]
     assert step.truncated.tolist() == [False, True, True]
 
@@ -245,9 +227,7 @@ def test_what_is_seen_does_not_change_with_later_rows(fill):
         tables["factor"][stop + 1 :] *= 2
         last_bar = np.full(NAMES, whole.dates[-1])
         last_bar[3] = whole.dates[49] if stop >= 50 else whole.dates[-1]
-        other = make_market(
-            tables["close"], tables["open"], member=tables["member"], factor=tables["factor"], last_bar=last_bar
-        )
+        other = make_market(**tables, last_bar=last_bar)
         seen = []
         for market in (whole, other):
             env = make_env(market, fill=fill, first=5, whole_shares=True)
@@ -268,14 +248,14 @@ def test_softmax_holds_cash_too():
     assert target_weights(torch.tensor([0.0, 0, 0, 1e9]), among, "softmax").tolist() == [0, 0, 0]
     assert target_weights(torch.tensor([1e30, 0, 0, -1e30]), among, "softmax").tolist() == [1, 0, 0]
     assert target_weights(torch.zeros(4), ~among & among, "softmax").sum() == 0
-    env = make_env(make_market(np.ones((3, 3)), np.ones((3, 3))), action="softmax")
+    env = make_env(market_of(np.ones((3, 3)), np.ones((3, 3))), action="softmax")
     assert env.num_actions == 4
     assert env.step(torch.zeros(1, 4)).obs.state.tolist() == [[0.25] * 4]
 
 
 def test_hmax_counts_shares_as_traded():
     """At a quarter of the traded price, an order of 8 shares as traded is one of 32 adjusted."""
-    market = make_market([[25, 25]] * 3, [[25, 25]] * 3, factor=np.array([[1, 0.5], [1, 0.25], [1, 0.125]]))
+    market = market_of([[25, 25]] * 3, [[25, 25]] * 3, factor=np.array([[1, 0.5], [1, 0.25], [1, 0.125]]))
     env = make_env(market, action="shares", hmax=8)
     env.step(torch.tensor([[0.5, 2.0]]))
     assert env.account.shares.tolist() == [[[4, 32]]]
@@ -286,7 +266,7 @@ def test_hmax_counts_shares_as_traded():
 
 def test_c18_huge_actions_are_bounded():
     market = simulate_market(names=101, days=40)
-    for action in ("tilt", "softmax", "shares"):
+    for action in CHOICES["action"]:
         env = make_env(market, action=action, num_envs=2, costs=Costs())
         for size in (1e9, -1e9, 3e38):
             step = env.step(torch.full((2, env.num_actions), size))
@@ -313,21 +293,18 @@ def test_c18_a_bad_action_trades_nothing_and_is_named(bad):
 
 
 def test_c19_log_rewards_sum_to_the_return():
-    env = make_env(make_market([10, 11, 9.9], [10, 10, 11]), cash=1000.0)
+    env = make_env(market_of([10, 11, 9.9], [10, 10, 11]), cash=1000.0)
     rewards = [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)]
     assert rewards == pytest.approx([0.0953102, -0.1053605], rel=1e-6)
     assert sum(rewards) == pytest.approx(math.log(0.99), rel=1e-5)
 
 
 def test_rewards_of_value_and_their_scale():
-    market = make_market([10, 11, 9.9], [10, 10, 11])
+    market = market_of([10, 11, 9.9], [10, 10, 11])
     env = make_env(market, cash=1000.0, reward="value", reward_scale=0.5)
     assert [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)] == pytest.approx([50, -55])
     env = make_env(market, cash=1000.0, reward_scale=10.0)
     assert env.step(torch.zeros(1, 1)).reward.item() == pytest.approx(0.953102, rel=1e-6)
-
-
-# --- going on ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -366,6 +343,6 @@ def test_compiled_steps_agree_to_a_millionth():
 
 def test_a_window_must_hold_one_step():
     with pytest.raises(InputError, match="2 sessions to trade, fewer than hold=3"):
-        make_env(make_market([1, 2, 3], [1, 2, 3]), hold=3)
+        make_env(market_of([1, 2, 3], [1, 2, 3]), hold=3)
     with pytest.raises(InputError, match="0 sessions"):
         make_env(make_market([1, 2]), fill="close")

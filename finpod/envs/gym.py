@@ -8,7 +8,6 @@ truncate, ruin terminates. An action that is not finite raises an error before a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,32 @@ REACH = 3.0
 METADATA: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
 
 
-class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
+class _Vector(VectorEnv[Any, Any, Any]):
+    """A vector environment of E copies of a single observation and action space."""
+
+    def __init__(
+        self, num_envs: int, observation: spaces.Space[Any], action: spaces.Space[Any], *, torch: bool
+    ) -> None:
+        self.num_envs, self.metadata = num_envs, METADATA | ({"torch": True} if torch else {})
+        self.single_observation_space, self.single_action_space = observation, action
+        self.observation_space, self.action_space = (batch_space(space, num_envs) for space in (observation, action))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin all episodes. A seed makes these and all later episodes reproducible; `options` are not used.
+
+        Raises InputError if the seed is not a whole number from 0 to 2**64 - 1 or `options` has a "reset_mask".
+        """
+        if options is not None and "reset_mask" in options:
+            raise InputError("options has a reset_mask; leave it out, as an episode that ends is reset automatically")
+        super().reset(seed=None if seed is None else require_seed(seed))
+        return self._reset(seed), {}
+
+    def _reset(self, seed: int | None) -> Any:
+        """Begin all episodes and return their first observations."""
+        raise NotImplementedError
+
+
+class TradingEnv(_Vector):
     """E accounts in one market as a gymnasium vector environment whose arrays are torch tensors on `device`.
 
     An observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features` [T, N, F], which
@@ -74,37 +98,21 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         anchor = anchor_weights(self.execution, self.config.anchor, market, used)
         self.market_env = MarketEnv(self.execution, first, last, self.config, seed, anchor=anchor)
         self.panel = build_panel(market, features, scaling=scaling, fit=(first, last + 1), device=device)
-        self.metadata = METADATA | {"torch": True}
-        self.num_envs = self.config.num_envs
-        self._return = torch.zeros(self.num_envs, device=self.market_env.device)
+        self._return = torch.zeros(self.config.num_envs, device=self.market_env.device)
         self._length = torch.zeros_like(self._return, dtype=torch.int64)
         bound = 1.0 if self.config.action == "shares" else np.inf
+        row = spaces.Box(0, len(market.dates) - 1, (), np.int64)
+        state = spaces.Box(0.0, 1.0, (len(market.tickers) + 1,), np.float32)
+        action = spaces.Box(-bound, bound, (self.market_env.num_actions,), np.float32)
+        super().__init__(self.config.num_envs, spaces.Dict({"row": row, "state": state}), action, torch=True)
 
-        def space(*leading: int) -> tuple[spaces.Dict, spaces.Box]:
-            parts: dict[str, spaces.Space[Any]] = {
-                "row": spaces.Box(0, len(market.dates) - 1, leading, np.int64),
-                "state": spaces.Box(0.0, 1.0, (*leading, len(market.tickers) + 1), np.float32),
-            }
-            return spaces.Dict(parts), spaces.Box(-bound, bound, (*leading, self.market_env.num_actions), np.float32)
-
-        self.single_observation_space, self.single_action_space = space()
-        self.observation_space, self.action_space = space(self.num_envs)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin all episodes. A seed makes all later start days reproducible; `options` are not used.
-
-        Raises InputError if the seed is not a whole number from 0 to 2**64 - 1 or `options` has a "reset_mask".
-        """
-        super().reset(seed=_reset_seed(seed, options))
+    def _reset(self, seed: int | None) -> dict[str, Tensor]:
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
-        return _as_dict(self.market_env.reset(seed)), {}
+        return _as_dict(self.market_env.reset(seed))
 
     def step(self, actions: Tensor | Array) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Trade on actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
-        shape = self.action_space.shape
-        step = self.market_env.step(_finite(actions, shape, self.market_env.device, (*self.tickers, "cash")))
+        step = self.market_env.step(_finite(actions, self.action_space.shape, self.market_env.device))
         ended = step.terminated | step.truncated
         self._return, self._length = self._return + step.reward, self._length + 1
         info = {
@@ -117,7 +125,7 @@ class TradingEnv(VectorEnv[dict[str, Tensor], Tensor, Tensor]):
         return _as_dict(step.obs), step.reward, step.terminated, step.truncated, info
 
 
-class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
+class NumpyTradingEnv(_Vector):
     """A `TradingEnv` on numpy arrays, for gymnasium's vector wrappers and for learners that use arrays.
 
     An observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash last.
@@ -128,23 +136,16 @@ class NumpyTradingEnv(VectorEnv[Array, Array, Array]):
     """
 
     def __init__(self, env: TradingEnv) -> None:
-        self.many, self.num_envs, self.metadata = env, env.num_envs, METADATA
-        self.table = env.panel.features.flatten(1)
+        self.many, self.table = env, env.panel.features.flatten(1)
         self.reach = 1.0 if env.config.action == "shares" else REACH
-        clip = max(CLIP.values())
-        features = np.array([-clip, clip], np.float32)[:, None].repeat(self.table.shape[1], axis=1)
-        weights = np.array([0, 1], np.float32)[:, None].repeat(len(env.tickers) + 1, axis=1)
-        low, high = np.concatenate([features, weights], axis=1)
-        self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
-        self.single_action_space = spaces.Box(-1.0, 1.0, env.single_action_space.shape, np.float32)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        count, weights = self.table.shape[1], len(env.tickers) + 1
+        high = np.repeat(np.array([max(CLIP.values()), 1.0], np.float32), [count, weights])
+        low = np.where(np.arange(count + weights) < count, -high, np.float32(0.0))
+        action = spaces.Box(-1.0, 1.0, env.single_action_space.shape, np.float32)
+        super().__init__(env.num_envs, spaces.Box(low, high, dtype=np.float32), action, torch=False)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin all episodes; see `TradingEnv.reset`."""
-        super().reset(seed=_reset_seed(seed, options))
-        obs, _ = self.many.reset(seed=seed)
-        return self._dense(obs), {}
+    def _reset(self, seed: int | None) -> Array:
+        return self._dense(self.many.reset(seed=seed)[0])
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Trade on actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
@@ -178,7 +179,7 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Begin an episode. A seed makes this and all later start days reproducible; see `TradingEnv.reset`."""
-        super().reset(seed=_reset_seed(seed, None))
+        super().reset(seed=None if seed is None else require_seed(seed))
         obs, _ = self._rows.reset(seed=seed)
         return obs[0], {}
 
@@ -188,7 +189,7 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         return info["final_obs"][0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
 
-class LocomotionVectorEnv(VectorEnv[Any, Any, Any]):
+class LocomotionVectorEnv(_Vector):
     """A locomotion task as a gymnasium vector environment of E worlds.
 
     Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy=True`. Actions [E, A] lie
@@ -196,18 +197,13 @@ class LocomotionVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:
-        self.env, self.num_envs, self.numpy = env, env.num_envs, numpy
-        self.metadata = METADATA | ({} if numpy else {"torch": True})
-        limit = env.spec.action_limit
-        self.single_observation_space = spaces.Box(-np.inf, np.inf, (env.spec.num_inputs,), np.float32)
-        self.single_action_space = spaces.Box(-limit, limit, (env.spec.num_actions,), np.float32)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.env, self.numpy, limit = env, numpy, env.spec.action_limit
+        observation = spaces.Box(-np.inf, np.inf, (env.spec.num_inputs,), np.float32)
+        action = spaces.Box(-limit, limit, (env.spec.num_actions,), np.float32)
+        super().__init__(env.num_envs, observation, action, torch=not numpy)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin all episodes. A seed makes these and all later ones reproducible; raises as `TradingEnv.reset` does."""
-        super().reset(seed=_reset_seed(seed, options))
-        return self._out(self.env.reset(seed).state), {}
+    def _reset(self, seed: int | None) -> Any:
+        return self._out(self.env.reset(seed).state)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Apply actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
@@ -224,26 +220,15 @@ class LocomotionVectorEnv(VectorEnv[Any, Any, Any]):
         return values.cpu().numpy() if self.numpy else values
 
 
-def _reset_seed(seed: int | None, options: dict[str, Any] | None) -> int | None:
-    """Return the seed of a reset. Raises InputError for a bad seed and for a request to reset only some environments."""
-    if options is not None and "reset_mask" in options:
-        raise InputError("options has a reset_mask; leave it out, as an episode that ends is reset automatically")
-    return None if seed is None else require_seed(seed)
-
-
-def _finite(
-    actions: Any, shape: tuple[int, ...] | None, device: torch.device, columns: Sequence[str] | None = None
-) -> Tensor:
+def _finite(actions: Any, shape: tuple[int, ...] | None, device: torch.device) -> Tensor:
     """Return actions as a float32 tensor. Raises InputError for a wrong shape and for an action that is not finite."""
     action = torch.as_tensor(actions, dtype=torch.float32, device=device)
     if action.shape != shape:
         raise InputError(f"actions have shape {tuple(action.shape)}; this environment takes {shape}")
     if not action.isfinite().all():
         env, column = (~action.isfinite()).nonzero()[0].tolist()
-        name = f"column {column}" if columns is None else columns[column]
-        raise InputError(
-            f"the action of environment {env} is {action[env, column].item()} for {name}; give finite numbers"
-        )
+        value = action[env, column].item()
+        raise InputError(f"the action of environment {env} is {value} in column {column}; give finite numbers")
     return action
 
 

@@ -128,9 +128,9 @@ class MarketEnv:
         """Return the step, the traded notional [G, M] in currency, and the equity [G, M] before any reset."""
         config = self.config
         action = action.unflatten(0, self._shape)
-        cash, shares, notional, good = self._trade(action, self._rows, *self.account, smooth)
+        account, notional, good = self._trade(action, self._rows, self.account, smooth)
         self._remember(action, good)
-        account = seen = Account(cash, shares)
+        seen = account
         for _ in range(config.hold):
             seen = account
             self._days = self._days + 1  # not in place: on the CPU the rows share its memory
@@ -138,7 +138,7 @@ class MarketEnv:
                 account = self.execution.carry(account, self._rows, config.delisting_return)
             self._rows = self._rows + 1
         self.account, self.seen = account, seen if self.execution.lag else account
-        self.equity, reward, ruined, state = self._strike(self._rows, *self.account, *self.seen, self.equity)
+        self.equity, reward, ruined, state = self._strike(self._rows, self.account, self.seen, self.equity)
         self._decisions = self._decisions + 1
         self._clock += 1
         final = self._observation(state)
@@ -209,11 +209,9 @@ class MarketEnv:
         weights = target_weights(action, self.among(seen), config.action, config.tilt, anchor)
         return self.execution.within(weights, account, rows, config.max_weight, config.max_turnover)
 
-    def _trade(
-        self, action: Tensor, rows: Tensor, cash: Tensor, shares: Tensor, smooth: float = 0.0
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return cash [G, M], shares [G, M, N] and traded notional after the fill, and [G, M] True for finite actions."""
-        config, execution, account = self.config, self.execution, Account(cash, shares)
+    def _trade(self, action: Tensor, rows: Tensor, account: Account, smooth: float) -> tuple[Account, Tensor, Tensor]:
+        """Return the account after the fill, the traded notional [G, M], and [G, M] True for finite actions."""
+        config, execution = self.config, self.execution
         good = (action - action).sum(-1) == 0  # inf - inf and NaN - NaN are NaN
         if config.action == "shares":
             orders = action.double().clamp(-1, 1) * config.hmax
@@ -223,22 +221,20 @@ class MarketEnv:
             orders = execution.orders(account, rows, self._weights(action, rows, account))
         orders = orders.where(good.unsqueeze(-1), 0.0)
         fill = execution.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
-        return fill.cash, fill.shares, fill.notional, good
+        return Account(fill.cash, fill.shares), fill.notional, good
 
     def _strike(
-        self, rows: Tensor, cash: Tensor, shares: Tensor, seen_cash: Tensor, seen_shares: Tensor, before: Tensor
+        self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return equity at the close of `rows`, reward since equity `before`, ruin, and the observed state."""
         config, execution = self.config, self.execution
-        worth = shares * execution.mark[rows]
-        equity = cash + worth.sum(-1)
-        gain = equity - before
-        if config.reward == "log":
-            gain = (equity / before).clamp(min=RUIN).log()
+        worth = account.shares * execution.mark[rows]
+        equity = account.cash + worth.sum(-1)
+        gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before
         if execution.lag:
-            state = account_state(Account(seen_cash, seen_shares), execution.mark[rows - execution.lag])
+            state = account_state(seen, execution.mark[rows - execution.lag])
         else:
-            state = state_of(cash, worth, equity)
+            state = state_of(account.cash, worth, equity)
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
 
     def _remember(self, action: Tensor, good: Tensor) -> None:
@@ -251,21 +247,20 @@ class MarketEnv:
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
         """Reset where an episode is over. A ruined account restarts with its initial cash on its group's day."""
-        again, shares = ruined, self.account.shares
+        again = ruined
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)
             self._decisions = torch.where(over, 0, self._decisions)
             self._rows = self._on_device(self._days)
             again = ruined | self._on_device(over)
-            shares = shares.masked_fill(again.unsqueeze(-1), 0.0)  # ruined accounts hold none already
         self.equity = self.equity.masked_fill(again, self.config.cash)
-        self.account = seen = Account(self.account.cash.masked_fill(again, self.config.cash), shares)
-        if self.execution.lag:  # a ruined account is observed as it was before its loss
-            seen = Account(
-                self.seen.cash.masked_fill(again, self.config.cash),
-                self.seen.shares.masked_fill(again.unsqueeze(-1), 0.0),
+        accounts = [
+            Account(
+                account.cash.masked_fill(again, self.config.cash), account.shares.masked_fill(again.unsqueeze(-1), 0.0)
             )
-        self.seen = seen
+            for account in ((self.account, self.seen) if self.execution.lag else (self.account,))
+        ]
+        self.account, self.seen = accounts[0], accounts[-1]
         in_cash = torch.zeros_like(final.state[0])
         in_cash[-1] = 1.0
         return self._observation(torch.where(again.unsqueeze(-1), in_cash, final.state.unflatten(0, self._shape)))
