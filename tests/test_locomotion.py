@@ -5,47 +5,34 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from made_physics import actions
 
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.environment import make_locomotion
 from finpod.envs.locomotion.mujoco import threads_of
-from finpod.envs.locomotion.specs import FULL, spec_of
+from finpod.envs.locomotion.specs import EULER, FULL, spec_of
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.locomotion import LocomotionTask, task_of
 
 pytest.importorskip("mujoco")
+pytestmark = pytest.mark.usefixtures("apart")
 
-FORCES = [(name, "full") for name in FULL]
-ALL = [(name, "standard") for name in NAMES] + FORCES
+ALL = [(name, "standard") for name in NAMES] + [(name, "full") for name in FULL]
 WORLDS = 3
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path, monkeypatch):
-    """MuJoCo writes MUJOCO_LOG.TXT into the current folder when it warns."""
-    monkeypatch.chdir(tmp_path)
 
 
 def make(name, variant="standard", num_envs=WORLDS, **options):
     return make_locomotion(name, num_envs, variant=variant, **{"threads": 1, **options})
 
 
-def actions(env, steps, seed=0):
-    drawn = torch.rand(steps, env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(seed))
-    return (2 * drawn - 1) * env.spec.action_limit
-
-
 def played(env, steps=20, seed=0):
-    """All that comes out of some steps."""
-    return [torch.cat([x.flatten().double() for x in (s.obs.state, s.reward, s.terminated, s.final_obs.state)])
-            for s in (env.step(action) for action in actions(env, steps, seed))]  # fmt: skip
+    """All that comes out of some steps, [steps, ...]."""
+    taken = [env.step(action) for action in actions(env, steps, seed)]
+    return torch.stack([torch.cat([x.flatten().double() for x in (s.obs.state, s.reward, s.terminated, s.final_obs.state)])
+                        for s in taken])  # fmt: skip
 
 
-def equal(one, other):
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-# --- parity with Gymnasium ------------------------------------------------------------------------------------------------
+# --- parity with Gymnasium
 
 
 def peer(spec):
@@ -68,25 +55,24 @@ def begin_alike(other, env, world):
 
 
 def close(ours, theirs):
-    return np.abs(ours - theirs) <= 1e-6 * np.maximum(1, np.abs(theirs))
+    return (np.abs(ours.double().numpy() - theirs) <= 1e-6 * np.maximum(1, np.abs(theirs))).all()
 
 
 @pytest.mark.parametrize(("name", "variant"), ALL)
 def test_states_and_actions_give_the_observations_and_rewards_of_gymnasium(name, variant):
     env = make(name, variant, seed=3)
     others, ends = [peer(env.spec) for _ in range(WORLDS)], 0
-    seen = [begin_alike(other, env, world) for world, other in enumerate(others)]
-    assert close(env.observe().state.double().numpy(), np.array(seen)).all()
+    assert close(env.observe().state, np.array([begin_alike(other, env, w) for w, other in enumerate(others)]))
     for action in actions(env, 200):
         step = env.step(action)
         for world, other in enumerate(others):
             obs, reward, terminated, truncated, _ = other.step(action[world].double().numpy())
-            assert close(step.final_obs.state[world].double().numpy(), obs).all()
-            assert close(step.reward[world].item(), reward)
+            assert close(step.final_obs.state[world], obs)
+            assert close(step.reward[world], reward)
             assert (terminated, False) == (step.terminated[world].item(), truncated)
             if terminated:
                 ends += 1
-                assert close(step.obs.state[world].double().numpy(), begin_alike(other, env, world)).all()
+                assert close(step.obs.state[world], begin_alike(other, env, world))
     assert ends > 0 or name in ("halfcheetah", "swimmer")
 
 
@@ -107,11 +93,11 @@ def test_f02_the_title_names_variant_and_sizes():
     assert task_of(spec).definition == spec_of("humanoid")
 
 
-# --- one contract ---------------------------------------------------------------------------------------------------------
+# --- one contract
 
 
-@pytest.mark.parametrize(("name", "variant"), [*ALL, *((name, "fast") for name in NAMES if name != "halfcheetah")])
-def test_a_task_keeps_the_contract(name, variant):
+@pytest.mark.parametrize(("name", "variant"), [*ALL, *((name, "fast") for name in NAMES if name not in EULER)])
+def test_a_task_keeps_the_contract_and_a_saved_state_continues_exactly(name, variant):
     env, spec = make(name, variant, seed=1), spec_of(name, variant)
     obs = env.observe().state
     assert (obs.shape, obs.dtype) == ((WORLDS, spec.num_inputs), torch.float32)
@@ -119,34 +105,23 @@ def test_a_task_keeps_the_contract(name, variant):
     step = env.step(actions(env, 1)[0])
     assert [x.dtype for x in (step.reward, step.terminated, step.truncated)] == [torch.float32, torch.bool, torch.bool]
     assert step.reward.shape == step.terminated.shape == step.truncated.shape == (WORLDS,)
-    assert torch.isfinite(step.obs.state).all()
-    first = played(make(name, variant, seed=1))
-    assert equal(first, played(make(name, variant, seed=1, threads=2)))  # D01, whatever the number of threads
-    assert not equal(first, played(make(name, variant, seed=2)))
-    again = make(name, variant, seed=5)
-    played(again)
-    again.reset(seed=1)
-    assert equal(first, played(again))
-
-
-@pytest.mark.parametrize(("name", "variant"), ALL)
-def test_a_saved_state_continues_exactly(name, variant):
-    env = make(name, variant, seed=4)
-    played(env, 30)
-    state, expected = env.state_dict(), played(env, 30, seed=1)
+    first, env = played(make(name, variant, seed=1)), make(name, variant, seed=2, threads=2)
+    assert first.isfinite().all()
+    assert not torch.equal(first, played(env))
+    env.reset(seed=1)
+    assert torch.equal(first, played(env))  # D01, whatever the number of threads
+    state, expected = env.state_dict(), played(env, seed=1)
     other = make(name, variant, seed=9)
     other.load_state_dict(state)
     assert torch.equal(other.observe().state, state["obs"])
-    assert equal(played(other, 30, seed=1), expected)
-    with pytest.raises(CheckpointError, match=rf"\({WORLDS}, {env.spec.num_inputs}\)"):
+    assert torch.equal(played(other, seed=1), expected)
+    with pytest.raises(CheckpointError, match=rf"\({WORLDS}, {spec.num_inputs}\)"):
         make(name, variant, num_envs=2).load_state_dict(state)
 
 
 def test_an_episode_is_truncated_after_a_thousand_steps():
     env = make("swimmer")
-    state = env.state_dict()
-    state["time"] = torch.tensor([998, 999, 0])
-    env.load_state_dict(state)
+    env.load_state_dict(env.state_dict() | {"time": torch.tensor([998, 999, 0])})
     step = env.step(actions(env, 1)[0])
     assert step.truncated.tolist() == [False, True, False]
     assert not step.terminated.any()
@@ -154,27 +129,24 @@ def test_an_episode_is_truncated_after_a_thousand_steps():
     assert env.step(actions(env, 1)[0]).truncated.tolist() == [True, False, False]
 
 
-# --- worlds that fail -----------------------------------------------------------------------------------------------------
+# --- worlds that fail
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e12])
 @pytest.mark.parametrize(("name", "variant"), [("hopper", "standard"), ("ant", "full"), ("humanoid", "standard")])
 def test_f04_a_world_that_fails_is_begun_anew_and_counted_and_the_others_are_unchanged(name, variant, value):
-    count = 64 if variant == "standard" else 12
+    count = 64 if name == "hopper" else 12
     env, twin = (make(name, variant, num_envs=count, seed=2, threads=2) for _ in range(2))
-    before = env.observe().state.clone()
+    before, others = env.observe().state.clone(), torch.arange(count) != 5
     env.physics.state["qvel"][5, 0] = value
-    others = torch.arange(count) != 5
     for number, action in enumerate(actions(env, 5)):
         step, alone = env.step(action), twin.step(action)
-        for one, other in zip(step[1:4], alone[1:4], strict=True):
+        for one, other in zip((step.obs.state, *step[1:4]), (alone.obs.state, *alone[1:4]), strict=True):
             assert torch.equal(one[others], other[others])
-        assert torch.equal(step.obs.state[others], alone.obs.state[others])
         assert torch.isfinite(step.obs.state).all()
         assert torch.isfinite(step.reward.mean())
         if number == 0:
-            assert step.terminated[5]
-            assert step.reward[5] == 0
+            assert (step.terminated[5], step.reward[5]) == (True, 0)
             assert torch.equal(step.final_obs.state[5], before[5])  # the last that was sound
     assert (int(env.failures), int(twin.failures)) == (1, 0)
     env.check()
@@ -198,12 +170,12 @@ def test_c18_an_action_that_is_no_number_is_named_and_moves_nothing_else():
     step, alone = env.step(bad), twin.step(action)
     assert torch.equal(step.obs.state[[0, 2]], alone.obs.state[[0, 2]])
     assert torch.isfinite(step.obs.state).all()
-    with pytest.raises(InputError, match="action of environment 1 at step 0 is not a finite number below 1e\\+18"):
+    with pytest.raises(InputError, match=r"environment 1 at step 0 .* 1e\+18"):
         env.check()
     env.check()  # told once
-    assert torch.isfinite(env.step(torch.full((WORLDS, 6), 1e9)).reward).all()
-    assert torch.isfinite(env.step(torch.full((WORLDS, 6), 3e38)).reward).all()
-    with pytest.raises(InputError, match="action of environment 0 at step 2"):
+    for size in (1e9, 3e38):
+        assert torch.isfinite(env.step(torch.full((WORLDS, 6), size)).reward).all()
+    with pytest.raises(InputError, match="environment 0 at step 2"):
         env.check()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from finpod.envs.locomotion import mujoco, warp
+from finpod.envs.locomotion.mujoco import BatchPhysics, Physics
 from finpod.envs.locomotion.specs import TIME_LIMIT, Spec, spec_of
+from finpod.envs.locomotion.warp import WarpPhysics
 from finpod.envs.step import Observation, Step
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.seeds import require_seed, torch_seed
@@ -17,30 +20,6 @@ HUGE = 1e18
 """Actions of at least this size count as not finite: their square, which is a cost, would overflow float32."""
 MAX_FAILURES = 100
 """Default of `max_failures`, the number of failed worlds that a run tolerates."""
-
-
-class Physics(Protocol):
-    """W simulations of one model."""
-
-    state: dict[str, Tensor]
-    """Live tensors by MuJoCo's names, see `Spec`."""
-    initial_qpos: Tensor
-    """[nq] positions of the model at rest."""
-    dt: float
-    """Seconds of a step."""
-    device: torch.device
-
-    def step(self) -> Tensor:
-        """Step all worlds with the controls `state["ctrl"]`; return [W] bool, True for worlds that failed."""
-
-    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
-
-    def save(self) -> dict[str, Tensor]:
-        """Return a state for `load`."""
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Continue exactly."""
 
 
 class LocomotionEnv:
@@ -189,13 +168,9 @@ def make_locomotion(
     for what, (count, least) in counts.items():
         if not (isinstance(count, Integral) and count >= least):
             raise InputError(f"{what} is {count!r}; it must be a whole number of at least {least}", argument=what)
-    if torch.device(device).type == "cpu":
-        from finpod.envs.locomotion.mujoco import BatchPhysics
-
-        return LocomotionEnv(spec, BatchPhysics(spec, num_envs, threads), seed, max_failures, action_scale)
-    from finpod.envs.locomotion.warp import WarpPhysics
-
-    return LocomotionEnv(spec, WarpPhysics(spec, num_envs, device), seed, max_failures, action_scale)
+    on_cpu = torch.device(device).type == "cpu"
+    physics = BatchPhysics(spec, num_envs, threads) if on_cpu else WarpPhysics(spec, num_envs, device)
+    return LocomotionEnv(spec, physics, seed, max_failures, action_scale)
 
 
 def describe(spec: Spec, device: torch.device | str) -> dict[str, str]:
@@ -203,6 +178,4 @@ def describe(spec: Spec, device: torch.device | str) -> dict[str, str]:
 
     Raises InputError for an engine that is not installed.
     """
-    from finpod.envs.locomotion import mujoco, warp
-
     return mujoco.describe(spec) if torch.device(device).type == "cpu" else warp.describe(spec)

@@ -70,8 +70,37 @@ def threads_of(requested: int | None) -> int:
     return requested or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
 
 
-class BatchPhysics:
-    """W worlds of one task. `state` holds live tensors: values written to ctrl take effect in the next step."""
+class Physics:
+    """W simulations of one model, on either engine."""
+
+    state: dict[str, Tensor]
+    """Live tensors by MuJoCo's names, see `Spec`. Values written to ctrl take effect in the next step."""
+    initial_qpos: Tensor
+    """[nq] positions of the model at rest."""
+    dt: float
+    """Seconds of a step."""
+    device: torch.device
+
+    def step(self) -> Tensor:
+        """Step all worlds; return [W] bool, True for worlds that failed: NaN or huge values, or an overflow of memory."""
+        raise NotImplementedError
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]; others do not change."""
+        raise NotImplementedError
+
+    def save(self) -> dict[str, Tensor]:
+        """Return a state for `load`."""
+        return {name: self.state[name].clone() for name in STATE}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue exactly."""
+        for name in STATE:
+            self.state[name].copy_(state[name])
+
+
+class BatchPhysics(Physics):
+    """Worlds in MuJoCo's thread pool."""
 
     def __init__(self, spec: Spec, num_envs: int, threads: int | None = None, *, model: Any = None) -> None:
         """Create the worlds, of `model` if it is not None."""
@@ -94,7 +123,6 @@ class BatchPhysics:
             self.state["cfrc_ext"] = torch.zeros(num_envs, self.model.nbody, 6, dtype=torch.float64)
 
     def step(self) -> Tensor:
-        """Step all worlds; return [W] bool, True where the simulation became NaN, was reset or overflowed."""
         from mujoco.batch import SimulationError
 
         before, failed = self.state["time"].clone(), torch.zeros(self.batch.nsim, dtype=torch.bool)
@@ -110,7 +138,6 @@ class BatchPhysics:
         return failed | reset | broken
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]."""
         import mujoco
 
         ids = mask.nonzero().flatten()
@@ -132,12 +159,3 @@ class BatchPhysics:
             self._data = self.batch.get_data(world, getattr(self, "_data", None))
             mujoco.mj_rnePostConstraint(self.model, self._data)
             self.state["cfrc_ext"][world] = torch.from_numpy(self._data.cfrc_ext)
-
-    def save(self) -> dict[str, Tensor]:
-        """Return a state for `load`."""
-        return {name: self.state[name].clone() for name in STATE}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Continue exactly."""
-        for name in STATE:
-            self.state[name].copy_(state[name])

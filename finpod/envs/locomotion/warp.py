@@ -9,7 +9,7 @@ It differs from MuJoCo on the CPU:
   on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by at most 0.03
   (metres, radians); the median is 1e-7. With an elliptic cone in both engines the maximum is 4e-7.
 
-These numbers were measured on Warp's CPU device. The CUDA graphs have not run on a GPU yet; tests/test_gpu.py checks them.
+These numbers were measured on Warp's CPU device. The CUDA graphs have not run on a GPU yet; tests/test_warp.py checks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from finpod.envs.locomotion import mujoco
-from finpod.envs.locomotion.mujoco import CONSTANTS, STATE, load_model
+from finpod.envs.locomotion.mujoco import CONSTANTS, STATE, Physics, load_model
 from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError
 
@@ -61,8 +61,8 @@ def describe(spec: Spec) -> dict[str, str]:
     return mujoco.describe(spec, model) | {"engine": f"MuJoCo Warp {mujoco_warp.__version__}, float32"}
 
 
-class WarpPhysics:
-    """W worlds of one task on a GPU, or on the CPU in tests. `state` holds live tensors, float32.
+class WarpPhysics(Physics):
+    """Worlds on a GPU, or on the CPU in tests, in float32.
 
     A step is one CUDA graph, and so is each half of a reset. Graphs store addresses, so all writes are in place. Steps and
     resets do not wait for the device. Results on a GPU may differ in their last digits from run to run.
@@ -82,33 +82,25 @@ class WarpPhysics:
                 self.model, nworld=num_envs, naconmax=contacts * max(num_envs, FEWEST), njmax=constraints
             )
         self._model.opt.warn_overflow = 0  # do not print overflows; `step` returns them
-        self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
-        self._share()
         if self.device.type == "cuda":
             self._model.opt.graph_conditional = self._warp.is_conditional_graph_supported()
-        self._step, self._forward, self._clear = map(self._prepared, (self._advance, self._derive, self._empty))
-
-    def _share(self) -> None:
-        """Create tensors that share Warp's arrays."""
-        to_torch, spec = self._warp.to_torch, self.spec
+        to_torch, engine, data = self._warp.to_torch, self._engine, self._data
         constants = [name for name in CONSTANTS if name in spec.reads]
         self._derived = [name for name in spec.reads if name not in (*constants, "cfrc_ext")]
         live = dict.fromkeys(name for name in (*STATE, *spec.reads) if name not in constants)
-        self.state = {name: to_torch(getattr(self._data, name)) for name in live}
+        self.state = {name: to_torch(getattr(data, name)) for name in live}
         self.state |= {name: self._constant(name) for name in constants}
         self.initial_qpos = self._constant("qpos0")
-        self._overflow = to_torch(self._data.overflow)
-        self._warp_mask = self._warp.from_torch(self._mask, dtype=self._warp.bool)
-        kinds = self._engine.OverflowType
-        self._lost = int(
-            kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS)
-        )  # running out of iterations is no failure
+        self._overflow, kinds = to_torch(data.overflow), engine.OverflowType
+        self._lost = int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))  # too many iterations are no failure
+        self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        mask = self._warp.from_torch(self._mask, dtype=self._warp.bool)
+        self._step = self._prepared(self._advance)
+        self._forward = self._prepared(lambda: engine.forward(self._model, data))
+        self._clear = self._prepared(lambda: engine.reset_data(self._model, data, reset=mask))
 
     def step(self) -> Tensor:
-        """Step all worlds; return [W] bool, True where the simulation became NaN or huge or overflowed.
-
-        All worlds share the memory for contacts. If it overflows, any world may have lost contacts, and all count as failed.
-        """
+        # All worlds share the memory for contacts. If it overflows, any may have lost contacts, so all count as failed.
         from mujoco import mjMAXVAL
 
         self._step()
@@ -117,7 +109,6 @@ class WarpPhysics:
         return ~sound | ((self._overflow & self._lost) != 0)
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]; others do not change."""
         state = self.state
         before = {name: state[name].clone() for name in self._derived}  # after a step they are one substep older
         self._mask.copy_(mask)
@@ -130,27 +121,16 @@ class WarpPhysics:
         if "cfrc_ext" in state:
             state["cfrc_ext"].masked_fill_(mask[:, None, None], 0.0)
 
-    def save(self) -> dict[str, Tensor]:
-        """Return a state for `load`."""
-        return {name: self.state[name].clone() for name in STATE}
-
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from a state; exactly on the CPU, where the engine is deterministic."""
         self._overflow.zero_()
-        for name in STATE:
-            self.state[name].copy_(state[name])
+        super().load(state)
 
     def _advance(self) -> None:
         for _ in range(self.spec.frame_skip):
             self._engine.step(self._model, self._data)
         if "cfrc_ext" in self.spec.reads:
             self._engine.rne_postconstraint(self._model, self._data)
-
-    def _derive(self) -> None:
-        self._engine.forward(self._model, self._data)
-
-    def _empty(self) -> None:
-        self._engine.reset_data(self._model, self._data, reset=self._warp_mask)
 
     def _constant(self, name: str) -> Tensor:
         return torch.tensor(getattr(self.model, name), dtype=torch.float32, device=self.device)
