@@ -111,12 +111,12 @@ def test_an_episode_is_that_of_the_environment():
 @pytest.mark.parametrize("interval", [0.04, 0.045])
 def test_a_gif_lasts_as_long_as_what_it_shows(interval):
     film = made_film(40, interval)
-    frames = images(render.encode(film, ".gif"))
+    frames = images(render.gif(film))
     assert len(frames) == 40
     assert sum(duration for _, duration in frames) == pytest.approx(1000 * 40 * interval, abs=10)
     for (frame, _), drawn in zip(frames, film.frames, strict=True):
         assert np.abs(frame - drawn).max() < 32
-    ((still, _),) = images(render.encode(film, ".png"))
+    ((still, _),) = images(render.png(film))
     np.testing.assert_array_equal(still, film.frames[0])
 
 
@@ -160,7 +160,7 @@ def test_a_clip_is_written_and_told_of(graphics, work, capsys):
     ("hop --agent 1", "agent 1 was not kept"),
     ("hop --seconds nan", "--seconds is nan"),
     ("hop --seed -1", "--seed is -1"),
-    ("hop --out clip.avi", "clip.avi is neither"),
+    ("hop --out clip.avi", "clip.avi is not a .gif"),
     (str(SAVED / "ensemble"), "is no finished run of a locomotion task"),
 ])  # fmt: skip
 def test_what_cannot_be_rendered_ends_in_one_line(work, capsys, line, told):
@@ -170,7 +170,6 @@ def test_what_cannot_be_rendered_ends_in_one_line(work, capsys, line, told):
 
 @pytest.mark.parametrize(("module", "line", "told"), [
     ("mujoco", "hop", "pip install 'finpod[locomotion]'"),
-    ("imageio_ffmpeg", "hop --out x.mp4", "pip install 'imageio[ffmpeg]', or give a .gif"),
     ("PIL.Image", "hop", "pip install pillow"),
 ])  # fmt: skip
 def test_a_missing_package_is_named(work, capsys, monkeypatch, module, line, told):

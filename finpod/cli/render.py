@@ -21,7 +21,7 @@ def render(
         str, typer.Argument(metavar="NAME", help="A run of a locomotion task: its folder, or its name in strategies/.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="A .gif or .mp4 file; by default reports/NAME.gif, or NAME-N.gif for agent N.")
+        Path | None, typer.Option(help="A .gif file; by default reports/NAME.gif, or NAME-N.gif for agent N.")
     ] = None,
     agent: Annotated[int, typer.Option(help="Number of the saved agent, 0 for the best.")] = 0,
     seconds: Annotated[float, typer.Option(help="Simulated seconds to show at most, from the start.")] = 10.0,
@@ -29,17 +29,19 @@ def render(
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a clip of one episode of a trained locomotion agent, as GIF or MP4."""
-    from finpod.envs.locomotion.render import encode, require_kind
+    """Write a clip of one episode of a trained locomotion agent as a GIF."""
+    from finpod.envs.locomotion.render import gif, pillow
     from finpod.report.clip import record
 
     run = _run_of(name)
     target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
-    kind = require_kind(target)
+    if target.suffix.lower() != ".gif":
+        raise InputError(f"{target} is not a .gif; give a file with this suffix", argument="out")
+    pillow()
     require_free_file(target, overwrite)
     with console.progress("rendering"):
         clip = record(run, agent, seconds=seconds, seed=seed)
-        write_bytes(target, encode(clip.film, kind))
+        write_bytes(target, gif(clip.film))
     if as_json:
         task, episode = clip.task, clip.episode
         facts = {"task": task.name, "variant": task.variant, "agent": clip.agent, "seed": seed, "return": episode.total,

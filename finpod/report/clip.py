@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finpod.envs.locomotion import NAMES
-from finpod.envs.locomotion.render import HEIGHT, SECONDS, WIDTH, Episode, Film, draw, encode, play
+from finpod.envs.locomotion.render import HEIGHT, SECONDS, WIDTH, Episode, Film, draw, gif, play, png
 from finpod.errors import FinpodError, InputError
 from finpod.locomotion import LocomotionTask, task_of
 from finpod.rl.evaluate import mean_action
@@ -81,7 +81,7 @@ def section(history: History) -> dict[str, Any] | None:
         "body": clip.task.definition.gym_id,
         "agent": clip.agent,
         "played": str(clip),
-        "moving": b64encode(encode(clip.film, ".gif")).decode(),
-        "still": b64encode(encode(clip.film, ".png")).decode(),
+        "moving": b64encode(gif(clip.film)).decode(),
+        "still": b64encode(png(clip.film)).decode(),
         "size": (WIDTH, HEIGHT),
     }

@@ -1,4 +1,4 @@
-"""Clip of one episode: `play` runs it, `draw` renders it without a screen, `encode` returns a GIF, MP4 or PNG."""
+"""Clip of one episode: `play` runs it, `draw` renders it without a screen, `gif` and `png` encode it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ from finpod.envs.step import Observation
 from finpod.errors import InputError
 
 WIDTH, HEIGHT = 320, 240
-"""Width and height of a clip in pixels; video codecs need multiples of 16."""
+"""Width and height of a clip in pixels."""
 RATE = 25
 """Approximate frames per second of simulated time."""
 SECONDS = 10.0
 """Default limit on the simulated time that a clip shows."""
-KINDS = (".gif", ".mp4")
-"""Suffixes of clips."""
 COLOURS = 128
 """Colours of a GIF, the same in all frames."""
 INSTALL = "install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)"
@@ -111,25 +109,25 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float
                 return Film(np.load(folder / offscreen.FRAMES), stride * episode.step)
             lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
             reason = shorten(lines[-1], 120, placeholder="...")
-    raise InputError(_no_graphics(reason))
+    backend = os.environ.get("MUJOCO_GL")
+    where = f"with MUJOCO_GL={backend}" if backend else "here: neither EGL nor OSMesa works"
+    raise InputError(f"MuJoCo cannot draw {where} ({reason}); {'unset MUJOCO_GL, or ' if backend else ''}{INSTALL}")
 
 
-def encode(film: Film, kind: str) -> bytes:
-    """Return the content of a ".gif" or ".mp4" file, or the first frame as a ".png" file.
+def png(film: Film) -> bytes:
+    """Return the first frame as the content of a PNG file."""
+    buffer = io.BytesIO()
+    pillow().fromarray(film.frames[0]).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
-    Raises InputError if imageio with ffmpeg (for an MP4) or Pillow (for the others) is not installed.
-    """
-    library, buffer = _library(kind), io.BytesIO()
-    if kind == ".mp4":
-        video: bytes = library.imwrite("<bytes>", film.frames, extension=".mp4", plugin="FFMPEG", fps=1 / film.interval)
-        return video
-    if kind == ".png":
-        library.fromarray(film.frames[0]).save(buffer, "PNG", optimize=True)
-        return buffer.getvalue()
+
+def gif(film: Film) -> bytes:
+    """Return the content of a GIF file."""
+    image, buffer = pillow(), io.BytesIO()
     some = np.concatenate(film.frames[:: math.ceil(len(film.frames) / 10)])
-    palette = library.fromarray(some).quantize(COLOURS, method=library.Quantize.FASTOCTREE)
+    palette = image.fromarray(some).quantize(COLOURS, method=image.Quantize.FASTOCTREE)
     first, *others = (
-        library.fromarray(frame).quantize(palette=palette, dither=library.Dither.NONE) for frame in film.frames
+        image.fromarray(frame).quantize(palette=palette, dither=image.Dither.NONE) for frame in film.frames
     )
     times = np.rint(100 * film.interval * np.arange(len(film.frames) + 1)).astype(int)  # a GIF counts in 1/100 s
     durations = (10 * np.diff(times)).tolist()
@@ -137,32 +135,13 @@ def encode(film: Film, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def require_kind(path: Path) -> str:
-    """Return the suffix of a clip. Raises InputError for another suffix, and if its library is not installed."""
-    kind = path.suffix.lower()
-    if kind not in KINDS:
-        raise InputError(f"{path} is neither a .gif nor a .mp4; give a file with one of these suffixes", argument="out")
-    _library(kind)
-    return kind
-
-
-def _library(kind: str) -> Any:
-    """Return imageio.v3 for MP4, else PIL.Image. Raises InputError if it is not installed."""
+def pillow() -> Any:
+    """Return PIL.Image. Raises InputError if Pillow is not installed."""
     try:
-        if kind == ".mp4":
-            import imageio.v3
-            import imageio_ffmpeg  # noqa: F401, imageio needs it to write MP4
-
-            return imageio.v3
         import PIL.Image
-
-        return PIL.Image
     except ImportError as error:
-        missing = (error.name or "a package").partition(".")[0]
-        package = "'imageio[ffmpeg]', or give a .gif" if kind == ".mp4" else "pillow"
-        raise InputError(
-            f"a {kind} needs {missing}, which is not installed; pip install {package}", argument="out"
-        ) from error
+        raise InputError("a clip needs Pillow, which is not installed; pip install pillow") from error
+    return PIL.Image
 
 
 def _save_model(spec: Spec, path: Path) -> None:
@@ -185,9 +164,3 @@ def _environments() -> list[dict[str, str]]:
         return [here]
     here.pop("PYOPENGL_PLATFORM", None)
     return [{**here, "MUJOCO_GL": name} for name in ("egl", "osmesa")]
-
-
-def _no_graphics(reason: str) -> str:
-    if backend := os.environ.get("MUJOCO_GL"):
-        return f"MuJoCo cannot draw with MUJOCO_GL={backend} ({reason}); unset MUJOCO_GL, or {INSTALL}"
-    return f"MuJoCo cannot draw here: neither EGL nor OSMesa works ({reason}); {INSTALL}"
