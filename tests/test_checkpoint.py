@@ -1,3 +1,5 @@
+"""Checkpoints: what they hold, files that are not theirs, and training that goes on from them."""
+
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from made_agents import FEATURES, STEPS_AN_UPDATE, make_pod, make_setup
 from made_markets import random_market
 
 import finpod
-from finpod.errors import CheckpointError
+from finpod.errors import CheckpointError, InputError
 from finpod.rl.apg import APGConfig
 from finpod.rl.checkpoint import FORMAT, Checkpoint
 from finpod.rl.ppo import PPOConfig
@@ -31,83 +33,66 @@ def saved(checkpoint, tmp_path):
 
 
 def refusal(path):
+    """The error of a file that is no checkpoint: one line that names it."""
     with pytest.raises(CheckpointError) as raised:
         Checkpoint.load(path)
     text = str(raised.value)
     assert "\n" not in text
     assert str(path) in text
-    assert "train again" in text
     return text
 
 
 def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an_agent(checkpoint, saved):
     content = torch.load(saved, weights_only=True)
     assert content.pop("format") == FORMAT
-    assert content["seed"] == 7
-    assert content["steps"] == STEPS_AN_UPDATE
+    assert (content["seed"], content["steps"]) == (7, STEPS_AN_UPDATE)
     assert content["versions"] == {"finpod": finpod.__version__, "torch": torch.__version__}
     task = content["task_spec"]
-    assert task["features"] == list(FEATURES)
+    assert task["features"] == task["scaling"]["names"] == list(FEATURES)
     assert task["tickers"] == list("ABCDE")
-    assert task["scaling"]["names"] == list(FEATURES)
     assert all(np.isfinite(task["scaling"]["sd"]))
-    assert task["trained_until"] == "2024-05-20"
     assert task["windows"] == {"train": ["2024-02-05", "2024-04-22"], "validation": ["2024-04-23", "2024-05-20"]}
-    assert task["trading"]["costs"]["fee_bps"] == 10
+    assert (task["trained_until"], task["trading"]["costs"]["fee_bps"]) == ("2024-05-20", 10)
     assert {"optimizer", "generator"} <= set(content["learner"])
     assert content["config"]["learning_rate"] == 1e-3
-
-
-def test_a_snapshot_comes_back_as_it_was(checkpoint, saved):
     loaded = Checkpoint.load(saved)
+    for part in ("task_spec", "policy_spec", "config"):
+        assert getattr(loaded, part) == getattr(checkpoint, part)
     for name, tensor in checkpoint.weights.items():
         assert torch.equal(loaded.weights[name], tensor)
-    assert loaded.task_spec == checkpoint.task_spec
-    assert loaded.policy_spec == checkpoint.policy_spec
-    assert loaded.config == checkpoint.config
-    policy = loaded.policy()
-    assert not any(parameter.requires_grad for parameter in policy.parameters())
-    assert torch.equal(policy.out.weight, checkpoint.weights["out.weight"])
+        assert torch.equal(loaded.policy().state_dict()[name], tensor)
+    assert not any(parameter.requires_grad for parameter in loaded.policy().parameters())
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_numbers_from_numpy_are_stored_as_plain_ones(checkpoint, tmp_path):
+def test_numbers_from_numpy_are_stored_as_plain_ones_and_other_types_are_refused(checkpoint):
     config = {**checkpoint.config, "learning_rate": np.float64(2e-3), "nested": [(np.int64(3), np.bool_(True))]}
-    replace(checkpoint, config=config, steps=np.int64(5)).save(tmp_path / "agent.pt")
-    loaded = Checkpoint.load(tmp_path / "agent.pt")
-    assert loaded.config["learning_rate"] == 2e-3
-    assert loaded.config["nested"] == [(3, True)]
+    loaded = Checkpoint.from_bytes(replace(checkpoint, config=config, steps=np.int64(5)).to_bytes())
+    assert (loaded.config["learning_rate"], loaded.config["nested"]) == (2e-3, [(3, True)])
     assert type(loaded.steps) is int
+    with pytest.raises(InputError, match="a complex"):
+        replace(checkpoint, config={"number": 1j}).to_bytes()
 
 
-def test_d19_a_foreign_file_gives_one_line(tmp_path):
-    path = tmp_path / "agent.pt"
-    for content in (b"", b"not a checkpoint", b"\x80\x04" + bytes(range(200)), pickle.dumps({"weights": [1, 2]})):
-        path.write_bytes(content)
-        assert "is not a finpod checkpoint, or it is damaged" in refusal(path)
-    torch.save({"state_dict": {"w": torch.ones(2)}}, path)
-    assert FORMAT in refusal(path)
-    torch.save([1, 2, 3], path)
-    assert FORMAT in refusal(path)
-
-
-def test_d19_a_missing_file_and_a_folder_give_one_line(tmp_path):
-    assert "is missing" in refusal(tmp_path / "agent.pt")
-    assert "cannot be read" in refusal(tmp_path)
-
-
-def test_d19_a_damaged_file_gives_one_line(saved):
-    """Cut anywhere, or with some bytes changed: refused, or, where the bytes do not matter, read as it was."""
+def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line(saved):
+    """Foreign content; then cut anywhere, or with some bytes changed, in places that may not matter."""
     whole, random = saved.read_bytes(), np.random.default_rng(0)
-    for length in np.linspace(0, len(whole) - 1, 40).astype(int):
-        saved.write_bytes(whole[:length])
+    refusal(saved.with_name("missing.pt"))
+    refusal(saved.parent)
+    foreign = [b"", b"not a checkpoint", b"\x80\x04" + bytes(range(200)), pickle.dumps({"weights": [1, 2]})]
+    for content in foreign + [whole[:length] for length in np.linspace(1, len(whole) - 1, 40).astype(int)]:
+        saved.write_bytes(content)
         refusal(saved)
-    for _ in range(150):
+    for content in ({"state_dict": {"w": torch.ones(2)}}, [1, 2, 3]):
+        torch.save(content, saved)
+        assert FORMAT in refusal(saved)
+    torch.save({"format": FORMAT, "seed": 1}, saved)
+    refusal(saved)
+    for _ in range(100):
         damaged = np.frombuffer(whole, np.uint8).copy()
         damaged[random.integers(0, len(whole), 3)] = random.integers(0, 256, 3)
-        saved.write_bytes(damaged.tobytes())
         try:
-            Checkpoint.load(saved).policy()
+            Checkpoint.from_bytes(damaged.tobytes()).policy()
         except CheckpointError as error:
             assert "\n" not in str(error)  # noqa: PT017
 
@@ -116,34 +101,32 @@ class Bomb:
     """What unpickles into a call."""
 
     def __init__(self, path):
-        self.path = str(path)
+        self.path = path
 
     def __reduce__(self):
-        return Path.touch, (Path(self.path),)
+        return Path.touch, (self.path,)
 
 
 @pytest.mark.parametrize("archive", [True, False])
 def test_d19_nothing_in_a_file_is_executed(tmp_path, archive):
     path, trace = tmp_path / "agent.pt", tmp_path / "executed"
+    content = {"format": FORMAT, "weights": Bomb(trace)}
     if archive:
-        torch.save({"format": FORMAT, "weights": Bomb(trace)}, path)
+        torch.save(content, path)
     else:
-        path.write_bytes(pickle.dumps({"format": FORMAT, "weights": Bomb(trace)}))
+        path.write_bytes(pickle.dumps(content))
     refusal(path)
     assert not trace.exists()
-    pickle.loads(pickle.dumps(Bomb(trace)))
+    pickle.loads(pickle.dumps(content))
     assert trace.exists()  # it would have gone off
 
 
 def test_weights_of_another_size_give_one_line(checkpoint):
     for change in ({"policy_spec": {**checkpoint.policy_spec, "hidden": 16}}, {"policy_spec": {"colour": "red"}},
                    {"weights": {**checkpoint.weights, "more": torch.ones(1)}}, {"weights": {"out.weight": "text"}}):  # fmt: skip
-        with pytest.raises(CheckpointError, match="the weights, stored by ") as raised:
+        with pytest.raises(CheckpointError, match=r"^the weights, stored by [^\n]*$"):
             replace(checkpoint, **change).policy()
-        assert "\n" not in str(raised.value)
 
-
-# --- going on -------------------------------------------------------------------------------------------------------------
 
 LEARNING = {
     "ppo": PPOConfig(num_steps=4, num_minibatches=2, update_epochs=2, ent_coef=0.01, weight_decay=0.01),
@@ -158,26 +141,31 @@ def pod_of(setup, config, stored=None):
     return Pod(replace(setup, config=config, learner=learner), settings, stored)
 
 
+def alike(one, other):
+    """True if two states are equal to the last bit."""
+    return one.keys() == other.keys() and all(
+        torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key])) for key in one
+    )
+
+
 @pytest.mark.parametrize("config", LEARNING.values(), ids=LEARNING)
-def test_d06_training_resumes_to_the_same_weights_bit_for_bit(config, tmp_path):
+def test_d06_training_resumes_to_the_same_weights_bit_for_bit(config):
     setup = make_setup(random_market(120, 5, gaps=0), start_groups=8)
     whole, half = pod_of(setup, config), pod_of(setup, config)
     list(whole.train(4 * 32, 4 * 32))
     list(half.train(2 * 32, 4 * 32))
-    half.checkpoint().save(tmp_path / "half.pt")
+    file = half.checkpoint().to_bytes()
     list(half.train(4 * 32, 4 * 32))  # must not reach back into what was saved
-    stored = Checkpoint.load(tmp_path / "half.pt")
+    stored = Checkpoint.from_bytes(file)
     resumed = pod_of(setup, config, stored)
     assert resumed.steps == 64
     list(resumed.train(4 * 32, 4 * 32))
     assert resumed.learner.updates == 4
     assert not torch.equal(whole.policy.out.weight, stored.weights["out.weight"])
-    for name, tensor in whole.policy.state_dict().items():
-        assert torch.equal(resumed.policy.state_dict()[name], tensor), name
-        assert torch.equal(half.policy.state_dict()[name], tensor), name
-    for (name, state), other in zip(whole.env.state_dict().items(), resumed.env.state_dict().values(), strict=True):
-        assert torch.equal(torch.as_tensor(state), torch.as_tensor(other)), name
+    for pod in (half, resumed):
+        assert alike(whole.policy.state_dict(), pod.policy.state_dict())
+        assert alike(whole.env.state_dict(), pod.env.state_dict())
     alone = Checkpoint.from_bytes(whole.checkpoint().to_bytes()).policy()  # built without the task
-    assert torch.equal(alone.out.weight, whole.policy.out.weight)
+    assert alike(alone.state_dict(), whole.policy.state_dict())
     child = pod_of(setup, replace(config, weight_decay=0.5), replace(stored, env={}))
     assert child.learner.optimizer.param_groups[0]["weight_decay"] == 0.5

@@ -6,13 +6,13 @@ import torch
 from made_agents import make_pod, validate
 from made_markets import random_market
 
-from finpod.ensemble import Ensemble
 from finpod.envs.actions import greedy_weights
 from finpod.envs.market_env import TradingConfig, target_weights
 from finpod.rl.policy import MarketPolicy, PolicySpec, RunningStats, entropy, log_prob
 
 NAMES, FEATURES = 6, 3
 AMONG = torch.tensor([True, True, False, True, True, True])
+ALL = torch.ones(NAMES, dtype=torch.bool)
 
 
 def generator(seed=0):
@@ -45,16 +45,11 @@ def act(policy, features, state, among=AMONG):
     return policy(policy.encode(features, among.expand(features.shape[:-1])), state)
 
 
-def untrained_weights(action, state):
-    trading = TradingConfig(action=action)
-    policy = made(action, trained=False)
-    inputs = torch.randn(NAMES, FEATURES, generator=generator()), AMONG, state, torch.full((NAMES,), 10.0), 1e6
-    return greedy_weights(policy, trading, *inputs)
-
-
-def test_an_untrained_tilt_is_the_equal_weight_of_the_members(state):
+def test_an_untrained_tilt_is_the_equal_weight_of_the_members(features, state):
+    policy, price = made(trained=False), torch.full((NAMES,), 10.0)
     for held in state.flatten(0, 1):
-        torch.testing.assert_close(untrained_weights("tilt", held), AMONG.double() / 5, rtol=1e-12, atol=0)
+        weights = greedy_weights(policy, TradingConfig(), features[0], AMONG, held, price, 1e6)
+        torch.testing.assert_close(weights, AMONG.double() / 5, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +100,13 @@ def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(act
 
 
 def test_what_is_held_is_read_as_the_tilt_that_leads_to_it():
-    policy = MarketPolicy(PolicySpec(features=FEATURES, tilt=2.0))
+    policy, every = MarketPolicy(PolicySpec(features=FEATURES, tilt=2.0)), ALL[None, :5]
     action = torch.tensor([[0.2, -0.1, 0.0, 0.1, -0.2]])
-    held = target_weights(action, torch.ones(5, dtype=torch.bool), "tilt", 2.0).float()
-    read = policy._as_action(held, torch.ones(1, 5, dtype=torch.bool))
+    read = policy._as_action(target_weights(action, every, "tilt", 2.0).float(), every)
     assert torch.equal(read.argsort(), action.argsort())
     torch.testing.assert_close(read, action, rtol=0.1, atol=0.01)
-    assert torch.equal(policy._as_action(torch.zeros(1, 5), torch.ones(1, 5, dtype=torch.bool)), torch.zeros(1, 5))
-    all_in_one = policy._as_action(torch.eye(5), torch.ones(1, 5, dtype=torch.bool))
+    assert torch.equal(policy._as_action(torch.zeros(1, 5), every), torch.zeros(1, 5))
+    all_in_one = policy._as_action(torch.eye(5), every)
     assert all_in_one.abs().max() <= math.atanh(0.99) + 1e-6
 
 
@@ -124,13 +118,10 @@ def test_log_prob_and_entropy_are_those_of_a_normal_distribution():
     torch.testing.assert_close(entropy(log_std), normal.entropy()[0, 0])
 
 
-@pytest.mark.parametrize(
-    ("action", "expected"),
-    [("tilt", [1, 1, 0, 1, 1, 1]), ("softmax", [1, 1, 0, 1, 1, 1, 1]), ("shares", [1, 1, 1, 1, 1, 1])],
-)
-def test_the_dimensions_that_act(action, expected, features):
-    policy = made(action)
-    assert policy.acting(policy.encode(features[0], AMONG)).int().tolist() == [expected]
+def test_the_dimensions_that_act(features):
+    for action, expected in (("tilt", AMONG), ("softmax", torch.cat([AMONG, ALL[:1]])), ("shares", ALL)):
+        policy = made(action)
+        assert torch.equal(policy.acting(policy.encode(features[0], AMONG))[0], expected)
 
 
 def test_running_statistics_are_numpys():
@@ -158,32 +149,22 @@ def test_d21_statistics_stand_still_in_evaluation():
     first, _ = validate(pod.setup, checkpoint)
     again, _ = validate(pod.setup, checkpoint)
     assert first == again
-    ensemble = Ensemble([checkpoint], name="one", trials=1, provenance={})
-    inputs = torch.randn(5, 2, generator=generator()), torch.ones(5, dtype=torch.bool), torch.full((6,), 1 / 6)
-    policy = ensemble._policies[0]
-    decisions = [greedy_weights(policy, pod.setup.task.trading, *inputs, torch.ones(5), 1.0) for _ in range(2)]
-    assert torch.equal(*decisions)
-    for name, tensor in policy.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
+    assert all(torch.equal(checkpoint.weights[name], tensor) for name, tensor in before.items())
     assert math.isfinite(first.volatility)
 
 
-def test_the_value_trains_its_own_layer_and_not_the_encoder():
-    policy = MarketPolicy(PolicySpec(features=2), generator())
-    with torch.no_grad():
-        policy.day.weight.fill_(0.1)
-    code = policy.encode(torch.randn(3, 5, 2, generator=generator()), torch.ones(3, 5, dtype=torch.bool))
-    _, value = policy(code, torch.full((3, 2, 6), 1 / 6))
-    value.sum().backward()
+def test_the_value_trains_its_own_layer_and_not_the_encoder(features, state):
+    policy = made()
+    act(policy, features, state)[1].sum().backward()
     assert policy.day.weight.grad[1:].abs().sum() > 0
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.mixed.parameters())
 
 
-def test_what_is_held_is_never_kept_whole():
+def test_what_is_held_is_never_kept_whole(features):
     """Else an account would run away from the scores: z = score + inertia * z has no end for an inertia from 1 on."""
-    policy = MarketPolicy(PolicySpec(features=2), generator())
+    policy = made()
     with torch.no_grad():
         policy.out.bias.copy_(torch.tensor([0.1, 50.0]))
-    code = policy.encode(torch.randn(1, 5, 2, generator=generator()), torch.ones(1, 5, dtype=torch.bool))
+    code = policy.encode(features[0], AMONG)
     assert (code.inertia.abs() <= 0.98).all()
     assert (code.inertia > 0.9).all()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from finpod.errors import InputError
-from finpod.rl.policy import MOST_KEPT, AccountPolicy, Policy, PolicySpec, mean_among
+from finpod.rl.policy import MOST_KEPT, AccountPolicy, Policy, PolicySpec, linear, mean_among
 from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import DifferentiableEnvironment, Table
 
@@ -78,15 +77,12 @@ class ScorerPolicy(AccountPolicy):
     def __init__(self, spec: ScorerSpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
         width = spec.features
         if spec.network == "mlp":
             width = spec.hidden
             self._add_encoder(spec.features, width, generator)
         self.out, self.day = linear(width, 1, bias=False), linear(width, 2)
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
-        for parameter in (*self.out.parameters(), *self.day.parameters()):
-            nn.init.zeros_(parameter)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Scores:
         """Return the scores of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
@@ -228,7 +224,6 @@ class APG:
     Config = APGConfig
     bounds = BOUNDS
     needs_gradient = True
-    """It needs differentiable environments."""
 
     def __init__(
         self, policy: Policy, table: Table | None, groups: int, config: APGConfig, generator: torch.Generator

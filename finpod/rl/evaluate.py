@@ -19,7 +19,7 @@ LONGEST = 100_000
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
     """Return the policy's mean actions [E, A], without sampling. The environments of each of `groups` share a table row."""
-    count = groups if groups is not None and table is not None else len(obs.state)
+    count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
     return mean.flatten(0, 1)
@@ -43,7 +43,7 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Ep
     running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.state.device)
     total, length = torch.zeros_like(running, dtype=torch.float64), torch.zeros_like(running, dtype=torch.int64)
     for _ in range(LONGEST):
-        step = env.step(mean_action(policy, obs, table, env.groups if table is not None else None))
+        step = env.step(mean_action(policy, obs, table, env.groups))
         total += torch.where(running, step.reward.double(), 0.0)
         length += running
         running = running & ~(step.terminated | step.truncated)
@@ -52,8 +52,3 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Ep
             return Episodes(total, length)
         obs = step.obs
     raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must truncate it")
-
-
-def episode_returns(env: Environment, policy: Policy, table: Table | None = None) -> Tensor:
-    """Return the sum of rewards [E] float64 of one whole episode of each environment; see `episodes`."""
-    return episodes(env, policy, table).returns

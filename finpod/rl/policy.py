@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,21 @@ MOST_KEPT = 0.98
 """Largest weight of the present holding, as an action. With 1 the scores would have no effect."""
 SUMMARY = 3
 """Number of account features of the value head: cash, mean score of the holdings, concentration."""
+
+
+def linear(
+    inputs: int, outputs: int, gain: float = 0.0, generator: torch.Generator | None = None, *, bias: bool = True
+) -> nn.Linear:
+    """Return an orthogonal linear layer without offsets, or a zero layer for gain 0.
+
+    Draws only from `generator`, not from torch's global one.
+    """
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    if gain:
+        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    return layer
 
 
 class RunningStats(nn.Module):
@@ -130,11 +144,8 @@ class AccountPolicy(Policy):
 
     def _add_encoder(self, features: int, hidden: int, generator: torch.Generator | None) -> None:
         """Add two layers: one sees single assets, the other also the mean over the assets."""
-        linear = partial(nn.utils.skip_init, nn.Linear)  # does not draw from the global generator
-        self.names, self.mixed = linear(features, hidden), linear(2 * hidden, hidden)
-        for layer in (self.names, self.mixed):
-            nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
-            nn.init.zeros_(layer.bias)
+        self.names = linear(features, hidden, math.sqrt(2), generator)
+        self.mixed = linear(2 * hidden, hidden, math.sqrt(2), generator)
 
     def _encoded(self, values: Tensor, among: Tensor) -> Tensor:
         """Return the encoder's output [..., N, hidden] for features [..., N, F]."""
@@ -188,12 +199,9 @@ class MarketPolicy(AccountPolicy):
         super().__init__()
         self.spec = spec
         self._add_encoder(spec.features, spec.hidden, generator)
-        linear = partial(nn.utils.skip_init, nn.Linear)
         self.out, self.day = linear(spec.hidden, 2), linear(spec.hidden, 2 + SUMMARY)
         self.log_std = nn.Parameter(torch.tensor(spec.log_std_init))
         self.summary = RunningStats(SUMMARY)
-        for parameter in (*self.out.parameters(), *self.day.parameters()):
-            nn.init.zeros_(parameter)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
         """Return the code of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
@@ -256,8 +264,13 @@ class DensePolicy(Policy):
         self.spec = spec
         self.statistics = RunningStats(spec.inputs)
         self.log_std = nn.Parameter(torch.full((spec.actions,), spec.log_std_init))
-        self.mean = _layers(spec.inputs, spec.hidden, spec.actions, 0.01, generator)
-        self.value = _layers(spec.inputs, spec.hidden, 1, 1.0, generator)
+
+        def network(outputs: int, gain: float) -> nn.Sequential:
+            first = linear(spec.inputs, spec.hidden, math.sqrt(2), generator)
+            second = linear(spec.hidden, spec.hidden, math.sqrt(2), generator)
+            return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), linear(spec.hidden, outputs, gain, generator))
+
+        self.mean, self.value = network(spec.actions, 0.01), network(1, 1.0)
 
     def forward(self, code: None, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean actions [..., M, A] and values [..., M] of states [..., M, S]."""
@@ -271,16 +284,6 @@ class DensePolicy(Policy):
     def observe(self, code: None, state: Tensor) -> None:
         """Update mean and variance of the observations."""
         self.statistics.update(state)
-
-
-def _layers(inputs: int, hidden: int, outputs: int, gain: float, generator: torch.Generator | None) -> nn.Sequential:
-    """Two tanh layers and a linear one of gain `gain`, initialised orthogonally."""
-    linear = partial(nn.utils.skip_init, nn.Linear)
-    layers = [linear(inputs, hidden), linear(hidden, hidden), linear(hidden, outputs)]
-    for layer, scale in zip(layers, (math.sqrt(2), math.sqrt(2), gain), strict=True):
-        nn.init.orthogonal_(layer.weight, scale, generator=generator)
-        nn.init.zeros_(layer.bias)
-    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
 def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -105,19 +105,14 @@ def _values(policy: Policy, table: Table | None, obs: Observation, groups: int) 
     return policy(code, obs.state.unflatten(1, (groups, -1)))[1].flatten(1)
 
 
-def one_step_target(reward: Tensor, next_value: Tensor, terminated: Tensor, gamma: float) -> Tensor:
-    """Return r + gamma V(s'), with V(s') = 0 where the episode terminated, but not where it was truncated (Pardo et al. 2018)."""
-    return reward + gamma * next_value * ~terminated
-
-
 def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
     """Return the generalised advantage estimates [H, E] (Schulman et al. 2016).
 
     A_t = delta_t + gamma lambda A_{t+1}, where the second term is 0 at the end of an episode, and
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t). s_{t+1} is the state after the step and before any reset. Its value counts as
-    0 only if the episode terminated.
+    0 only if the episode terminated, not if it was truncated (Pardo et al. 2018).
     """
-    delta = one_step_target(rollout.reward, rollout.next_value, rollout.terminated, gamma) - rollout.value
+    delta = rollout.reward + gamma * rollout.next_value * ~rollout.terminated - rollout.value
     decay = gamma * gae_lambda * ~(rollout.terminated | rollout.truncated)
     advantages = torch.empty_like(delta)
     following = torch.zeros_like(delta[0])

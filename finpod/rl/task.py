@@ -66,7 +66,10 @@ class Space:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for which `Space(**values)` is the same space."""
         parts = {name: part for name, part in vars(self).items() if part or name != "learner"}
-        return {name: {key: _plain(value) for key, value in part.items()} for name, part in parts.items()}
+        return {
+            name: {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in part.items()}
+            for name, part in parts.items()
+        }
 
 
 class Environment(Protocol):
@@ -206,7 +209,3 @@ def require_task(task: Any) -> Any:
             argument="task",
         )
     return task
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else value
