@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from finpod.devices import pick_device
@@ -21,6 +22,14 @@ TASKS = (STOCKS, *NAMES)
 """Names of tasks."""
 OF_LOCOMOTION = ("variant", "threads", "max_failures")
 """Settings of the locomotion environments."""
+
+
+def require_settings(task: str, settings: Iterable[str], known: Sequence[str]) -> None:
+    """Raise InputError for a setting that the task does not have."""
+    for name in settings:
+        if name not in known:
+            hint = did_you_mean(name, known, f"choose from {', '.join(known)}")
+            raise InputError(f"task {task!r} has no setting {name!r}; {hint}", argument=name)
 
 
 def require_task_name(name: str, more: str = "") -> None:
@@ -76,17 +85,13 @@ def make_env(
 def _stocks(
     market: MarketData | None, trading: dict[str, Any], numpy: bool, **options: Any
 ) -> VectorEnv[Any, Any, Any]:
-    from finpod.envs.actions import TradingConfig
+    from finpod.envs.actions import SETTINGS, TradingConfig
     from finpod.envs.gym import NumpyTradingEnv, TradingEnv
-    from finpod.tasks import require_known
     from finpod.trading.anchors import with_anchor
 
     if market is None:
-        raise InputError(
-            "task 'stocks' needs a market; pass market=finpod.load_market(...) or another",
-            argument="market",
-        )
-    require_known(trading)
+        raise InputError("task 'stocks' needs a market; pass market=finpod.load_market(...)", argument="market")
+    require_settings(STOCKS, trading, SETTINGS)
     if not isinstance(trading.get("anchor", ""), str):
         market, trading["anchor"] = with_anchor(market, trading["anchor"])
     env = TradingEnv(market, config=TradingConfig(**trading), **options)
@@ -97,8 +102,5 @@ def _locomotion(task: str, settings: dict[str, Any], numpy: bool, **options: Any
     from finpod.envs.gym import LocomotionVectorEnv
     from finpod.envs.locomotion.environment import make_locomotion
 
-    for name in settings:
-        if name not in OF_LOCOMOTION:
-            hint = did_you_mean(name, OF_LOCOMOTION, f"choose from {', '.join(OF_LOCOMOTION)}")
-            raise InputError(f"task {task!r} has no setting {name!r}; {hint}", argument=name)
+    require_settings(task, settings, OF_LOCOMOTION)
     return LocomotionVectorEnv(make_locomotion(task, **options, **settings), numpy=numpy)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from finpod.active import BOUND, active_figures
-from finpod.envs.actions import account_state, greedy_weights
-from finpod.envs.market_env import MarketEnv, TradingConfig
-from finpod.errors import InputError, did_you_mean
+from finpod.environments import STOCKS, require_settings
+from finpod.envs.actions import SETTINGS, TradingConfig, account_state, greedy_weights
+from finpod.envs.market_env import MarketEnv
+from finpod.errors import InputError
 from finpod.features.panel import Features, Panel, build_panel
 from finpod.market.data import DateLike, MarketData
 from finpod.measures import Array, metrics, simple_returns
@@ -74,13 +75,8 @@ class StockTask(Task):
 
     def __post_init__(self) -> None:
         names = len(self.market.tickers)
-        sizes = {
-            "inputs": names + 1,
-            "actions": names + (self.trading.action == "softmax"),
-            "envs": self.trading.num_envs,
-        }
-        for what, size in sizes.items():
-            object.__setattr__(self, f"num_{what}", size)
+        actions = names + (self.trading.action == "softmax")
+        vars(self).update(num_inputs=names + 1, num_actions=actions, num_envs=self.trading.num_envs)
 
     @cached_property
     def execution(self) -> Execution:
@@ -239,9 +235,9 @@ class StockTask(Task):
         """Return 'task', which must be equal for a run to be resumed, undefined features, the title of the data, and the
         validation returns of the baseline."""
         spec, panel = self.spec(), self.panel
-        names = ("features", "trading", "fill", "windows", "training_data_hash")
+        fixed = ("features", "trading", "fill", "windows", "training_data_hash")
         return {
-            "task": {name: spec[name] for name in names} | self.market.frequency,
+            "task": {name: spec[name] for name in fixed} | self.market.frequency,
             "undefined": {**panel.dropped, **panel.undefined},
             "data_title": spec["data_title"],
             "baseline": self.baseline().tolist(),
@@ -260,20 +256,20 @@ class StockTask(Task):
         """Return the task that `to_shared` returned. On the CPU its tensors share the arrays, which are read-only."""
         task: StockTask = replace(shared["task"], device=str(device))
         kinds: dict[str, type] = {"panel": Panel, "execution": Execution}
-        for name, kind in kinds.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nothing writes to them
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nothing writes to them
+            for name, kind in kinds.items():
                 parts = {
                     key: torch.from_numpy(item).to(device) if isinstance(item, np.ndarray) else item
                     for key, item in shared[name].items()
                 }
-            vars(task)[name] = kind(**parts)
+                vars(task)[name] = kind(**parts)
         return task
 
 
 def trading_of(**settings: Any) -> TradingConfig:
     """Return a `TradingConfig` with the defaults of training. Raises InputError for an unknown setting."""
-    require_known(settings)
+    require_settings(STOCKS, settings, SETTINGS)
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     defaults: dict[str, Any] = {
@@ -314,29 +310,12 @@ def make_stock_task(
     known = market.rows(0, validation_rows[1] + 1)
     # later delistings are unknown at that time and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = np.any(
-        known.member & known.has_bar, axis=0
-    )  # also before training: these assets are part of the market return
-    names = [known.tickers[column] for column in np.flatnonzero(seen)]
-    if not names:
+    seen = (known.member & known.has_bar).any(axis=0)  # also before training: part of the market return
+    if not seen.any():
         raise InputError("no asset is a member with a price up to the end of validation; choose other dates")
     task = StockTask(
-        market=known.select(names),
-        trading=trading,
-        fill=fill,
-        features=features,
-        train=train_rows,
-        validation=validation_rows,
-        device=device,
-    )
+        market=known.select([known.tickers[column] for column in np.flatnonzero(seen)]), trading=trading, fill=fill,
+        features=features, train=train_rows, validation=validation_rows, device=device,
+    )  # fmt: skip
     _ = task.anchor  # raises for a bad anchor before anything is trained
     return task
-
-
-def require_known(settings: Iterable[str]) -> None:
-    """Raise InputError for a name that is no field of `TradingConfig`."""
-    known = [field.name for field in fields(TradingConfig)]
-    for name in settings:
-        if name not in known:
-            hint = did_you_mean(str(name), known, f"choose from {', '.join(known)}")
-            raise InputError(f"task 'stocks' has no setting {name!r}; {hint}", argument=name)

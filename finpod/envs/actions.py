@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any
 
@@ -17,6 +17,8 @@ from finpod.trading.ledger import times
 from finpod.trading.simulate import Terms
 
 CHOICES = {"action": ("tilt", "softmax", "shares"), "reward": ("log", "value")}
+COUNTS = {"num_envs": "", "hold": "", "hmax": "", "start_groups": ", or None", "horizon": ", or None"}
+"""Settings that are whole numbers of at least 1, and what else they may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +50,11 @@ class TradingConfig(Terms):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        none = {"start_groups": "one start day per account", "horizon": "the end of the data"}
-        for name in ("num_envs", "hold", "hmax", *none):
-            value, otherwise = getattr(self, name), f", or None for {none[name]}" if name in none else ""
-            if not (otherwise and value is None) and not (isinstance(value, Integral) and int(value) >= 1):
-                raise InputError(
-                    f"{name} is {value}; it must be a whole number of at least 1{otherwise}", argument=name
-                )
+        for name, otherwise in COUNTS.items():
+            value = getattr(self, name)
+            if not (isinstance(value, Integral) and int(value) >= 1) and not (otherwise and value is None):
+                text = f"{name} is {value}; it must be a whole number of at least 1{otherwise}"
+                raise InputError(text, argument=name)
         if self.num_envs % self.groups:
             raise InputError(
                 f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
@@ -88,6 +88,9 @@ class TradingConfig(Terms):
         if self.action == "shares":
             return "action 'shares'"
         return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None
+
+
+SETTINGS = tuple(field.name for field in fields(TradingConfig))
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
