@@ -3,17 +3,20 @@
 Workers of Ray import this module, so that it loads nothing heavy by itself.
 """
 
+import gc
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from finpod.workers.executor import Completed, Failed, Placement
 
@@ -281,3 +284,20 @@ def wait_until(ready: Callable[[], Any], seconds: float = 60.0, pause: float = 0
             raise TimeoutError(f"waited {seconds:g} s")
         time.sleep(pause)
     return found
+
+
+@contextmanager
+def ray_of(cpus: int, **options: Any) -> Iterator[Any]:
+    """Ray with so many CPUs, started by this process; skips where it is not installed."""
+    import pytest
+
+    ray = pytest.importorskip("ray")
+    with patch.dict(os.environ, QUIET), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, configure_logging=False,
+                 object_store_memory=400 * 2**20, **options)  # fmt: skip
+        ray._private.worker._worker_logs_enabled = False
+        yield ray
+        ray.shutdown()
+        ray._private.worker._worker_logs_enabled = True
+        gc.collect()  # sockets that Ray leaves to the collector

@@ -64,15 +64,17 @@ def test_an_anchor_knows_nothing_of_later_rows_and_holds_members_with_a_bar_alon
 
 def test_a_market_without_volumes_refuses_dollar_volume_in_one_line(market):
     bare, unknown = random_market(110), replace(market, volume=np.full(market.shape, np.nan))
-    for poor in (bare, unknown):
-        with pytest.raises(InputError, match="'dollar-volume' needs volumes, and these data have none") as raised:
-            anchor_weights(build_execution(poor), AROUND)
+    windows = (bare.dates[[25, 80]], bare.dates[[81, 100]])
+    for name, act in (
+        ("'dollar-volume'", lambda: anchor_weights(build_execution(bare), AROUND)),
+        ("'dollar-volume'", lambda: anchor_weights(build_execution(unknown), AROUND)),
+        ("'dollar-volume'", lambda: make_stock_task(bare, *windows, trading_of(anchor=AROUND))),
+        ("'dollar-volum'", lambda: anchor_weights(build_execution(bare), "dollar-volum")),
+        ("extra:", lambda: trading_of(anchor="extra:")),
+    ):
+        with pytest.raises(InputError, match=name) as raised:
+            act()
         assert raised.value.argument == "anchor"
-    days = bare.dates
-    with pytest.raises(InputError, match="needs volumes"):
-        make_stock_task(bare, (days[25], days[80]), (days[81], days[100]), trading_of(anchor=AROUND))
-    with pytest.raises(InputError, match="unknown anchor 'dollar-volum'; did you mean"):
-        anchor_weights(build_execution(bare), "dollar-volum")
 
 
 def test_a_tilt_is_taken_around_the_anchor_and_keeps_its_sum():
@@ -94,10 +96,8 @@ def test_what_is_held_is_read_back_as_the_action_around_the_anchor(made):
     action = torch.tensor([0.3, -0.2, 0.1, 0.0, -0.2])
     held = target_weights(action, among, "tilt", 1.0, anchor).float()
     kept = made._as_action(held, among, anchor.float())
-    again = target_weights(kept, among, "tilt", 1.0, anchor)
-    assert (again.log() - held.log())[
-        among
-    ].abs().max() < 0.05  # a tenth of the anchor is added, which bends it a little
+    bent = target_weights(kept, among, "tilt", 1.0, anchor).log() - held.log()  # a tenth of the anchor is added
+    assert bent[among].abs().max() < 0.05
     equal = among / among.sum().float()
     torch.testing.assert_close(made._as_action(held, among, equal), made._as_action(held, among), rtol=1e-5, atol=1e-6)
 
@@ -108,40 +108,43 @@ def test_an_untrained_agent_is_the_anchor_and_so_is_its_baseline(market, fill):
     task, pod = setup.task, Pod(setup, make_pod(market).settings)
     score = judge(setup, pod.settings, pod.checkpoint())
     np.testing.assert_allclose(score.returns, task.baseline(), rtol=0, atol=1e-12)
-    weights, execution = anchor_weights(task.execution, AROUND), task.execution
-
-    def decide(step, row, _account):
-        return weights[row] if step % 3 == 0 else None
-
-    path = simulate(execution, *VALIDATION, decide, task.trading)
-    equity = path.equity.numpy()
+    equity = anchor_path(task.execution, anchor_weights(task.execution, AROUND), 3, task.trading).equity.numpy()
     np.testing.assert_allclose(task.baseline(), equity[1:] / equity[:-1] - 1, rtol=0, atol=1e-14)
 
 
-def test_an_ensemble_keeps_its_anchor_and_decides_as_on_validation(market, tmp_path):
-    made = tiny_train(market, tmp_path / "around", anchor=AROUND, features=("return_5",), keep=1, agents=1)
-    agent = finpod.load_strategy(tmp_path / "around")
-    assert (agent.anchor, agent.trading.anchor, made.anchor) == (AROUND, AROUND, AROUND)
+def anchor_path(execution, weights, every, terms):
+    """The path of an anchor that is rebalanced every so many sessions of the validation window."""
+    return simulate(execution, *VALIDATION, lambda step, row, _: None if step % every else weights[row], terms)
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_an_ensemble_keeps_its_anchor_and_decides_as_on_validation(market, tmp_path, ready):
+    """By name, and as ready weights, of which the market of the backtest has the column."""
+    given, own = {"anchor": AROUND}, market
+    if ready:
+        weights = random_anchor(market)
+        given = {"anchor": weights, "learner": "apg", "config": None, "start_groups": None}
+        own, _ = with_anchor(market, weights)
+    tiny_train(market, tmp_path / "agent", features=("return_5",), keep=1, agents=1, **given)
+    agent = finpod.load_strategy(tmp_path / "agent")
+    assert agent.anchor == agent.trading.anchor == ("extra:anchor" if ready else AROUND)
     days = market.dates[list(VALIDATION)]
-    result = finpod.backtest(agent, market, start=days[0], end=days[1], allow_in_sample=True, examine=False)
+    result = finpod.backtest(agent, own, start=days[0], end=days[1], allow_in_sample=True, examine=False)
     chosen = next(line for line in agent.log if line["score"] == agent.scores[0])
     np.testing.assert_allclose(result.returns, chosen["returns"], rtol=0, atol=1e-9)
-    bare = replace(market, volume=None)
-    with pytest.raises(
-        CheckpointError, match=r"an anchor that it cannot have here: .* needs volumes.*; give data with"
-    ):
-        finpod.backtest(agent, bare, start=market.dates[101])
+    assert result.anchor == agent.anchor
+    execution = build_execution(own)
+    path = anchor_path(execution, anchor_weights(execution, agent.anchor, own), agent.every, agent.trading)
+    np.testing.assert_allclose(result.anchor_equity / 1e6, path.equity / path.equity[0], rtol=1e-12)
+    with pytest.raises(CheckpointError, match="'anchor'" if ready else "'dollar-volume'"):
+        finpod.backtest(agent, market if ready else replace(market, volume=None), start=market.dates[101])
 
 
 def test_agents_and_logs_without_an_anchor_are_of_equal_weight():
     assert finpod.load_strategy(SAVED / "ensemble").anchor == "equal-weight"
     header = {"task": {"features": [], "trading": {"hold": 5}}, "learner": "ppo", "config": vars(CONFIG)}
-    assert completed(header)["task"]["trading"] == {
-        "hold": 5,
-        "anchor": "equal-weight",
-        "max_weight": None,
-        "max_turnover": None,
-    }
+    added = {"anchor": "equal-weight", "max_weight": None, "max_turnover": None}
+    assert completed(header)["task"]["trading"] == {"hold": 5, **added}
     assert list(ANCHORS) == ["equal-weight", AROUND]
     assert finpod.Strategy.anchor in ANCHORS
 
@@ -152,77 +155,29 @@ def random_anchor(market, seed=7):
     return 0.6 * raw / raw.sum(axis=1, keepdims=True)
 
 
-def test_ready_weights_are_an_anchor_in_training_and_backtest(market, tmp_path):
+@pytest.mark.parametrize("bad", [np.nan, -0.1, 2.0, 0.0])
+def test_the_environment_takes_ready_weights_but_for_those_that_cannot_be(market, bad):
     given = random_anchor(market)
-    tiny_train(market, tmp_path / "own", anchor=given, features=("return_5",), keep=1, agents=1, learner="apg",
-               config=None, start_groups=None)  # fmt: skip
-    agent = finpod.load_strategy(tmp_path / "own")
-    assert agent.anchor == "extra:anchor"
-    with_weights, _ = with_anchor(market, given)
-    days = market.dates[list(VALIDATION)]
-    result = finpod.backtest(agent, with_weights, start=days[0], end=days[1], allow_in_sample=True, examine=False)
-    chosen = next(line for line in agent.log if line["score"] == agent.scores[0])
-    np.testing.assert_allclose(result.returns, chosen["returns"], rtol=0, atol=1e-9)
-    execution, first = build_execution(with_weights), VALIDATION[0]
-    own = anchor_weights(execution, agent.anchor, with_weights)
-
-    def decide(step, row, _account):
-        return own[row] if step % agent.every == 0 else None
-
-    path = simulate(execution, first, VALIDATION[1], decide, agent.trading)
-    np.testing.assert_allclose(result.anchor_equity / 1e6, path.equity / path.equity[0], rtol=1e-12)
-    assert result.anchor == "extra:anchor"
-    with pytest.raises(
-        CheckpointError, match=r"an anchor that it cannot have here: [^:]*'anchor', since the market has none"
-    ):
-        finpod.backtest(agent, market, start=market.dates[101])
-
-
-def test_the_environment_takes_ready_weights(market):
-    given = random_anchor(market)
-    env = finpod.make_env("stocks", market=market, num_envs=2, random_start=False, anchor=given)
-    row = int(env.market_env.observe().row[0])
-    among = market.member[row] & market.has_bar[row]
-    weights = env.market_env.weights(torch.zeros(2, 5))[0].numpy()
-    np.testing.assert_allclose(weights, given[row] * among, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        (np.nan, "a weight that is not finite"),
-        (-0.1, "a weight below zero"),
-        (2.0, "weights that sum to more than 1"),
-        (0.0, "a weight of zero for every member"),
-    ],
-)
-def test_ready_weights_that_cannot_be_are_refused_by_the_day(market, change, fault):
-    given = random_anchor(market)
-    given[60] = change
-    day = f"{market.dates[60]!s:.10}"
-    with pytest.raises(InputError, match=f"has {fault} on {day}") as raised:
+    given[60] = bad
+    with pytest.raises(InputError, match=f"{market.dates[60]!s:.10}") as raised:
         finpod.make_env("stocks", market=market, num_envs=2, anchor=given)
     assert raised.value.argument == "anchor"
-    finpod.make_env("stocks", market=market, num_envs=2, anchor=given, end=market.dates[55])
-    with pytest.raises(InputError, match=r"\[T, N\] = \(110, 5\)"):
-        finpod.make_env("stocks", market=market, num_envs=2, anchor=given[1:])
-
-
-def test_the_columns_of_a_frame_are_put_into_the_market_s_order(market):
-    frame = pd.DataFrame(random_anchor(market), pd.DatetimeIndex(market.dates), list(market.tickers))
-    np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]])[0].extra["anchor"], frame)
+    env = finpod.make_env("stocks", market=market, num_envs=2, random_start=False, anchor=given, end=market.dates[55])
+    row = int(env.market_env.observe().row[0])
+    weights = env.market_env.weights(torch.zeros(2, 5))[0].numpy()
+    np.testing.assert_allclose(weights, given[row] * (market.member & market.has_bar)[row], rtol=0, atol=1e-15)
 
 
 def test_an_anchor_that_is_not_of_this_market_or_no_numbers_is_refused(market):
     given, days = random_anchor(market), pd.DatetimeIndex(market.dates)
     frame = pd.DataFrame(given, days, list(market.tickers))
+    np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]])[0].extra["anchor"], frame)
     shifted = frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1)))
     for wrong, said in (
         (shifted, f"row 50 of the anchor is {shifted.index[50]:%Y-%m-%d}, .* {days[50]:%Y-%m-%d}"),
         (frame.reset_index(drop=True), "the index of the anchor"),
         (frame.rename(columns={market.tickers[2]: "other"}), f"{min('other', market.tickers[2])} is only in"),
         (frame[:-1], r"must be numbers \[T, N\]"),
-        (np.full(market.shape, "much"), "of type ndarray, holds"),
         (np.full(market.shape, object()), "of type ndarray, holds"),
         (None, r"of type NoneType, has shape \(\)"),
     ):

@@ -64,22 +64,26 @@ def test_the_excess_goes_to_the_others_in_proportion_until_no_weight_is_above():
         assert_close(capped, redistributed(target, 0.25), rtol=0, atol=1e-12)
         named = int((target > 0).sum())
         assert float(capped.sum()) == pytest.approx(min(float(target.sum()), 0.25 * named), abs=1e-12)
-    assert within_caps(t(0.7, 0.2, 0.1), t(0, 0, 0), 0.5).tolist() == pytest.approx([0.5, 1 / 3, 1 / 6])
-    assert within_caps(t(0.7, 0.3, 0.0), t(0, 0, 0), 0.25).tolist() == [0.25, 0.25, 0.0]
     assert torch.equal(within_caps(target, target, max_weight=1.0), target)
 
 
-def test_turnover_goes_the_part_of_the_way_that_is_allowed():
-    half = within_caps(t(0.0, 1.0), t(1.0, 0.0), max_turnover=1.0)
-    assert half.tolist() == [0.5, 0.5]
-    assert within_caps(t(0.5, 0.5), t(0.4, 0.6), max_turnover=0.2).tolist() == [0.5, 0.5]
-
-
-def test_what_is_held_above_the_weight_cap_is_sold_first_and_that_cap_wins():
-    """A stands at 0.8 under a cap of 0.5; the sale of 0.3 leaves 0.1 of 0.4, and nothing of 0.2."""
-    held, target = t(0.8, 0.2, 0.0), t(0.5, 0.0, 0.5)
-    assert within_caps(target, held, 0.5, 0.4).tolist() == pytest.approx([0.5, 0.2 - 0.2 / 7, 0.5 / 7])
-    assert within_caps(target, held, 0.5, 0.2).tolist() == pytest.approx([0.5, 0.2, 0.0])
+@pytest.mark.parametrize(
+    ("target", "held", "max_weight", "max_turnover", "expected"),
+    [
+        ([0.7, 0.2, 0.1], [0, 0, 0], 0.5, None, [0.5, 1 / 3, 1 / 6]),
+        ([0.7, 0.3, 0.0], [0, 0, 0], 0.25, None, [0.25, 0.25, 0.0]),
+        ([0.0, 1.0], [1.0, 0.0], None, 1.0, [0.5, 0.5]),  # the part of the way that is allowed
+        ([0.5, 0.5], [0.4, 0.6], None, 0.2, [0.5, 0.5]),
+        # A stands at 0.8 under a cap of 0.5: it is sold first, which leaves 0.1 of 0.4, and nothing of 0.2
+        ([0.5, 0.0, 0.5], [0.8, 0.2, 0.0], 0.5, 0.4, [0.5, 0.2 - 0.2 / 7, 0.5 / 7]),
+        ([0.5, 0.0, 0.5], [0.8, 0.2, 0.0], 0.5, 0.2, [0.5, 0.2, 0.0]),
+        ([0.0, 0.0], [0.1, 0.1], 0.3, 0.25, [0.0, 0.0]),
+        ([torch.nan] * 3, [0.9, 0, 0], 0.3, 0.25, [torch.nan] * 3),  # no decision
+    ],
+)
+def test_what_the_caps_make_of_a_target(target, held, max_weight, max_turnover, expected):
+    weights = within_caps(t(*target), t(*held), max_weight, max_turnover)
+    assert_close(weights, t(*expected), rtol=0, atol=1e-12, equal_nan=True)
 
 
 @pytest.mark.parametrize("caps", [CAPS, {"max_weight": 0.3}, {"max_turnover": 0.25}], ids=str)
@@ -89,32 +93,9 @@ def test_the_gradient_of_the_projection_equals_central_differences(caps):
     assert torch.autograd.gradcheck(lambda *pair: within_caps(*pair, **caps), (target, held), eps=1e-7, atol=1e-6)
 
 
-def test_rows_that_decide_nothing_and_zero_weights_stay():
-    nothing = t(*[torch.nan] * 3)
-    assert within_caps(nothing, t(0.9, 0, 0), **CAPS).isnan().all()
-    sold = within_caps(t(0.0, 0.0), t(0.1, 0.1), **CAPS)
-    assert sold.tolist() == [0.0, 0.0]
-
-
 def env_of(market, fill="open", **settings):
     config = {"num_envs": 4, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0, **CAPS, **settings}
     return MarketEnv(build_execution(market, fill), 0, len(market.dates) - 1, TradingConfig(**config))
-
-
-@pytest.mark.parametrize("fill", ["open", "close"])
-def test_the_caps_hold_in_the_environment_at_every_fill(fill):
-    """10^6 random actions: 25,000 accounts over 40 sessions."""
-    env, generator = env_of(random_market(44), fill, num_envs=25_000, start_groups=1), torch.Generator().manual_seed(3)
-    for _ in range(40):
-        action = 3 * torch.randn(25_000, 5, generator=generator)
-        price = env.execution.price[env.execution.fill_row(env._rows)][0]
-        worth = env.account.shares[0] * price
-        held = worth / (env.account.cash[0].unsqueeze(-1) + worth.sum(-1, keepdim=True))
-        weights = env.weights(action)
-        sale = (held - 0.3).clamp(min=0).sum(-1)
-        assert weights.max() <= 0.3 + CLOSE
-        assert ((weights - held).abs().sum(-1) <= sale.clamp(min=0.25) + CLOSE).all()
-        env.step(action)
 
 
 class Played(finpod.Strategy):
@@ -130,28 +111,29 @@ class Played(finpod.Strategy):
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_environment_backtest_and_ready_weights_hold_the_same(fill):
     market = random_market(40)
-    plain, capped = env_of(market, fill, max_weight=None, max_turnover=None), env_of(market, fill)
+    plain, capped = (env_of(market, fill, num_envs=2, **caps) for caps in (dict.fromkeys(CAPS), CAPS))
     generator, lag = torch.Generator().manual_seed(4), plain.execution.lag
     wanted, equity = [], []
     for _ in range(39 - lag):
-        action = 3 * torch.randn(4, 5, generator=generator)
+        action = 3 * torch.randn(2, 5, generator=generator)
         wanted.append(plain.weights(action))
         capped.step(action)
         plain.step(action)
         equity.append(capped.equity[:, 0])
     wanted, equity = torch.stack(wanted, 1).numpy(), torch.stack(equity[:-1], 1).numpy()
-    table = np.full((4, 40, 5), np.nan)
+    table = np.full((2, 40, 5), np.nan)
     table[:, : 39 - lag] = wanted
-    costs = finpod.Costs()
-    together = finpod.backtest(table, market, fill=fill, costs=costs, **CAPS)
-    for e in range(4):
-        ready = finpod.backtest(table[e], market, fill=fill, costs=costs, **CAPS)
-        quick = finpod.backtest(table[e], market, fill=fill, costs=costs, fast=True, **CAPS)
-        rule = finpod.backtest(Played(wanted[e]), market, fill=fill, costs=costs, **CAPS)
+    terms = {"fill": fill, "costs": finpod.Costs(), **CAPS}
+    together = finpod.backtest(table, market, **terms)
+    for e in range(2):
+        ready = finpod.backtest(table[e], market, **terms)
+        quick = finpod.backtest(table[e], market, fast=True, **terms)
+        rule = finpod.backtest(Played(wanted[e]), market, **terms)
         np.testing.assert_array_equal(ready.equity.to_numpy()[1 + lag : -1], equity[e])
         np.testing.assert_array_equal(rule.equity, ready.equity)
         np.testing.assert_array_equal(together.equity.iloc[:, e], ready.equity)
         np.testing.assert_allclose(quick.equity, ready.equity, rtol=1e-9)
+        assert ready.weights.to_numpy().max() < 0.35  # 0.3 at the fill
         assert ready.turnover.max() <= 0.3  # 0.25, and at times the sale of what has drifted above the cap
         assert ready.turnover.median() == pytest.approx(0.25)
         assert [warning.code for warning in ready.warnings].count("capped") == 1
@@ -163,7 +145,7 @@ def test_with_too_few_names_the_rest_stays_in_cash_and_that_is_said_once():
     assert result.cash_weight.iloc[1:].to_numpy() == pytest.approx(0.4, abs=0.05)
     (capped,) = [warning for warning in result.warnings if warning.code == "capped"]
     assert capped.data["in_cash"] == len(result.returns)
-    assert "no weight above 0.2; the rest stayed in cash on 19 decisions with fewer than 5 assets" in str(result)
+    assert "19 decisions" in str(result)
     both = finpod.backtest("equal-weight", market, max_weight=0.2, max_turnover=0.5)
     (said,) = [warning.data for warning in both.warnings if warning.code == "capped"]
     assert said["in_cash"] == len(result.returns) - 1  # the first decision may not trade as much yet
@@ -192,10 +174,10 @@ def test_orders_in_shares_take_no_caps():
 
 
 def test_training_says_once_that_there_are_too_few_names(tmp_path):
-    said = []
+    said = set()
     tiny_train(
-        random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.append(state.remark)
+        random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark)
     )
-    assert sum(remark.startswith("max_weight 0.15 needs 7 assets") for remark in set(said)) == 1
+    assert sum("max_weight 0.15 needs 7 assets" in remark for remark in said) == 1
     agent = finpod.load_strategy(tmp_path / "few")
     assert (agent.max_weight, agent.max_turnover) == (0.15, None)

@@ -10,12 +10,18 @@ from finpod.market.data import forward_fill
 from finpod.trading.execution import MONTH, Account, build_execution
 from finpod.trading.ledger import Costs
 
-
-def account(cash: float, *shares: float) -> Account:
-    return Account(torch.tensor(cash, dtype=torch.float64), torch.tensor(shares, dtype=torch.float64))
+FREE = Costs(fee_bps=0)
 
 
-def volumes(days: int, names: int, *, seed: int = 0) -> np.ndarray:
+def t(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def account(cash, *shares):
+    return Account(t(cash)[0], t(*shares))
+
+
+def volumes(days, names, *, seed=0):
     return np.random.default_rng(seed).lognormal(5, 1, (days, names))
 
 
@@ -24,19 +30,17 @@ def test_fill_follows_the_data_unless_told():
     assert build_execution(with_opens).fill == "open"
     assert build_execution(with_opens, "close").fill == "close"
     assert build_execution(without).fill == "close"
-    with pytest.raises(InputError, match="fill='open' needs opens"):
-        build_execution(without, "open")
-    with pytest.raises(InputError, match="fill is 'noon'; choose 'open' or 'close'"):
-        build_execution(with_opens, "noon")
+    for market, fill in ((without, "open"), (with_opens, "noon")):
+        with pytest.raises(InputError, match=f"'{fill}'") as raised:
+            build_execution(market, fill)
+        assert raised.value.argument == "fill"
 
 
 @pytest.mark.parametrize(("fill", "seen", "filled"), [("open", 5, 6), ("close", 4, 5)])
 def test_a_decision_is_filled_in_the_row_after_the_last_it_saw(fill, seen, filled):
     execution = build_execution(make_market([10] * 8, open=[10] * 8), fill)
     assert (execution.decision_row(5), execution.fill_row(5)) == (seen, filled)
-    rows = torch.tensor([2, 5])
-    assert execution.decision_row(rows)[1] == seen
-    assert execution.fill_row(rows)[1] == filled
+    assert (execution.decision_row(torch.tensor(5)), execution.fill_row(torch.tensor(5))) == (seen, filled)
 
 
 def test_marks_are_carried_forward_and_never_back():
@@ -54,8 +58,7 @@ def test_without_a_price_at_the_fill_nothing_is_tradable_and_the_last_price_stan
     closes = build_execution(market, "close")
     assert closes.tradable[:, 0].tolist() == [True, True, False, True]
     assert closes.price[:, 0].tolist() == [10, 11, 11, 13]
-    held = account(100.0, 5.0)
-    assert opens.trade(held, 0, torch.tensor([-5.0], dtype=torch.float64), Costs()).traded.item() == 0
+    assert opens.trade(account(100, 5), 0, t(-5), Costs()).traded.item() == 0
 
 
 def test_a_name_leaves_on_the_first_session_after_its_last_bar():
@@ -63,16 +66,12 @@ def test_a_name_leaves_on_the_first_session_after_its_last_bar():
     execution = build_execution(market)
     assert execution.delisted[:, 0].tolist() == [False, False, False, True, False]
     assert not execution.delisted[:, 1].any()  # a missing bar is no delisting
-    before = account(500.0, 10.0, 1.0)
-    same = execution.carry(before, 1)
-    assert torch.equal(same.shares, before.shares)
+    before = account(500, 10, 1)
+    assert torch.equal(execution.carry(before, 1).shares, before.shares)
     after = execution.carry(before, 2)
     assert (after.cash.item(), after.shares.tolist()) == (900.0, [0.0, 1.0])
     assert execution.carry(before, 2, -1.0).cash.item() == 500.0
-
-
-def test_the_last_bar_survives_slicing():
-    market = make_market([[50, 7], [45, 7], [40, 8], [NAN, 9], [NAN, 9]])
+    # the last bar survives slicing
     assert not build_execution(market.rows(0, 3)).delisted.any()
     assert build_execution(market.rows(1, 5)).delisted[:, 0].tolist() == [False, False, True, False]
     assert not build_execution(market.rows(3, 5)).delisted.any()
@@ -82,11 +81,9 @@ def test_the_last_bar_survives_slicing():
 def test_membership_is_that_of_the_decision_day(fill):
     member = np.array([True, True, False, False, True])
     execution = build_execution(make_market([10] * 5, open=[10] * 5, member=member), fill)
-    want, sell = torch.tensor([4.0], dtype=torch.float64), torch.tensor([-1.0], dtype=torch.float64)
     for row in range(execution.lag, 4):
-        bought = execution.trade(account(100.0, 1.0), row, want, Costs(fee_bps=0)).traded.item()
-        assert bought == (4.0 if member[execution.decision_row(row)] else 0.0)
-        assert execution.trade(account(100.0, 1.0), row, sell, Costs(fee_bps=0)).traded.item() == -1.0
+        bought, sold = (execution.trade(account(100, 1), row, t(order), FREE).traded.item() for order in (4, -1))
+        assert (bought, sold) == (4.0 if member[execution.decision_row(row)] else 0.0, -1.0)
 
 
 # --- market impact -----------------------------------------------------------------------------------------------------
@@ -126,16 +123,13 @@ def test_a_fill_is_charged_by_what_its_decision_saw(fill):
     volume = volumes(40, 1)
     other = volume.copy()
     other[30] *= 3
-    executions = [
-        build_execution(random_market(40, 1, gaps=0, member=None, volume=each), fill) for each in (volume, other)
-    ]
-    wanted, costs = torch.tensor([1.0], dtype=torch.float64), Costs(fee_bps=0, impact=1.0)
-    dearer = [
-        executions[0].fill_row(row)
-        for row in range(1, 39)
-        if len({execution.trade(account(1e5, 0.0), row, wanted, costs).cost.item() for execution in executions}) == 2
-    ]
-    assert dearer[0] == 31
+    markets = (random_market(40, 1, gaps=0, member=None, volume=each) for each in (volume, other))
+    one, two = (build_execution(market, fill) for market in markets)
+
+    def cost(execution, row):
+        return execution.trade(account(1e5, 0), row, t(1), Costs(fee_bps=0, impact=1.0)).cost.item()
+
+    assert [one.fill_row(row) for row in range(1, 39) if cost(one, row) != cost(two, row)][0] == 31  # noqa: RUF015
 
 
 def test_a_name_nobody_dealt_in_counts_as_the_worst_member():
@@ -154,12 +148,10 @@ def test_without_any_volume_nothing_trades_until_there_is_one():
     volume[10:] = 1e6
     execution = build_execution(make_market([10.0] * 30, volume=volume), "close")
     assert execution.impact[:, 0].isfinite().tolist() == [False] * 10 + [True] * 20
-    buy = torch.tensor([3.0], dtype=torch.float64)
-    held = account(100.0, 1.0)
-    costly = [execution.trade(held, row, buy, Costs(impact=1.0)) for row in (5, 10, 11)]
+    costly = [execution.trade(account(100, 1), row, t(3), Costs(impact=1.0)) for row in (5, 10, 11)]
     assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
     assert (costly[0].cash.item(), costly[0].cost.item()) == (100.0, 0.0)
-    assert execution.trade(held, 5, buy, Costs()).traded.item() == 3.0
+    assert execution.trade(account(100, 1), 5, t(3), Costs()).traded.item() == 3.0
 
 
 def test_impact_without_volumes_is_refused():

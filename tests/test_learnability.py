@@ -103,13 +103,22 @@ def share_of_the_oracle(seed, size, out):
     return ratios[0] / ratios[1], bootstrap_interval(excess_returns(free))
 
 
-def check_signal(size, tmp_path):
+def sizes(small):
+    """A journey of a small size, and the full one among the slow tests."""
+    return pytest.mark.parametrize(
+        "size", [pytest.param(small, marks=pytest.mark.journey), pytest.param(FULL, marks=pytest.mark.slow)]
+    )
+
+
+@sizes(SMALL)
+def test_a_planted_signal_is_learnt(size, tmp_path):
     shares, intervals = zip(*(share_of_the_oracle(seed, size, tmp_path / str(seed)) for seed in range(3)), strict=True)
     assert np.median(shares) >= 0.5, shares
     assert sum(low > 0 for low, _ in intervals) >= 2, intervals  # the yardstick of the negative control does see skill
 
 
-def check_noise(size, tmp_path):
+@sizes(BRIEF)
+def test_nothing_is_learnt_where_there_is_nothing(size, tmp_path):
     covered = []
     for seed in range(5):
         market = simulate_market(names=20, days=size.days, signal=0.0, seed=seed)
@@ -119,23 +128,3 @@ def check_noise(size, tmp_path):
         low, high = bootstrap_interval(values)
         covered.append(low <= 0 <= high)
     assert sum(covered) >= 4, covered
-
-
-@pytest.mark.journey
-def test_a_planted_signal_is_learnt(tmp_path):
-    check_signal(SMALL, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_planted_signal_is_learnt_at_full_size(tmp_path):
-    check_signal(FULL, tmp_path)
-
-
-@pytest.mark.journey
-def test_nothing_is_learnt_where_there_is_nothing(tmp_path):
-    check_noise(BRIEF, tmp_path)
-
-
-@pytest.mark.slow
-def test_nothing_is_learnt_where_there_is_nothing_at_full_size(tmp_path):
-    check_noise(FULL, tmp_path)

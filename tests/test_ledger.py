@@ -106,8 +106,7 @@ def test_c18_an_order_beyond_all_measure_buys_what_the_cash_allows():
 
 
 def test_c20_a_negative_target_is_a_target_of_zero():
-    orders = orders_for(t(-0.5, 0.5), t(140)[0], t(4, 0), t(10, 10))
-    assert orders.tolist() == [-4.0, 7.0]
+    assert orders_for(t(-0.5, 0.5), t(140)[0], t(4, 0), t(10, 10)).tolist() == [-4.0, 7.0]
 
 
 def test_c22_the_log_holds_fills_and_not_wishes():
@@ -119,15 +118,10 @@ def test_c26_whole_shares_are_whole():
     assert fill(1000, [0], [1 / 3], [3000]).shares.item() == pytest.approx(1 / 3)
     none = fill(1000, [0], [1 / 3], [3000], whole_shares=True)
     assert (none.shares.item(), none.cash.item()) == (0.0, 1000.0)
-
-
-def test_whole_shares_are_counted_as_traded():
-    """Adjusted price 50 at a factor of 1/2 is a share of 100 as traded: 1000 buys ten of those, 20 adjusted ones."""
+    # adjusted price 50 at a factor of 1/2 is a share of 100 as traded: 1000 buys ten of those, 20 adjusted ones
     bought = fill(1075, [0], [21.5], [50], factor=t(0.5), whole_shares=True)
     assert (bought.shares.item(), bought.cash.item()) == (20.0, 75.0)
-
-
-def test_whole_shares_let_go_of_a_fraction_only_when_all_is_sold():
+    # a fraction is sold only with the whole position
     assert fill(0, [7.5], [-7.5], [10], whole_shares=True).shares.item() == 0.0
     assert fill(0, [7.5], [-3.9], [10], whole_shares=True).shares.item() == 4.5
 
@@ -166,14 +160,9 @@ def test_no_trade_costs_more_than_it_is_worth():
     assert (bought.shares.item(), bought.cash.item(), bought.cost.item()) == (5.0, 0.0, 50.0)
 
 
-def test_buys_share_the_wallet_pro_rata():
-    bought = fill(300, [0, 0], [10, 20], [20, 20])
-    assert bought.shares.tolist() == pytest.approx([5, 10])
-
-
-def test_sells_pay_for_buys():
-    swapped = fill(0, [10, 0], [-10, 20], [10, 5])
-    assert swapped.shares.tolist() == [0.0, 20.0]
+def test_buys_share_the_wallet_pro_rata_and_sells_pay_for_buys():
+    assert fill(300, [0, 0], [10, 20], [20, 20]).shares.tolist() == pytest.approx([5, 10])
+    assert fill(0, [10, 0], [-10, 20], [10, 5]).shares.tolist() == [0.0, 20.0]
 
 
 def test_names_without_a_price_or_a_membership():
@@ -215,12 +204,8 @@ def test_leading_dimensions_change_no_bit(costs, whole):
 
     batch = run(cash, held, orders)
     for e in range(0, 64, 9):
-        for part, alone, one in zip(
-            batch,
-            run(cash[e], held[e], orders[e]),
-            run(cash[e : e + 1], held[e : e + 1], orders[e : e + 1]),
-            strict=True,
-        ):
+        singles = run(cash[e], held[e], orders[e]), run(*(part[e : e + 1] for part in (cash, held, orders)))
+        for part, alone, one in zip(batch, *singles, strict=True):
             assert torch.equal(part[e], alone)
             assert torch.equal(one[0], alone)
     weights = torch.rand(64, 101, dtype=torch.float64) / 101

@@ -1,5 +1,7 @@
 """Training on locomotion: tournament, checkpoints, resuming and command line; the gymnasium environment."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -20,12 +22,8 @@ from finpod.tournament.trained_run import TrainedRun
 from finpod.tournament.verify import verify_log
 
 pytest.importorskip("mujoco")
+pytestmark = pytest.mark.usefixtures("apart")
 SMALL = {"agents": 1, "rounds": 1, "keep": 1, "steps": 4096, "device": "cpu"}
-
-
-@pytest.fixture(autouse=True)
-def _apart(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -34,45 +32,35 @@ def _short_episodes(monkeypatch):
     monkeypatch.setattr("finpod.envs.locomotion.environment.TIME_LIMIT", 50)
 
 
-def weights_of(run):
-    return run.checkpoint(0).weights
-
-
 def same(one, other):
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- training -------------------------------------------------------------------------------------------------------------
-
-
-def test_an_agent_is_trained_scored_and_read_back(tmp_path):
-    run = finpod.train("swimmer", out=tmp_path / "s", **SMALL)
+def test_an_agent_is_trained_scored_and_read_back():
+    run = finpod.train("swimmer", out="s", **SMALL)
     metrics = run.leaderboard[0].metrics
     assert set(metrics) == {"mean_return", "sd_return", "worst_return", "mean_length"}
     assert metrics["mean_length"] == 50
     assert metrics["worst_return"] <= metrics["mean_return"] == run.leaderboard[0].score
     assert run.provenance["title"] == "Swimmer-v5, standard variant: 8 inputs, 2 actions"
     assert run.provenance["definition"]["engine"].startswith("MuJoCo ")
-    header = read_history(tmp_path / "s").logs[0].header
+    header = read_history("s").logs[0].header
     assert (header["task"]["integrator"], header["task"]["solver"]) == ("RK4", "NEWTON")
     assert header["versions"]["engine"] == run.provenance["definition"]["engine"]
-    again = TrainedRun(tmp_path / "s")
+    again = TrainedRun("s")
     assert mean_action(again.load(0), Observation(torch.randn(3, 8))).shape == (3, 2)
     spec = again.checkpoint(0).task_spec
     assert (spec["variant"], spec["integrator"]) == ("standard", "RK4")
-    task = task_of(spec)
-    assert task.score(again.load(0)).metrics == metrics  # C25, F06: the same figure every time
-    assert verify_log(tmp_path / "s" / "log-0.jsonl").log[0].score == run.leaderboard[0].score
-    assert same(weights_of(finpod.train("swimmer", out=tmp_path / "t", **SMALL)), weights_of(run))
+    assert task_of(spec).score(again.load(0)).metrics == metrics  # C25, F06: the same figure every time
+    assert verify_log("s/log-0.jsonl").log[0].score == run.leaderboard[0].score
 
 
-def test_d06_two_slices_are_one(tmp_path):
+def test_d06_two_slices_are_one():
     task = LocomotionTask(name="hopper", threads=1)
     config = PPOConfig(**task.defaults("ppo"))
     setup = TournamentSetup(task=task, num_envs=16, config=config)
     settings = Settings(agent_id="0-0", seed=5, config=config, task=dict(task.space().start))
-    whole = train_slice(setup, settings, None, 2048, 4096)
-    half = train_slice(setup, settings, None, 1024, 4096)
+    whole, half = (train_slice(setup, settings, None, steps, 4096) for steps in (2048, 1024))
     on = train_slice(setup, settings, type(half).from_bytes(half.to_bytes()), 2048, 4096)
     assert whole.steps == on.steps == 2048
     assert same(whole.weights, on.weights)
@@ -81,58 +69,45 @@ def test_d06_two_slices_are_one(tmp_path):
 
 def test_settings_of_a_task_suit_it():
     for name in ("hopper", "ant", "humanoid"):
-        task = LocomotionTask(name=name)
-        config = PPOConfig(**task.defaults("ppo"))
-        assert config.scale_reward
-        assert not config.factored
+        config = PPOConfig(**LocomotionTask(name=name).defaults("ppo"))
+        assert (config.scale_reward, config.factored) == (True, False)
         for setting, (low, high) in BOUNDS.items():
             assert low <= getattr(config, setting) <= high
     assert (LocomotionTask(name="ant").steps, LocomotionTask(name="hopper").steps) == (3_000_000, 1_000_000)
     assert LocomotionTask(name="ant").defaults("sac") == {}
 
 
-def test_a_tournament_stops_and_goes_on_by_its_name():
-    line = "train hopper --variant fast --envs 8 --agents 2 --rounds 2 --steps 512 --device cpu"
-    runner = CliRunner()
-    whole = runner.invoke(app, [*f"{line} --out strategies/whole".split()])
-    assert whole.exit_code == 0, whole.output
-    assert "Hopper-v5, fast variant: 11 inputs, 3 actions" in whole.output
-
+def test_a_tournament_stops_and_goes_on_by_its_name_and_in_its_variant():
     def interrupt(status):
         if len(status.board.log) == 2:
             raise KeyboardInterrupt
 
+    size = {"num_envs": 8, "agents": 2, "rounds": 2, "steps": 512, "device": "cpu"}
+    whole = finpod.train("hopper", variant="fast", out="strategies/whole", **size)
     with pytest.raises(KeyboardInterrupt):
-        finpod.train("hopper", variant="fast", num_envs=8, agents=2, rounds=2, steps=512, device="cpu",
-                     out="strategies/part", watch=interrupt)  # fmt: skip
-    ended = runner.invoke(app, ["train", "--resume", "part", "--variant", "fast"])  # the log says of which task
+        finpod.train("hopper", variant="fast", out="strategies/part", watch=interrupt, **size)
+    with pytest.raises(InputError, match=r"task\.integrator was 'IMPLICITFAST' and is 'RK4'"):
+        finpod.train("hopper", out="strategies/part", resume=True, **size)
+    ended = CliRunner().invoke(app, ["train", "--resume", "part", "--variant", "fast"])  # the log says of which task
     assert ended.exit_code == 0, ended.output
-    runs = [TrainedRun(f"strategies/{name}") for name in ("whole", "part")]
-    assert [trial.score for trial in runs[0].leaderboard] == [trial.score for trial in runs[1].leaderboard]
-    assert same(*map(weights_of, runs))
-    assert runs[1].provenance["title"].startswith("Hopper-v5, fast variant")
-
-
-def test_variants_are_not_mixed(tmp_path):
-    def interrupt(status):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        finpod.train("hopper", out=tmp_path / "h", **SMALL, watch=interrupt)
-    with pytest.raises(InputError, match=r"task\.integrator was 'RK4' and is 'IMPLICITFAST'"):
-        finpod.train("hopper", variant="fast", out=tmp_path / "h", **SMALL, resume=True)
+    part = TrainedRun("strategies/part")
+    assert [trial.score for trial in whole.leaderboard] == [trial.score for trial in part.leaderboard]
+    assert same(whole.checkpoint(0).weights, part.checkpoint(0).weights)
+    assert part.provenance["title"].startswith("Hopper-v5, fast variant")
 
 
 @pytest.mark.parametrize(("line", "told"), [
     ("train hoper", "unknown task 'hoper'; did you mean hopper?"),
-    ("train ant --market sample", "--market is for stocks, and the task ant has no market"),
-    ("train ant --validation 2019-01-02:2019-12-31", "--validation is for stocks"),
+    ("train ant --market sample", "--market"),
+    ("train ant --validation 2019-01-02:2019-12-31", "--validation"),
     ("train hopper --variant full", "hopper has no variant 'full'; choose one of standard, fast"),
     ("train hopper --envs 0", "--envs is 0;"),
-    ("train stocks --variant fast --train 2010-01-04:2010-06-30 --validation 2011-01-03:2011-06-30",
-     "--variant is for locomotion"),
+    ("train stocks --variant fast --train 2010-01-04:2010-06-30 --validation 2011-01-03:2011-06-30", "--variant"),
+    ("train ant", "pip install 'finpod[locomotion]'"),
 ])  # fmt: skip
-def test_what_cannot_be_ends_in_one_line(line, told, tmp_path, capsys):
+def test_what_cannot_be_ends_in_one_line(line, told, tmp_path, capsys, monkeypatch):
+    if "pip" in told:
+        monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(SystemExit) as ended:
         main([*line.split(), "--out", "strategies/x"])
     assert ended.value.code == 2
@@ -140,37 +115,34 @@ def test_what_cannot_be_ends_in_one_line(line, told, tmp_path, capsys):
     assert not any(tmp_path.iterdir())
 
 
-def test_without_mujoco_one_line_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "mujoco", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["train", "ant", "--out", "strategies/x"])
-    assert ended.value.code == 2
-    assert "pip install 'finpod[locomotion]'" in capsys.readouterr().err
-
-
-def test_a_policy_that_becomes_nan_is_named(tmp_path):
+def test_a_policy_that_becomes_nan_is_named():
     task = LocomotionTask(name="swimmer", threads=1)
     policy = task.policy({"hidden": 64}, torch.Generator())
     with torch.no_grad():
         policy.mean[0].weight.fill_(float("nan"))
-    with pytest.raises(InputError, match="action of environment 0 at step 0 is not a finite number below 1e\\+18"):
+    with pytest.raises(InputError, match="environment 0 at step 0"):
         task.score(policy)
 
 
-# --- the gymnasium face ---------------------------------------------------------------------------------------------------
+# --- the gymnasium face
 
 
 def test_an_environment_is_a_gymnasium_vector_environment():
-    env = finpod.make_env("hopper", num_envs=4, seed=3)
+    env, arrays = (finpod.make_env("hopper", num_envs=4, seed=3, numpy=numpy) for numpy in (False, True))
     obs, info = env.reset(seed=7)
     assert (obs.shape, env.observation_space.shape, env.action_space.shape, info) == ((4, 11), (4, 11), (4, 3), {})
     assert torch.equal(obs, env.reset(seed=7)[0])
+    np.testing.assert_array_equal(arrays.reset(seed=7)[0], obs)
     for _ in range(60):
-        obs, reward, terminated, truncated, info = env.step(torch.zeros(4, 3))
-    assert isinstance(reward, torch.Tensor)
-    ended = terminated | truncated
-    assert torch.equal(info["_final_obs"], ended)
-    assert torch.equal(obs[~ended], info["final_obs"][~ended])
+        obs, *others, info = env.step(torch.zeros(4, 3))
+        dense, *values, array_info = arrays.step(np.zeros((4, 3)))
+        for array, tensor in zip(
+            (dense, *values, array_info["final_obs"]), (obs, *others, info["final_obs"]), strict=True
+        ):
+            np.testing.assert_array_equal(array, tensor)
+        ended = others[1] | others[2]
+        assert torch.equal(info["_final_obs"], ended)
+        assert torch.equal(obs[~ended], info["final_obs"][~ended])
     limit = finpod.make_env("humanoid", num_envs=1).single_action_space.high
     np.testing.assert_allclose(limit, 0.4)
 
@@ -194,10 +166,10 @@ def test_a_bad_action_is_refused_before_anything_moves():
     env = finpod.make_env("hopper", num_envs=2, threads=1)
     obs, _ = env.reset(seed=1)
     action = torch.zeros(2, 3)
-    with pytest.raises(InputError, match=r"actions have shape \(2, 2\); this environment takes \(2, 3\)"):
+    with pytest.raises(InputError, match=r"\(2, 2\).*\(2, 3\)"):
         env.step(action[:, :2])
     action[1, 2] = float("inf")
-    with pytest.raises(InputError, match="the action of environment 1 is inf for column 2"):
+    with pytest.raises(InputError, match="environment 1 is inf in column 2"):
         env.step(action)
     assert torch.equal(env.env.observe().state, obs)
     with pytest.raises(InputError, match="reset_mask"):

@@ -1,23 +1,34 @@
-"""Training on Ray: a slice is the same wherever it runs, and only the driver reads data (B31)."""
+"""Training on Ray: the same wherever the pods run, only the driver reads data (B31), and a Ray that finpod starts itself."""
 
 import hashlib
+import json
 import os
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
-from made_agents import train_slice
+from made_agents import STEPS_AN_UPDATE, make_setup, settings, tiny_train, train_slice
+from made_markets import random_market
+from made_tournaments import hash_of, lines, process, ray_of, records_of
 
-from finpod.envs.market_env import TradingConfig
-from finpod.market.data import MarketData
+from finpod.ensemble import load_ensemble
 from finpod.market.snapshots import load_snapshot, save_snapshot
-from finpod.rl.ppo import PPOConfig
-from finpod.synthetic import simulate_market
-from finpod.tasks import StockTask
-from finpod.tournament.leaderboard import Settings
-from finpod.tournament.setup import TournamentSetup
+from finpod.tournament.setup import Plan, from_shared
+from finpod.tournament.training import Pods
+from finpod.tournament.verify import verify_log
 
-QUIET = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+
+@pytest.fixture(scope="module")
+def ray():
+    """Ray with eight CPUs, whose workers find the modules of the tests."""
+    with ray_of(
+        8, runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}}
+    ) as found:
+        yield found
+
+
+# --- one agent a process
 
 
 def offline():
@@ -32,49 +43,20 @@ def offline():
     socket.socket.connect = local  # type: ignore[method-assign]
 
 
-def trained(market: MarketData, seed: int) -> str:
+def trained(market, seed):
     """Hash of the weights after one small slice."""
-    task = StockTask(
-        market=market,
-        trading=TradingConfig(num_envs=8, start_groups=4),
-        fill=None,
-        features=["return_5"],
-        train=(10, 80),
-        validation=(81, 99),
-    )
-    settings = Settings(agent_id="a", seed=seed, config=PPOConfig(num_steps=2))
-    setup = TournamentSetup(task=task, num_envs=8, config=settings.config)
-    checkpoint = train_slice(setup, settings, None, 16, 16)
+    checkpoint = train_slice(make_setup(market), settings(seed), None, STEPS_AN_UPDATE, STEPS_AN_UPDATE)
     return hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in checkpoint.weights.values())).hexdigest()
 
 
-@pytest.fixture
-def ray(monkeypatch):
-    for name, value in QUIET.items():
-        monkeypatch.setenv(name, value)
-    found = pytest.importorskip("ray")
-    here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}}
-    found.init(
-        "local",
-        num_cpus=8,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 2**20,
-        runtime_env=here,
-    )
-    yield found
-    found.shutdown()
-
-
-@pytest.mark.filterwarnings("ignore")  # ray's own, about its settings and its open files
 @pytest.mark.parametrize("actors", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_b31_actors_train_on_stored_data_without_a_network(ray, tmp_path, actors):
-    save_snapshot(simulate_market(names=3, days=100), tmp_path / "stored")
+    save_snapshot(random_market(110, 3, gaps=0), tmp_path / "stored")
     market = load_snapshot(tmp_path / "stored")
 
     @ray.remote(num_cpus=1)
     class Pod:
-        def train(self, market: MarketData, seed: int) -> tuple[str, int]:
+        def train(self, market, seed):
             import test_ray
 
             test_ray.offline()
@@ -88,3 +70,165 @@ def test_b31_actors_train_on_stored_data_without_a_network(ray, tmp_path, actors
     assert len({pid for _, pid in answers} - {os.getpid()}) == actors
     assert [weights for weights, _ in answers] == [trained(market, seed) for seed in range(actors)]
     assert len({weights for weights, _ in answers}) == actors
+
+
+# --- tournaments
+
+
+def test_d13_what_pods_read_of_a_task_are_the_shared_arrays_themselves():
+    shared = make_setup(random_market(110, 4, seed=1)).to_shared()
+    task = from_shared(shared, device="cpu").task
+    for part in ("panel", "execution"):
+        arrays = {key: value for key, value in shared["task"][part].items() if isinstance(value, np.ndarray)}
+        assert len(arrays) >= 3
+        for key, value in arrays.items():
+            assert getattr(vars(task)[part], key).data_ptr() == value.__array_interface__["data"][0]
+
+
+@pytest.fixture(scope="module")
+def market():
+    return random_market(130, 6, gaps=0.02, seed=5)
+
+
+def train(market, out, plan, pods=None, **changes):
+    """Four agents in two rounds of two updates; the hash of the ensemble."""
+    tiny_train(market, out, agents=4, seed=2, plan=plan, pods=pods, **changes)
+    return hash_of(out)
+
+
+@pytest.fixture(scope="module")
+def here(market, tmp_path_factory):
+    """The folder of an ensemble trained in this process."""
+    out = tmp_path_factory.mktemp("here") / "tiny"
+    train(market, out, Plan())
+    return out
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(("count", "steps"), [(1, None), (4, STEPS_AN_UPDATE)])
+def test_in_rounds_the_ensemble_is_the_same_wherever_the_pods_run(market, here, tmp_path, count, steps):
+    out = tmp_path / "tiny"
+    assert train(market, out, Plan(checkpoint_steps=steps), Pods(ray=True, count=count)) == hash_of(here)
+    assert lines(verify_log(out / "log-2.jsonl")) == lines(verify_log(here / "log-2.jsonl"))
+    places = {record["place"]["pid"] for record in records_of(out / "log-2.jsonl") if record["kind"] == "submit"}
+    assert os.getpid() not in places
+    assert len(places) <= count
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(
+    "pods", [(None, Pods(ray=True, count=2)), (Pods(ray=True, count=2), None)], ids=["here", "ray"]
+)
+def test_d06_a_run_that_began_here_is_gone_on_with_on_ray_and_the_other_way_round(market, here, tmp_path, pods):
+    def leave(status):
+        if len(status.board.log) >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(market, tmp_path / "tiny", Plan(), pods[0], watch=leave)
+    assert train(market, tmp_path / "tiny", Plan(), pods[1], resume=True) == hash_of(here)
+
+
+@pytest.mark.usefixtures("ray")
+def test_without_rounds_the_log_of_a_run_on_ray_replays_to_its_board(market, tmp_path):
+    train(market, tmp_path / "tiny", Plan(mode="async"), Pods(ray=True, count=3), rounds=3)
+    board, ensemble = verify_log(tmp_path / "tiny" / "log-2.jsonl"), load_ensemble(tmp_path / "tiny")
+    assert [entry.score for entry in board.log] == [line["score"] for line in ensemble.log]
+    assert [entry.agent for entry in board.log] == [line["agent"] for line in ensemble.log]
+    assert len(board.log) == 12
+
+
+# --- a Ray of its own
+
+
+OWN = """
+import json, os, sys
+from pathlib import Path
+import psutil
+from finpod.errors import InputError
+from finpod.workers.ray_executor import RayExecutor
+from made_tournaments import Piece, noted, wait_until
+
+folder, me = Path(sys.argv[1]), psutil.Process()
+try:
+    engine = RayExecutor(noted, str(folder), **json.loads(sys.argv[2]))
+except InputError as error:
+    print(json.dumps({"error": str(error), "left": [one.name() for one in me.children(recursive=True)]}))
+    sys.exit()
+engine.start("fine", Piece(1, 2, 0.0))
+(ended,) = wait_until(lambda: engine.wait(0.1))
+engine.start("killed", Piece(2, 2, 600.0))
+wait_until((folder / "2").exists)
+children = me.children(recursive=True)
+os.kill(int((folder / "2").read_text()), 9)
+(lost,) = wait_until(lambda: engine.wait(0.1))
+addresses = set()
+for one in children:
+    try:
+        addresses |= {kind.laddr.ip for kind in one.net_connections() if kind.status == "LISTEN"}
+    except psutil.Error:  # it has ended in the meantime
+        continue
+engine.start("cancelled", Piece(3, 2, 600.0))
+wait_until((folder / "3").exists)
+children += me.children(recursive=True)
+engine.close()
+wait_until(lambda: not any(one.is_running() for one in children))
+print(json.dumps({"result": ended.result, "lost": lost.reason, "addresses": sorted(addresses), "children": len(children)}))
+"""
+
+
+def printed(code, *arguments):
+    """What a process that starts Ray itself prints as JSON; it prints nothing else."""
+    pytest.importorskip("ray")
+    with process(code, *arguments, RAY_ADDRESS="") as child:
+        found, noise = child.communicate(timeout=120)
+    assert (child.returncode, noise) == (0, "")
+    return json.loads(found)
+
+
+def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp_path):
+    found = printed(OWN, tmp_path, json.dumps({"timeout": 600}))
+    assert found["result"] == [1, 2]
+    assert found["lost"].startswith("WorkerCrashedError")
+    assert set(found["addresses"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert found["children"] > 5  # all of which it has seen end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        pytest.param({"cpus": 100_000}, "a pod needs 100000 CPU and this machine has ", marks=pytest.mark.slow),
+        ({"address": "127.0.0.1:1"}, "cannot reach Ray at 127.0.0.1:1: ConnectionRefusedError"),
+        ({"address": "nonsense:port"}, "cannot reach Ray at nonsense:port: ValueError"),
+    ],
+)
+def test_a_start_that_fails_is_told_soon_and_leaves_no_process(tmp_path, arguments, error):
+    found = printed(OWN, tmp_path, json.dumps(arguments))
+    assert found["error"].startswith(error)
+    assert found["left"] == []
+
+
+PINNED = """
+import json, os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from finpod.workers.ray_executor import RayExecutor
+from made_tournaments import Piece, nap
+
+engine = RayExecutor(nap, None, timeout=60)
+engine.start("a", Piece(1, 2, 0.5))
+engine.start("b", Piece(2, 2, 0.5))
+ended = []
+while len(ended) < 2:
+    ended += engine.wait(0.1)
+places = sorted((one.place.started, one.place.ended) for one in ended)
+print(json.dumps({"slots": engine.slots(), "places": places}))
+engine.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_g17_pods_on_ray_are_as_many_as_the_cores_that_the_process_may_use():
+    found = printed(PINNED)
+    assert found["slots"] == 1
+    (_, first_ended), (second_started, _) = found["places"]
+    assert second_started >= first_ended

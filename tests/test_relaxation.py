@@ -11,7 +11,6 @@ from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Terms, simulate
 
-BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 NAN = float("nan")
 
 
@@ -38,20 +37,20 @@ def both_ways(execution, weights, terms, first=1):
     return slow, relax(execution, first, last, weights, terms)
 
 
-def assert_alike(slow, quick, tolerance=1e-11):
-    """Every field to `tolerance` of the equity, and of the largest holding."""
-    scale = {"shares": slow.shares.abs().max(), "traded": slow.shares.abs().max(), "delisted": slow.shares.abs().max()}
+def assert_alike(slow, quick):
+    """Every field to 1e-11 of the equity, or of the largest holding."""
+    shares, equity = float(slow.shares.abs().max()), float(slow.equity.max())
+    sizes = {"equity": equity, "cost": equity, "turnover": 1.0, "targets": 1.0}
     for name, own, other in zip(slow._fields, slow, quick, strict=True):
-        assert own.shape == other.shape, name
-        assert own.dtype == other.dtype, name
-        if own.dtype == torch.bool:
-            assert torch.equal(own, other), name
-        else:
-            by = {"targets": 1.0, "turnover": 1.0}.get(name, float(scale.get(name, slow.equity.max())))
-            torch.testing.assert_close(other, own, rtol=0, atol=tolerance * by, equal_nan=True)
+        atol = 0 if own.dtype == torch.bool else 1e-11 * sizes.get(name, shares)
+        torch.testing.assert_close(other, own, rtol=0, atol=atol, equal_nan=True)
 
 
-@BOTH
+def assert_equal(slow, quick):
+    assert all(torch.equal(own.nan_to_num(), other.nan_to_num()) for own, other in zip(slow, quick, strict=True))
+
+
+@pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize("idle", [0.0, 0.8])
 @pytest.mark.parametrize(
     "costs", [Costs(), Costs(fee_bps=0), Costs(fee_bps=500), Costs(per_share=0.05, slippage_bps=5)], ids=str
@@ -77,16 +76,14 @@ def test_where_blocks_end_changes_nothing(size, monkeypatch):
 @pytest.mark.parametrize("terms", [Terms(whole_shares=True), Terms(costs=Costs(impact=1.0))], ids=["whole", "impact"])
 def test_what_depends_on_size_is_taken_session_by_session(terms, one_by_one):
     market = random_market(days=40, volume=np.full((40, 5), 1e5))
-    slow, quick = both_ways(build_execution(market), random_steps(37, 5), terms)
-    assert all(torch.equal(own.nan_to_num(), other.nan_to_num()) for own, other in zip(slow, quick, strict=True))
+    assert_equal(*both_ways(build_execution(market), random_steps(37, 5), terms))
     assert one_by_one == [(1, 38)]
 
 
 def test_a_block_that_does_not_settle_is_taken_session_by_session(monkeypatch, one_by_one):
     monkeypatch.setattr(relaxation, "SWEEPS", 1)
     monkeypatch.setattr(relaxation, "BLOCK", 10 * 5)
-    slow, quick = both_ways(build_execution(random_market(days=40)), random_steps(37, 5), Terms())
-    assert all(torch.equal(own.nan_to_num(), other.nan_to_num()) for own, other in zip(slow, quick, strict=True))
+    assert_equal(*both_ways(build_execution(random_market(days=40)), random_steps(37, 5), Terms()))
     assert one_by_one == [(1, 11), (11, 21), (21, 31), (31, 38)]
 
 
