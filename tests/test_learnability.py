@@ -73,8 +73,7 @@ def last_move(market):
     return np.vstack([np.full((1, market.shape[1]), np.nan), market.close[1:] / market.close[:-1] - 1])
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
-@pytest.mark.parametrize("beside_another", [False, True])
+@pytest.mark.parametrize(("fill", "beside_another"), [("open", False), ("close", True)])
 def test_d23_a_move_that_can_be_seen_coming_is_taken(tmp_path, fill, beside_another):
     """Best play makes 1.1^5 = 1.61 in ten sessions, buy and hold nothing."""
     market = alternating(400, beside_another=beside_another)

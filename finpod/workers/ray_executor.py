@@ -79,6 +79,8 @@ class RayExecutor:
         self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
         self._alone = self._own and address is None
+        if self._alone:  # a cluster may still add a larger node
+            _require_size(cpus, gpus)
         with _quiet():
             if self._own:
                 self._begin(address)
@@ -89,7 +91,6 @@ class RayExecutor:
                     num_cpus=cpus, num_gpus=gpus, max_retries=0, name="finpod-pod", runtime_env=_environment()
                 )
                 self._arguments = (work, restore, self._context.hex())
-                self._require_room()
             except BaseException:
                 self.close()
                 raise
@@ -112,14 +113,6 @@ class RayExecutor:
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has replaced the program's handler
         if self._alone:  # this executor reports processes that died; Ray would print them again, to stdout
             self._ray._private.worker._worker_logs_enabled = False
-
-    def _require_room(self) -> None:
-        """Raise InputError if this machine is too small for a pod. A cluster may still add a larger node."""
-        if not self._alone:
-            return
-        resources = self._ray.cluster_resources()
-        for name, need in (("CPU", self._cpus), ("GPU", self._gpus)):
-            _require_size(name, need, resources.get(name, 0.0))
 
     def _require_ray(self) -> None:
         """Raise EngineError if a vital process of a Ray that this executor started has ended."""
@@ -224,12 +217,8 @@ class RayExecutor:
     def describe(self) -> str:
         """Nodes and slots."""
         nodes, slots = len(self._alive()), self.slots()
-        room = (
-            f"room for {slots} pod{'' if slots == 1 else 's'}"
-            if slots
-            else f"no room yet for a pod of {self._cpus:g} CPUs"
-        )
-        return f"Ray, {nodes} node{'' if nodes == 1 else 's'}, {room}"
+        room = f"room for {slots} pod{'s' * (slots > 1)}" if slots else f"no room yet for a pod of {self._cpus:g} CPUs"
+        return f"Ray, {nodes} node{'s' * (nodes > 1)}, {room}"
 
     def close(self) -> None:
         """Cancel the running pieces; shut Ray down if this executor started it."""
@@ -280,8 +269,7 @@ def require_ray(address: str, cpus: float, gpus: float) -> None:
     except OSError as error:
         raise _unreachable(address, error) from error
     if not address:
-        _require_size("CPU", cpus, usable_cores())
-        _require_size("GPU", gpus, usable_gpus())
+        _require_size(cpus, gpus)
 
 
 def _unreachable(address: str | None, error: Exception) -> InputError:
@@ -291,10 +279,12 @@ def _unreachable(address: str | None, error: Exception) -> InputError:
     )
 
 
-def _require_size(name: str, need: float, available: float) -> None:
-    if need > available:
-        text = f"a pod needs {need:g} {name} and this machine has {available:g}; request less, or give a cluster's address="
-        raise InputError(text, argument=f"pods.{name.lower()}s")
+def _require_size(cpus: float, gpus: float) -> None:
+    """Raise InputError if this machine is too small for a pod."""
+    for name, need, available in (("CPU", cpus, usable_cores()), ("GPU", gpus, usable_gpus() if gpus else 0)):
+        if need > available:
+            text = f"a pod needs {need:g} {name} and this machine has {available}; request less, or give a cluster's address="
+            raise InputError(text, argument=f"pods.{name.lower()}s")
 
 
 def _ray() -> Any:
