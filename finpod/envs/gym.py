@@ -43,9 +43,9 @@ class _Vector(VectorEnv[Any, Any, Any]):
     """A vector environment of E copies of a single observation and action space."""
 
     def __init__(
-        self, num_envs: int, observation: spaces.Space[Any], action: spaces.Space[Any], *, torch: bool
+        self, num_envs: int, observation: spaces.Space[Any], action: spaces.Space[Any], *, tensors: bool
     ) -> None:
-        self.num_envs, self.metadata = num_envs, METADATA | ({"torch": True} if torch else {})
+        self.num_envs, self.metadata = num_envs, METADATA | ({"torch": True} if tensors else {})
         self.single_observation_space, self.single_action_space = observation, action
         self.observation_space, self.action_space = (batch_space(space, num_envs) for space in (observation, action))
 
@@ -104,7 +104,7 @@ class TradingEnv(_Vector):
         row = spaces.Box(0, len(market.dates) - 1, (), np.int64)
         state = spaces.Box(0.0, 1.0, (len(market.tickers) + 1,), np.float32)
         action = spaces.Box(-bound, bound, (self.market_env.num_actions,), np.float32)
-        super().__init__(self.config.num_envs, spaces.Dict({"row": row, "state": state}), action, torch=True)
+        super().__init__(self.config.num_envs, spaces.Dict({"row": row, "state": state}), action, tensors=True)
 
     def _reset(self, seed: int | None) -> dict[str, Tensor]:
         self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
@@ -142,7 +142,7 @@ class NumpyTradingEnv(_Vector):
         high = np.repeat(np.array([max(CLIP.values()), 1.0], np.float32), [count, weights])
         low = np.where(np.arange(count + weights) < count, -high, np.float32(0.0))
         action = spaces.Box(-1.0, 1.0, env.single_action_space.shape, np.float32)
-        super().__init__(env.num_envs, spaces.Box(low, high, dtype=np.float32), action, torch=False)
+        super().__init__(env.num_envs, spaces.Box(low, high, dtype=np.float32), action, tensors=False)
 
     def _reset(self, seed: int | None) -> Array:
         return self._dense(self.many.reset(seed=seed)[0])
@@ -200,7 +200,7 @@ class LocomotionVectorEnv(_Vector):
         self.env, self.numpy, limit = env, numpy, env.spec.action_limit
         observation = spaces.Box(-np.inf, np.inf, (env.spec.num_inputs,), np.float32)
         action = spaces.Box(-limit, limit, (env.spec.num_actions,), np.float32)
-        super().__init__(env.num_envs, observation, action, torch=not numpy)
+        super().__init__(env.num_envs, observation, action, tensors=not numpy)
 
     def _reset(self, seed: int | None) -> Any:
         return self._out(self.env.reset(seed).state)
