@@ -94,7 +94,8 @@ def test_the_gradient_passes_through_what_the_policy_sees(market):
 
     (exact,) = torch.autograd.grad(earned(0.0), policy.day.bias)
     assert abs(exact[0]) > 1e-4
-    assert float(exact[0]) == pytest.approx(float(earned(0.02) - earned(-0.02)) / 0.04, rel=0.01)
+    difference = (earned(0.02) - earned(-0.02)).item() / 0.04
+    assert exact[0].item() == pytest.approx(difference, rel=0.01)
 
 
 @pytest.mark.parametrize("action", ["tilt", "softmax"])
