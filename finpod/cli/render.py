@@ -30,14 +30,12 @@ def render(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a clip of one episode of a trained locomotion agent as a GIF."""
-    from finpod.envs.locomotion.render import gif, pillow
+    from finpod.envs.locomotion.render import gif, require_gif
     from finpod.report.clip import record
 
     run = _run_of(name)
     target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
-    if target.suffix.lower() != ".gif":
-        raise InputError(f"{target} is not a .gif; give a file with this suffix", argument="out")
-    pillow()
+    require_gif(target)
     require_free_file(target, overwrite)
     with console.progress("rendering"):
         clip = record(run, agent, seconds=seconds, seed=seed)

@@ -117,13 +117,13 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float
 def png(film: Film) -> bytes:
     """Return the first frame as the content of a PNG file."""
     buffer = io.BytesIO()
-    pillow().fromarray(film.frames[0]).save(buffer, "PNG", optimize=True)
+    _pillow().fromarray(film.frames[0]).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
 def gif(film: Film) -> bytes:
     """Return the content of a GIF file."""
-    image, buffer = pillow(), io.BytesIO()
+    image, buffer = _pillow(), io.BytesIO()
     some = np.concatenate(film.frames[:: math.ceil(len(film.frames) / 10)])
     palette = image.fromarray(some).quantize(COLOURS, method=image.Quantize.FASTOCTREE)
     first, *others = (
@@ -135,7 +135,14 @@ def gif(film: Film) -> bytes:
     return buffer.getvalue()
 
 
-def pillow() -> Any:
+def require_gif(path: Path) -> None:
+    """Raise InputError if the suffix is not .gif, or if Pillow is not installed."""
+    if path.suffix.lower() != ".gif":
+        raise InputError(f"{path} is not a .gif; give a file with this suffix", argument="out")
+    _pillow()
+
+
+def _pillow() -> Any:
     """Return PIL.Image. Raises InputError if Pillow is not installed."""
     try:
         import PIL.Image
