@@ -9,7 +9,7 @@ from made_toy import SMALL, TOY
 import finpod
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
 from finpod.loading import load_task
-from finpod.rl.evaluate import episode_returns
+from finpod.rl.evaluate import episodes
 from finpod.rl.task import Observation, Score, Space, Task, require_task
 from finpod.tournament.trained_run import TrainedRun
 
@@ -109,7 +109,7 @@ def test_an_episode_that_never_ends_is_named(task, monkeypatch):
         2, 0, torch.device("cpu")
     )
     with pytest.raises(InputError, match="an episode has not ended after 20 steps"):
-        episode_returns(env, task.policy({}))
+        episodes(env, task.policy({}))
 
 
 def test_a_file_that_fails_is_named_by_its_line(tmp_path):
