@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
-"""Metric by which stock agents are ranked."""
+"""Name of the metric by which stock agents are ranked."""
 SMALL = 0.01
-"""Yearly tracking error below which an agent counts as equal to its baseline: the rest is rounding."""
+"""Yearly tracking error below which an agent counts as equal to its baseline; smaller values are rounding errors."""
 ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
-"""Metrics shown for each agent besides `BOUND`."""
+"""Names of the other metrics shown for each agent."""
 
 
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Compare the path of an account [] from row `first` with that of its baseline; NaN where undefined.
+    """Return metrics of the path of one account, from row `first` on, relative to that of its baseline; NaN if undefined.
 
     'excess'             CAGR minus the baseline's
     'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;
@@ -55,7 +55,7 @@ def active_figures(
 
 
 def ratio_and_error(over: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the yearly information ratio of active returns [n] and its standard error; a ratio of 0 if they are all 0."""
+    """Return the yearly information ratio of active returns [n] and its standard error. The ratio is 0 if all returns are 0."""
     tracking = float(over.std(ddof=1)) if len(over) > 1 else math.nan
     ratio = float(over.mean()) / tracking * math.sqrt(periods_per_year) if tracking >= DUST else 0.0
     return ratio, sharpe_error(over, periods_per_year=periods_per_year)

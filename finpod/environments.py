@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from finpod.trading.ledger import Costs
 
 STOCKS = "stocks"
-"""The task that has a market."""
+"""Name of the task that trades a market."""
 TASKS = (STOCKS, *NAMES)
 """Names of tasks."""
 OF_LOCOMOTION = ("variant", "threads", "max_failures")
-"""Settings of the locomotion environments."""
+"""Names of the settings of locomotion environments."""
 
 
 def require_settings(task: str, settings: Iterable[str], known: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ class CheckpointError(FinpodError):
 class EngineError(FinpodError):
     """The executor of the pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
 
-    `what` names the executor and the cause; `advice` is added to it.
+    `what` names the executor and the cause. The text of the error continues with `advice`.
     """
 
     def __init__(self, what: str, advice: str = "go on with resume=True") -> None:

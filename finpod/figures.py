@@ -14,7 +14,7 @@ Kind = Literal["percent", "ratio", "times", "money", "count"]
 
 
 class Row(NamedTuple):
-    """One line of a table of figures."""
+    """One row of a table of figures: its key, label and format."""
 
     key: str
     """Name of the figure."""
@@ -41,28 +41,28 @@ COMMON = (
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """A fraction as a percentage: 0.123 is 12.30%. Undefined is n/a; a value that rounds to zero has no sign."""
+    """Return a fraction as a percentage: 0.123 becomes '12.30%', undefined 'n/a'. A value that rounds to zero has no sign."""
     return _number(value, digits, 100, "%")
 
 
 def ratio(value: float | None, digits: int = 2) -> str:
-    """A plain number: 1.234 is 1.23."""
+    """Return a plain number with `digits` decimals: 1.234 becomes '1.23'."""
     return _number(value, digits, 1, "")
 
 
 def times(value: float | None) -> str:
-    """A multiple: 2.998 is 3.00x."""
+    """Return the number as a multiple: 2.998 becomes '3.00x'."""
     return _number(value, 2, 1, "x")
 
 
 def money(value: float | None) -> str:
-    """An amount in the currency of the cash, in whole units; in hundredths below 100."""
+    """Return an amount in the currency of the cash: in whole units, or in hundredths below 100."""
     small = value is not None and abs(value) < 99.995
     return _number(value, 2 if small and value else 0, 1, "")
 
 
 def count(value: float | None) -> str:
-    """A whole number."""
+    """Return a number rounded to a whole number."""
     return _number(value, 0, 1, "")
 
 
@@ -76,24 +76,24 @@ WRITE: dict[Kind, Callable[[float | None], str]] = {
 
 
 def figure(value: float | None, kind: Kind) -> str:
-    """A figure in the format of its row."""
+    """Return a value in the format `kind`."""
     return WRITE[kind](value)
 
 
 def amount(size: float) -> str:
-    """A round amount of money: 1e6 is $1M."""
+    """Return a round amount of money: 1e6 becomes '$1M'."""
     units = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
     scale, unit = next((each for each in units if size >= each[0]), (1.0, ""))
     return f"${size / scale:g}{unit}"
 
 
 def plural(number: int, noun: str) -> str:
-    """A count with its noun: 1 day, 2 days."""
+    """Return a number with its noun: '1 day', '2 days'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], width: int = 20) -> list[str]:
-    """Lines of a table: labels on the left, cells aligned right under headings wrapped to `width` characters.
+    """Return the lines of a table: labels on the left, cells aligned right under headings wrapped to `width` characters.
 
     Rows may have fewer cells than there are headings.
     """
@@ -105,14 +105,14 @@ def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], w
 
 
 def in_columns(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Lines of cells as text, each column as wide as its widest cell; `right` says which columns are aligned right."""
+    """Return rows of cells as lines of text. Each column is as wide as its widest cell; `right` marks those aligned right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = ([c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines)
     return ["  ".join(cells).rstrip() for cells in aligned]
 
 
 def plain(text: str) -> str:
-    """Text without line breaks and control characters."""
+    """Return the text without line breaks and control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

@@ -31,18 +31,18 @@ KINDS = {
     EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
     WALK_FORWARD: ("a walk-forward", re.compile(r"segment-[\d-]+")),
 }
-"""File that marks a folder as an output of finpod -> its name in messages, and a pattern of its other entries."""
+"""File that marks a folder as an output of finpod -> name of the kind in messages, and pattern of the folder's other entries."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder of an unfinished run, next to its output."""
+"""Suffix of the folder of an unfinished run, which lies next to its output."""
 
 Progress = Callable[[str, float], None]
-"""(current step, share of the work done from 0 to 1) -> None."""
+"""Function of a description of the current step and the share of the work done, from 0 to 1."""
 BACKTESTS = Path("backtests")
 """Default folder of runs, relative to the current folder."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it: a reader sees the old or the new content, never a part.
+    """Write a file under a temporary name and rename it, so that a reader sees either the old or the new content.
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
@@ -61,7 +61,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Like `write_bytes`, for UTF-8 text."""
+    """Write UTF-8 text to a file, as `write_bytes` does."""
     write_bytes(path, content.encode())
 
 

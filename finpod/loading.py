@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 StrategyLike = Strategy | str | PathLike[str]
 """A Strategy, the name of a built-in strategy, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
-"""Folder of strategies, relative to the current folder; searched for names similar to an unknown one."""
+"""Folder of strategies, relative to the current folder. It is searched for names similar to an unknown one."""
 BASES = {"strategy": "finpod.Strategy", "task": "finpod.rl.task.Task"}
-"""Classes that a file's classes subclass."""
+"""Kind of object that a file defines -> its base class."""
 _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
@@ -121,7 +121,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
-    """Return the functions that a Python file defines, without private ones and those named like a built-in feature.
+    """Return the functions that a Python file defines, except private ones and those named like a built-in feature.
 
     Raises InputError if the file does not exist, StrategyError if it cannot be run or defines no such function.
     """

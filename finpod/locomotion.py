@@ -18,7 +18,7 @@ from finpod.rl.task import Score, Space, Task
 EPISODES = 20
 """Number of episodes of an evaluation."""
 EVALUATION_SEED = 2**32 - 1
-"""Seed of their initial states; agents train with other seeds."""
+"""Seed of the initial states of an evaluation; agents train with other seeds."""
 PPO = {
     "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10, "num_minibatches": 8,
     "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
@@ -30,16 +30,16 @@ BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocomotionTask(Task):
-    """One of the six tasks in one of its variants. Agents are ranked by the mean return of 20 deterministic episodes."""
+    """One of the six locomotion tasks in one variant. Agents are ranked by the mean return of 20 deterministic episodes."""
 
     name: str
-    """One of `NAMES`."""
+    """Name of the task, one of `NAMES`."""
     variant: str = "standard"
-    """'standard'; 'full', with external contact forces; 'fast', with a cheaper integrator. Scores are not comparable."""
+    """Variant: 'standard', 'full' (external contact forces) or 'fast' (cheaper integrator). Their scores are not comparable."""
     threads: int | None = None
-    """Threads of the physics engine; None for all usable cores. They do not change results."""
+    """Number of threads of the physics engine; None for all usable cores. It does not change results."""
     device: str = "cpu"
-    """'cpu' for MuJoCo or 'cuda' for MuJoCo Warp; `train` sets it."""
+    """Device of the physics: 'cpu' for MuJoCo or 'cuda' for MuJoCo Warp. `train` sets it."""
     measure: str = field(init=False, default="mean_return")
     num_envs: int = field(init=False, default=64)
     num_inputs: int = field(init=False)
@@ -52,11 +52,11 @@ class LocomotionTask(Task):
 
     @cached_property
     def definition(self) -> Spec:
-        """Observation, reward and end of an episode."""
+        """Specification of the task: observation, reward and end of an episode."""
         return spec_of(self.name, self.variant)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
-        """Return worlds to train in. Actions are scaled so that 1 is the bound of the action space in every task."""
+        """Return `num_envs` worlds to train in. Actions are scaled so that 1 is the bound of the action space in every task."""
         options: dict[str, Any] = {"variant": self.variant, "threads": self.threads}
         return make_locomotion(
             self.name, num_envs, seed=seed, device=device, action_scale=self.definition.action_limit, **options
@@ -76,16 +76,16 @@ class LocomotionTask(Task):
         )
 
     def space(self) -> Space:
-        """Return network width and initial noise, and bounds of the learner that suit long episodes."""
+        """Return the space of settings: network width, initial noise, and settings of the learner that suit long episodes."""
         start = {"hidden": 64, "log_std_init": -0.5}
         return Space(start=start, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of PPO with which agents of five seeds learned the task, see backtests/README.md."""
+        """Return the settings of PPO with which agents of five seeds learned the task (see backtests/README.md)."""
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:
-        """Return 'task', which must be equal for a run to be resumed, and the version of the physics engine."""
+        """Return the entry 'task', which must be equal for a run to be resumed, and the version of the physics engine."""
         spec = self.spec()
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 

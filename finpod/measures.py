@@ -27,7 +27,7 @@ from finpod.errors import InputError
 from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
-"""A divisor (per period) below this counts as zero."""
+"""Divisors below this value per period count as zero."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Metrics:
     """Return and risk of a curve; floats for a curve [T], arrays [E] for a batch [T, E]."""
 
     total_return: float
-    """V_n / V_0 - 1."""
+    """Total return V_n / V_0 - 1."""
     cagr: float
-    """Compound yearly growth."""
+    """Compound annual growth rate."""
     volatility: float
     """Yearly standard deviation of the returns; NaN for a single return."""
     sharpe: float
@@ -45,7 +45,7 @@ class Metrics:
     sortino: float
     """Mean return / downside deviation, annualised."""
     max_drawdown: float
-    """Largest drop below the running peak, V_0 included; <= 0."""
+    """Largest drop below the running peak, V_0 included; zero or negative."""
     calmar: float
     """CAGR / |maximum drawdown|."""
     days: int
@@ -54,18 +54,18 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Relative:
-    """A curve against a benchmark over the dates on which both have a value."""
+    """Metrics of a curve relative to a benchmark, over the dates on which both have a value."""
 
     excess: float
     """Total return minus the benchmark's."""
     beta: float
-    """cov(r, b) / var(b)."""
+    """Beta: cov(r, b) / var(b), with the returns r of the curve and b of the benchmark."""
     alpha: float
-    """Yearly (mean(r) - beta mean(b)) P, without a risk-free rate."""
+    """Yearly alpha: (mean(r) - beta mean(b)) P, without a risk-free rate."""
     information_ratio: float
-    """mean(r - b) / std(r - b, ddof=1) sqrt(P)."""
+    """Yearly information ratio: mean(r - b) / std(r - b, ddof=1) sqrt(P)."""
     tracking_error: float
-    """std(r - b, ddof=1) sqrt(P)."""
+    """Yearly tracking error: std(r - b, ddof=1) sqrt(P)."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Drawdown:
     valley: np.datetime64
     """Date of the lowest value."""
     recovery: np.datetime64 | None
-    """First date back at the peak; None if there is none."""
+    """First date on which the curve is back at the peak; None if it never is."""
     depth: float
-    """Value at the trough / value at the peak - 1."""
+    """Depth of the drop: value at the trough / value at the peak - 1."""
     sessions: int
-    """Sessions from the peak to the recovery, or to the end of the curve."""
+    """Number of sessions from the peak to the recovery, or to the end of the curve."""
 
 
 def metrics(
@@ -119,7 +119,7 @@ def metrics(
 
 
 def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
-    """Compare a curve [T] or [T, E] with a benchmark [T]; NaN in either is a missing date.
+    """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
     Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their session
     dates, whatever their time zones, or on their times if they are intraday; otherwise lengths must be equal. Undefined
@@ -153,7 +153,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E] from each value to the next; zero after ruin.
 
-    NaN next to a missing value. A pandas Series gives a Series, each return under the date of its second value.
+    A return next to a missing value is NaN. A pandas Series gives a Series, each return under the date of its second value.
     """
     steps = _steps(_ruined(_array(equity)))
     return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps

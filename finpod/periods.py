@@ -26,7 +26,7 @@ from finpod.errors import InputError
 Array = NDArray[Any]
 
 USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
-"""Usual sessions a year: continuous markets, exchanges, every second session, weekly bars and so on."""
+"""Usual numbers of sessions a year: of continuous markets, exchanges, every second session, weekly bars and so on."""
 DEFAULT = 252
 """Periods a year of undated values, and of too few dates."""
 TOLERANCE = 0.06
@@ -34,9 +34,9 @@ TOLERANCE = 0.06
 FEWEST_DATES, FEWEST_DAYS = 20, 28
 """Fewest session dates, and days from first to last, for a measurement."""
 YEAR, SLACK = 366, 4
-"""Below `YEAR` days from first to last, up to `SLACK` days of holidays and weekends are allowed for."""
+"""Spans of less than `YEAR` days may be wrong by up to `SLACK` days of holidays and weekends."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""(shortest gap, longest gap, bars a year) of regular bars, gaps in days. Last sessions of months are up to 33 days apart."""
+"""Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
 _FIRST_DATE, _LAST_DATE = 17000101, 22001231
 """Range of whole numbers that are read as dates YYYYMMDD; larger numbers are read as seconds."""
 LONG_GAP = 10
@@ -46,7 +46,7 @@ CONTRADICTION = 1.1
 
 
 class PeriodsWarning(UserWarning):
-    """The dates do not determine the periods a year, or contradict the user's number."""
+    """Warning that the dates do not determine the periods a year, or that they contradict the user's number."""
 
 
 class Periods(NamedTuple):
@@ -55,9 +55,9 @@ class Periods(NamedTuple):
     sessions_per_year: float
     """Sessions a year; for bars rarer than sessions, bars a year."""
     bars_per_session: float
-    """Median bars on one date; 1 for daily and rarer bars."""
+    """Median number of bars on one date; 1 for daily and rarer bars."""
     rate: float
-    """Sessions a year without long gaps, not rounded; NaN for fewer than two dates."""
+    """Sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates."""
     is_measured: bool
     """True if there were enough dates for a measurement."""
     note: str
@@ -65,12 +65,12 @@ class Periods(NamedTuple):
 
     @property
     def per_year(self) -> float:
-        """Bars a year."""
+        """Bars a year: `sessions_per_year` times `bars_per_session`."""
         return plain(self.sessions_per_year * self.bars_per_session)
 
 
 def measure(dates: Array) -> Periods:
-    """Measure bars and sessions a year of datetime64 `dates` [T], in any order. Dates of one day are bars of one session."""
+    """Return bars and sessions a year, measured from datetime64 `dates` [T] in any order. Dates of one day form one session."""
     sessions, counts = np.unique(np.asarray(dates).astype("datetime64[D]"), return_counts=True)
     bars = float(np.median(counts)) if len(counts) else 1.0
     gaps = np.diff(sessions).astype(np.int64)
@@ -109,7 +109,7 @@ def _regular(gaps: Array) -> int | None:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """Describe how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few to measure."""
+    """Return a description of how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few to measure."""
     measured = measure(dates)
     numbers = (measured.per_year, measured.rate * measured.bars_per_session)
     agrees = any(max(periods_per_year / each, each / periods_per_year) <= CONTRADICTION for each in numbers)
@@ -128,7 +128,7 @@ def is_weekly_or_longer(dates: Array) -> bool:
 
 
 def check_periods(value: Any) -> float:
-    """Return the number, as an int if it is whole. Raises InputError unless it is positive and finite."""
+    """Return the number of periods a year, as an int if it is whole. Raises InputError unless it is positive and finite."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise InputError(
             f"periods_per_year is {value!r}; it must be a positive number, such as 252", argument="periods_per_year"
@@ -137,7 +137,7 @@ def check_periods(value: Any) -> float:
 
 
 def plain(value: float) -> float:
-    """Return a whole number as an int, so that JSON and text show no decimals; others unchanged."""
+    """Return a whole number as an int, so that JSON and text show no decimals. Other numbers are returned unchanged."""
     return int(value) if float(value).is_integer() else float(value)
 
 
@@ -147,12 +147,12 @@ def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
 
 
 def aside(frequency: Mapping[str, float]) -> str:
-    """Return ' (252 sessions a year)' to print after an annualised metric; empty for an empty mapping."""
+    """Return text such as ' (252 sessions a year)' to print after an annualised metric; empty for an empty mapping."""
     return f" ({describe(**frequency)})" if frequency else ""
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:
-    """Return '252 sessions a year', '52 bars a year' (fewer bars than sessions) or '98,280 bars a year (252 sessions)'."""
+    """Return text: '252 sessions a year', '52 bars a year' (fewer bars than sessions) or '98,280 bars a year (252 sessions)'."""
     number = f"{periods_per_year:,.10g}"
     if periods_per_year > sessions_per_year:
         return f"{number} bars a year ({sessions_per_year:,.6g} sessions)"

@@ -19,12 +19,12 @@ LOCKS = type(threading.Lock()), type(threading.RLock())
 
 
 class ByValue(cloudpickle.Pickler):
-    """Includes the code of the user's modules, with its file names; caches of functions are emptied."""
+    """Pickler that includes the code of the user's modules, with its file names. It leaves out the caches of functions."""
 
     dispatch_table: ClassVar[Any] = ChainMap({CodeType: lambda code: _named(code)}, cloudpickle.Pickler.dispatch_table)
 
     def dump(self, value: Any) -> None:
-        """Write a value."""
+        """Write the pickle of a value."""
         known = cloudpickle.list_registry_pickle_by_value()
         files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
         names = [name for name, file in files.items() if isinstance(file, str) and file[-3:] == ".py"]

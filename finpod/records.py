@@ -18,7 +18,7 @@ class ResultWarning:
     code: str
     """Code of the warning, a key of `backtesting.sentences.WARNINGS`. "note" is a remark that came with the data."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """JSON values for its sentence."""
+    """Values that its sentence mentions; they can be written as JSON."""
 
     @property
     def grave(self) -> bool:
@@ -35,17 +35,17 @@ class Event:
     code: str
     """"skipped", "delisted", or the reason why an order was not filled: "not_member", "no_price", "no_cash", "no_whole_share"."""
     ticker: str = ""
-    """Asset of the event."""
+    """Ticker of the asset, if the event concerns one."""
     shares: float | None = None
-    """Shares that a delisting turned into cash."""
+    """Number of shares that a delisting turned into cash."""
     price: float | None = None
-    """Price of that delisting."""
+    """Price at which a delisting turned the shares into cash."""
     count: int = 1
     """Number of such orders in the run; the event describes the first."""
 
 
 class Severity(StrEnum):
-    """Severity of a finding: look-ahead, or only the possibility."""
+    """Severity of a finding: it shows look-ahead, or only that look-ahead is possible."""
 
     LOOKS_AHEAD = "looks_ahead"
     """A decision, a feature or a fill changed with the future."""
@@ -68,21 +68,21 @@ class Finding:
     day: str = ""
     """First session with the finding, YYYY-MM-DD."""
     subject: str = ""
-    """Ticker, column, name of the object held, or function, file and line."""
+    """Subject of the finding: ticker, column, name of the object held, or function, file and line."""
     size: float | None = None
-    """Size of a change, infinite if a value appeared or vanished; or the price of a fill."""
+    """Size of a change, infinite if a value appeared or vanished; for a fill its price."""
     note: str = ""
-    """Content held or read."""
+    """Content that was held or read."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Further JSON values of the kind, such as "days" and "checked" of a change."""
+    """Further JSON values that this kind of finding has, such as "days" and "checked" of a change."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Outcome of a look-ahead audit; prints itself."""
+    """Outcome of a look-ahead audit; `print` shows it as text."""
 
     passed: bool | None
-    """True if nothing was found on the days checked, None if the audit has no outcome."""
+    """True if nothing was found on the days checked, False if something was, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
     """Findings, in the order of the checks."""
     days: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Audit:
     note: str = ""
     """Day or error that belongs to the reason."""
     decisions: int | None = None
-    """Decisions of the run."""
+    """Number of decisions of the run."""
     compared: int | None = None
     """Number of decisions of the run that were compared, up to the last day checked."""
 
@@ -112,12 +112,12 @@ class Audit:
         return bool(self.findings) and all(finding.kind in ("held", "model") for finding in self.findings)
 
     def to_record(self) -> dict[str, Any]:
-        """Plain values for JSON, as `from_record` reads them."""
+        """Return the audit as plain values for JSON, which `from_record` reads."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Audit:
-        """The audit that `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        """Return the audit that `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         findings = [Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in record["findings"]]
         texts = {name: tuple(map(str, record[name])) for name in ("days", "unchecked")}
         values = {name: value for name, value in record.items() if name != "undated"}  # earlier versions: models held
@@ -130,5 +130,5 @@ class Audit:
 
 
 def records(values: Sequence[ResultWarning | Event]) -> list[dict[str, Any]]:
-    """Plain values of warnings or events, for JSON."""
+    """Return warnings or events as plain values for JSON."""
     return [asdict(value) for value in values]

@@ -16,7 +16,7 @@ from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
-"""Metrics compared between variants."""
+"""Names of the metrics that are compared between variants."""
 SHORT_HISTORY = 20
 """Fewest sessions for annualised figures without a warning."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
@@ -27,7 +27,7 @@ UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BacktestResult:
-    """Equity, trades and provenance of one strategy over one window; prints itself as the table.
+    """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
     n is the number of returns; a curve has n + 1 points, the first dated the start session and equal to the cash.
     """
@@ -41,9 +41,9 @@ class BacktestResult:
     benchmark_equity: pd.Series
     """[n + 1] value of the benchmark, bought at the first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
-    """[n + 1] value of point-in-time equal weight, same dates, same costs."""
+    """[n + 1] value of the point-in-time equal-weight portfolio, on the same dates and at the same costs."""
     anchor_equity: pd.Series
-    """[n + 1] value of the `anchor`, same dates, same costs; the verdict is on the excess over it."""
+    """[n + 1] value of the anchor, the portfolio that the strategy must beat, on the same dates and at the same costs."""
     weights: pd.DataFrame
     """[n + 1, N] share of the account in each asset at each close; the rest is cash."""
     trades: pd.DataFrame
@@ -55,11 +55,11 @@ class BacktestResult:
     costs: Costs
     """Costs that were charged."""
     fill: str
-    """'open' or 'close': the price at which decisions are filled."""
+    """Price at which decisions are filled: 'open' or 'close'."""
     anchor: str = "equal-weight"
-    """The rule that gives the anchor's weights."""
+    """Name of the rule that gives the anchor's weights."""
     anchor_every: int = 1
-    """Sessions between rebalancings of the anchor, the strategy's own `every`."""
+    """Number of sessions between rebalancings of the anchor, equal to the strategy's own `every`."""
     whole_shares: bool = False
     """True if only whole shares, as traded, were bought and sold."""
     risk_free: float = 0.0
@@ -81,7 +81,7 @@ class BacktestResult:
     in_sample: bool = False
     """True if the window overlaps the days the strategy was trained or selected on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Equity [n + 1] of the same training with other seeds, by name."""
+    """Equity [n + 1] of the variants by name: strategies from the same training with other seeds."""
     variant_kind: str = ""
     """Kind of the variants: "seed" for tournaments of other seeds, "member" for the agents of one; else empty."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
@@ -91,9 +91,9 @@ class BacktestResult:
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
     """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if none were run."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """The same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' (by Sharpe)."""
+    """Figures of the same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' by Sharpe."""
     capacity: Sweep = field(default_factory=dict)
-    """The same decisions with other account sizes and market impact: cash -> strategy -> the same figures, and 'costs', the
+    """Figures of the same decisions with other account sizes and market impact: cash -> strategy -> the same and 'costs', the
     yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
@@ -132,21 +132,21 @@ class BacktestResult:
 
     @cached_property
     def relative(self) -> Relative:
-        """The strategy compared with the benchmark, on common dates."""
+        """Metrics of the strategy relative to the benchmark, on common dates."""
         return self._relative(self.equity, self.benchmark_equity)
 
     @cached_property
     def relative_to_equal_weight(self) -> Relative:
-        """The strategy compared with point-in-time equal weight."""
+        """Metrics of the strategy relative to point-in-time equal weight."""
         return self._relative(self.equity, self.equal_weight_equity)
 
     @cached_property
     def relative_to_anchor(self) -> Relative:
-        """The strategy compared with its anchor."""
+        """Metrics of the strategy relative to its anchor."""
         return self._relative(self.equity, self.anchor_equity)
 
     def metrics_of(self, equity: pd.Series) -> Metrics:
-        """Metrics of another curve on the same days, at the same risk-free rate."""
+        """Return the metrics of another curve [n + 1] on the same days, at the same risk-free rate."""
         return metrics(equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
 
     def _relative(self, equity: pd.Series, other: pd.Series) -> Relative:
@@ -195,7 +195,7 @@ class BacktestResult:
         return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
-        """A curve or frame of this result reduced as in `by_session`; unchanged if empty or daily."""
+        """Return a curve or frame of this result reduced as in `by_session`; unchanged if it is empty or daily."""
         if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()
@@ -213,12 +213,12 @@ class BacktestResult:
 
     @property
     def fees(self) -> float:
-        """All costs paid, in currency."""
+        """Sum of all costs paid, in currency."""
         return float(self.trades["cost"].sum())
 
     @cached_property
     def table(self) -> dict[str, dict[str, float]]:
-        """The headline table: 'strategy', 'benchmark' and 'equal_weight' -> row -> value; NaN is undefined."""
+        """Headline table: 'strategy', 'benchmark' and 'equal_weight' -> row -> value; NaN is undefined."""
         strategy = asdict(self.metrics) | asdict(self.relative)
         equal = asdict(self.equal_weight_metrics) | asdict(
             self._relative(self.equal_weight_equity, self.benchmark_equity)
@@ -243,7 +243,7 @@ class BacktestResult:
 
     @cached_property
     def agent_spread(self) -> dict[str, dict[str, float]]:
-        """The same figures for the single agents."""
+        """Figures of the single agents, in the form of `spread`."""
         return self._spread_of(self.agents)
 
     def _spread_of(self, curves: Mapping[str, pd.Series]) -> dict[str, dict[str, float]]:
@@ -265,7 +265,7 @@ class BacktestResult:
         return f"{self.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
 
     def to_json(self) -> str:
-        """Everything but the series, as deterministic JSON; undefined figures are null."""
+        """Return everything but the series as deterministic JSON. Undefined figures are null."""
         from finpod.backtesting.result_io import to_json
 
         return to_json(self)

@@ -16,9 +16,9 @@ from finpod.records import ResultWarning
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 
 YEAR, MONTH, WEEK = 252, 21, 5
-"""Sessions."""
+"""Number of sessions in a year, a month and a week."""
 LEAST = 126
-"""Returns within the year that an asset needs before its risk is measured."""
+"""Fewest returns within the year from which the risk of an asset is measured."""
 LEAST_WEIGHT = 1e-6
 """Weights below this count as zero: solvers return small positive weights."""
 PACKAGE = "skfolio"
@@ -32,32 +32,32 @@ class BenchmarkHold(Strategy):
     trades_benchmark = True
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the whole account in the single asset, once."""
+        """Return the weight 1 of the single asset at the first decision, then None."""
         return np.ones(1) if view.step == 0 else None
 
 
 class EqualWeight(Strategy):
-    """Equal weights of the members with a bar on the decision day, rebalanced every session."""
+    """Holds equal weights of the members with a bar on the decision day, rebalanced every session."""
 
     name = "equal-weight"
 
     def decide(self, view: MarketView) -> Decision:
-        """Return 1/n for each of today's n members."""
+        """Return the weight 1/n for each of today's n members."""
         return equal_parts(view.member & view.tradable) if view.begins_session or view.step == 0 else None
 
 
 class BuyAndHold(Strategy):
-    """Equal weights of the members of the first day, never rebalanced."""
+    """Holds equal weights of the members of the first day, never rebalanced."""
 
     name = "buy-and-hold"
 
     def decide(self, view: MarketView) -> Decision:
-        """Return 1/n for each of the first day's n members, once."""
+        """Return the weight 1/n for each of the first day's n members at the first decision, then None."""
         return equal_parts(view.member & view.tradable) if view.step == 0 else None
 
 
 class Momentum(Strategy):
-    """Equal weights of the k members with the highest past return, chosen every 21 sessions.
+    """Holds equal weights of the k members with the highest past return, chosen every 21 sessions.
 
     The past return runs from the first of the last `lookback` rows to the row `skip` before the last; a missing bar there
     takes the price of the bar before it. `k` None selects a tenth of the members that have a past return, rounded down, at
@@ -73,7 +73,7 @@ class Momentum(Strategy):
             self.name = name
 
     def decide(self, view: MarketView) -> Decision:
-        """Return equal weights of the strongest members."""
+        """Return equal weights [N] of the k members with the highest past return."""
         if self.skip:
             _require_daily(self.name, view)
         closes = forward_fill(view.closes(self.lookback))
@@ -85,7 +85,7 @@ class Momentum(Strategy):
 
 
 class RiskWeighted(Strategy):
-    """Weights computed from the returns of the last 252 sessions, every 21 sessions; fully invested. For daily bars only.
+    """Holds weights computed from the returns of the last 252 sessions, every 21 sessions; fully invested. For daily bars only.
 
     Only members with a bar on the decision day, at least 126 returns in the year and a price that moved get a weight. If
     fewer than two qualify, all members get equal weights.
@@ -96,12 +96,12 @@ class RiskWeighted(Strategy):
     def __init__(self, name: str, weigh: Callable[[Array], Array]) -> None:
         self.name = name
         self.weigh = weigh
-        """Returns [t, n], with NaN only at the start of columns -> weights [n], zero or more. It may raise any error."""
+        """Function of returns [t, n], NaN only at the start of columns, that returns weights [n] >= 0. It may raise any error."""
         self.failures = 0
         """Number of decisions of the last run without a solution, for which inverse volatility was used."""
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights of the assets that qualify."""
+        """Return the weights [N] of the members that qualify."""
         _require_daily(self.name, view)
         self.failures = 0 if view.step == 0 else self.failures
         closes = view.closes(YEAR + 1)
@@ -172,7 +172,7 @@ def common_span(returns: Array) -> Array:
 
 
 class DollarVolume(Strategy):
-    """Weights in proportion to the square root of dollar volume, rebalanced every 5 sessions; fully invested.
+    """Holds weights in proportion to the square root of dollar volume, rebalanced every 5 sessions; fully invested.
 
     Dollar volume is the mean of close * volume over 63 sessions, of the members with a bar, as in the anchor of the same
     name. Only for daily bars with volumes.
@@ -182,7 +182,7 @@ class DollarVolume(Strategy):
     every = WEEK
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the anchor's weights of the decision day."""
+        """Return the weights [N] of the anchor of the same name on the decision day."""
         from finpod.trading.anchors import anchor_of_view
 
         _require_daily(self.name, view)
@@ -195,7 +195,7 @@ def _require_daily(name: str, view: MarketView) -> None:
 
 
 class SignalOracle(Strategy):
-    """The informed rule of a simulated market: it knows the planted signal and decides every fifth session.
+    """Informed rule of a simulated market. It knows the planted signal and decides every fifth session.
 
     It tilts equal weight by the `forecast`. To save costs it trades only part of the way there: its weights are `keep` times
     the present ones plus 1 - `keep` times the tilted ones.
@@ -208,7 +208,7 @@ class SignalOracle(Strategy):
         self.signal, self.lookback, self.keep = signal, lookback, keep
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights; equal weights while there are too few sessions, and for a signal of zero."""
+        """Return the weights [N]. They are equal while there are too few sessions, and for a signal of zero."""
         among = view.tradable & view.member
         closes = view.closes(self.lookback + 1)
         known = among & np.isfinite(closes).all(axis=0)

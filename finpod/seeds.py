@@ -10,7 +10,7 @@ import numpy as np
 from finpod.errors import InputError
 
 LIMIT = 2**64
-"""Seeds are below this number."""
+"""Upper bound of seeds, excluded."""
 
 
 def require_seed(seed: Any, name: str = "seed") -> int:

@@ -20,7 +20,7 @@ from finpod.measures import DUST, Array
 from finpod.seeds import require_seed
 
 METRICS = ("sharpe", "cagr", "max_drawdown")
-"""Metrics that have intervals, named and defined as in `measures.Metrics`."""
+"""Names of the metrics that have intervals, defined as in `measures.Metrics`."""
 STRATEGY = "strategy"
 """Key of the intervals of the strategy itself."""
 _CHUNK = 2**18

@@ -33,7 +33,7 @@ class Store:
         self.folder = None if remote else _local(text)
         """The folder on this machine; None for a URL."""
         self.where = str(self.folder) if self.folder is not None else text if text.endswith("://") else text.rstrip("/")
-        """The folder or URL in messages."""
+        """Folder or URL as messages show it."""
         self.system, root = _opened(text) if self.folder is None else _opened(self.folder.absolute().as_uri())
         self._root = root.rstrip("/")
         self._made: set[str] = set()  # folders known to exist

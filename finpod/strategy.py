@@ -23,7 +23,7 @@ SETS_KEPT = 2
 
 
 class FeatureTable:
-    """Raw features of a market, each computed once for all rows. They are causal: row t depends on rows <= t only.
+    """Raw features of a market, each computed once for all rows. Row t of a feature depends on rows <= t only.
 
     The most recently requested sets are cached as tables; agents that observe different features share the columns.
     """
@@ -34,7 +34,7 @@ class FeatureTable:
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
-        """Return names [F] and values [T, N, F] float32, NaN where undefined."""
+        """Return the names [F] of the features and their values [T, N, F] float32, NaN where undefined."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
             from finpod.features.panel import compute, name_of, resolve
@@ -52,7 +52,7 @@ class FeatureTable:
 
 
 class MarketView:
-    """The information for a decision: the market up to and including the decision row, and the account.
+    """Information for a decision: the market up to and including the decision row, and the account.
 
     Windows have shape [k, N], oldest row first, with adjusted prices. They are NaN where there is no bar, also before the
     data begin; gaps are not filled. Arrays are read-only. With close fills the decision row is the row before the fill.
@@ -98,39 +98,39 @@ class MarketView:
 
     @property
     def tickers(self) -> tuple[str, ...]:
-        """[N] symbols, in column order."""
+        """[N] symbols of the assets, in column order."""
         return self._market.tickers
 
     @property
     def tradable(self) -> Array:
-        """[N] bool: there is a bar on the decision day."""
+        """[N] bool mask of the assets that have a bar on the decision day."""
         return self._market.has_bar[self._row]
 
     @property
     def member(self) -> Array:
-        """[N] bool: in the universe on the decision day."""
+        """[N] bool mask of the assets in the universe on the decision day."""
         return self._market.member[self._row]
 
     @property
     def factor(self) -> Array:
-        """[N] adjusted price / price as traded on the decision day, NaN where there is no bar."""
+        """[N] ratio of adjusted price to price as traded on the decision day, NaN where there is no bar."""
         factor = self._market.factor
         return np.where(self.tradable, 1.0, np.nan) if factor is None else factor[self._row]
 
     def closes(self, k: int) -> Array:
-        """[k, N] closes."""
+        """Return the last k closes [k, N]."""
         return self._last(self._market.close, "closes", k)
 
     def opens(self, k: int) -> Array:
-        """[k, N] opens. Raises InputError if the data have none."""
+        """Return the last k opens [k, N]. Raises InputError if the data have none."""
         return self._last(self._market.open, "opens", k)
 
     def highs(self, k: int) -> Array:
-        """[k, N] highs. Raises InputError if the data have none."""
+        """Return the last k highs [k, N]. Raises InputError if the data have none."""
         return self._last(self._market.high, "highs", k)
 
     def lows(self, k: int) -> Array:
-        """[k, N] lows. Raises InputError if the data have none."""
+        """Return the last k lows [k, N]. Raises InputError if the data have none."""
         return self._last(self._market.low, "lows", k)
 
     @property
@@ -139,15 +139,15 @@ class MarketView:
         return self._market.volume is not None
 
     def volumes(self, k: int) -> Array:
-        """[k, N] volumes. Raises InputError if the data have none."""
+        """Return the last k volumes [k, N]. Raises InputError if the data have none."""
         return self._last(self._market.volume, "volumes", k)
 
     def benchmark(self, k: int) -> Array:
-        """[k] closes of the benchmark."""
+        """Return the last k closes [k] of the benchmark."""
         return self._last(self._market.benchmark_close, "benchmark", k)
 
     def extra(self, column: str, k: int) -> Array:
-        """[k, N] values of one of the user's columns, as known at each of the last k rows; NaN where no value was known.
+        """Return values [k, N] of one of the user's columns, as known at each of the last k rows; NaN where no value was known.
 
         Raises InputError for a column that the market does not have.
         """
@@ -172,11 +172,11 @@ class MarketView:
         return resolve(self._market, names)[1]
 
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """[N, F] float32 raw features of the decision day, NaN where undefined; None is the default set."""
+        """Return the raw features [N, F] float32 of the decision day, NaN where undefined. `names` None is the default set."""
         return self._table.get(names)[1][self._row]
 
     def window(self, k: int, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """[k, N, F] float32 raw features of the last k days."""
+        """Return the raw features [k, N, F] float32 of the last k days."""
         return self._last(self._table.get(names)[1], "window", k)
 
     def _last(self, table: Array | None, what: str, k: int) -> Array:
@@ -199,37 +199,37 @@ class Strategy:
     """
 
     name: str = "Strategy"
-    """Name in tables and reports; the class name by default."""
+    """Name of the strategy in tables and reports; the class name by default."""
     trained_until: str | None = None
-    """Last day of the data it was trained or selected on. A backtest refuses a window that starts on or before it."""
+    """Last day of the data it was trained or selected on. A backtest refuses a window that starts on or before that day."""
     trials: int = 1
-    """Number of variants that were tried before it was selected."""
+    """Number of variants that were tried before the strategy was selected."""
     every: int = 1
-    """Decide every n-th session, starting with the first. Nothing is traded between decisions."""
+    """Number of sessions from one decision to the next; the first is on the first session. Nothing is traded in between."""
     max_weight: float | None = None
     """Default cap on single weights in a backtest; None for no cap. See `finpod.backtest`."""
     max_turnover: float | None = None
     """Default cap on the turnover of one decision in a backtest; None for no cap."""
     anchor: str = "equal-weight"
-    """Name in `finpod.trading.anchors.ANCHORS` of the portfolio that it must beat, rebalanced as often as it decides."""
+    """Name in `finpod.trading.anchors.ANCHORS` of the portfolio to beat, rebalanced as often as the strategy decides."""
     trades_benchmark: bool = False
-    """True if it trades a market that consists of the benchmark only."""
+    """True if the strategy trades a market that consists of the benchmark only."""
 
     windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
-    """First and last day of the windows 'train' and 'validation' that it was developed on; reports mark them."""
+    """First and last day of the windows 'train' and 'validation' that the strategy was developed on; reports mark them."""
     provenance: Mapping[str, Any] = MappingProxyType({})
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
-    """[n, trials] validation returns of all trials, one table per selection."""
+    """Validation returns [n, trials] of all trials, one table per selection."""
     tried_over: Sequence[Array] = ()
-    """[n] returns of the baseline against which the trials of each table were ranked; empty without a baseline."""
+    """Validation returns [n] of the baseline against which the trials of each table were ranked; empty without a baseline."""
     variants: Sequence[Strategy] = ()
-    """The same training with other seeds. A backtest runs them too, to show the effect of luck."""
+    """Strategies from the same training with other seeds. A backtest runs them too, to show the effect of luck."""
     variant_kind: str = ""
     """Kind of the variants: "seed" for tournaments with other seeds, "member" for the agents of one tournament."""
     alone: Sequence[Strategy] = ()
-    """Its agents, the best on validation first. A backtest runs them too."""
+    """Single agents of the strategy, the best on validation first. A backtest runs them too."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -260,5 +260,5 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
 
 
 def equal_parts(among: Array) -> Array:
-    """Return equal weights [N] over a mask [N]; all zero for an empty mask."""
+    """Return equal weights [N] over the True entries of a mask [N]; all zero if there are none."""
     return among / max(int(among.sum()), 1)

@@ -1,12 +1,12 @@
 """Synthetic markets: simulated ones with a planted signal of known strength, and resampled real days without any signal.
 
-Model, for session t and name i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
+Model, for session t and asset i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
-`lookback` sessions, z-scored across the names. So s is the correlation of z with the next day's idiosyncratic return: above
+`lookback` sessions, z-scored across the assets. So s is the correlation of z with the next day's idiosyncratic return: above
 zero is momentum, below zero reversal. The drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), with p the beta premium.
 Every open equals the close before it: overnight returns are zero, and a decision after a close earns the whole next day.
 
-Where p and s are zero all names have the same expected simple return, and no rule is expected to earn more than equal weight
+Where p and s are zero all assets have the same expected simple return, and no rule is expected to earn more than equal weight
 before costs. The growth of a volatile portfolio is still lower, by half its variance.
 """
 
@@ -32,20 +32,20 @@ SIGNAL = 0.1
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
-"""Most names and most days; the days then end in the year 2239."""
+"""Largest number of assets and largest number of days; the days then end in the year 2239."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
-"""Sessions between decisions of the informed rule, its costs, and number of names: the terms of `CALIBRATED`."""
+"""Terms of `CALIBRATED`: sessions between decisions of the informed rule, its costs in bps, and the number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Net information ratios a year of the informed rule for which signals are known."""
+"""Yearly net information ratios of the informed rule for which signals are known."""
 
 
 class Calibration(NamedTuple):
-    """Signals of one lookback and sign that give each of `RATIOS`; the tuples follow these."""
+    """Signals of one lookback and sign that give the informed rule each of `RATIOS`, in that order."""
 
     signals: tuple[float, ...]
-    """Without the sign."""
+    """Strengths of the signal, without its sign."""
     keeps: tuple[float, ...]
-    """`keep` of the informed rule (`SignalOracle`): the best of 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
+    """Share `keep` of the informed rule (`SignalOracle`) for each signal: the best of 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
 
 
 CALIBRATED: dict[tuple[int, int], Calibration] = {
@@ -61,18 +61,18 @@ each mean ratio is within 0.04 of its target."""
 
 
 class Draws(NamedTuple):
-    """Random part of the returns of markets; leading dimensions are free."""
+    """Random part of the returns of markets. The dimensions `...` are those of the markets, if there are several."""
 
     beta: Array
-    """[..., N]"""
+    """[..., N] betas of the assets."""
     factor: Array
-    """[T, ...]"""
+    """[T, ...] returns of the market factor."""
     noise: Array
-    """[T, ..., N], standard normal."""
+    """[T, ..., N] standard normal noise of the assets."""
 
 
 def draw(random: np.random.Generator, names: int, days: int, markets: tuple[int, ...] = ()) -> Draws:
-    """Return the random part of markets of shape `markets`."""
+    """Return the random part of the returns of markets of shape `markets`."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     return Draws(beta, factor, random.normal(0.0, 1.0, (days, *markets, names)))
@@ -101,11 +101,11 @@ class SimulatedMarket(MarketData):
     signal: float = 0.0
     """Correlation of the cross-sectional past return with the next day's idiosyncratic return."""
     lookback: int = HOLD
-    """Number of sessions of that past return."""
+    """Number of sessions over which the past return is measured."""
 
     @property
     def oracle(self) -> Strategy:
-        """The informed rule, which knows the signal."""
+        """Informed rule, which knows the signal."""
         calibration = CALIBRATED[self.lookback, -1 if self.signal < 0 else 1]
         keep = float(np.interp(abs(self.signal), calibration.signals, calibration.keeps))
         return SignalOracle(self.signal, self.lookback, keep)
@@ -124,12 +124,12 @@ def simulate_market(
 ) -> SimulatedMarket:
     """Return a market of `names` stocks over `days` weekdays from 2010-01-04, the same for the same arguments.
 
-    `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across names, with the
+    `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across stocks, with the
     next day's idiosyncratic return; `reversal` changes its sign. Instead, `net_ratio` sets the signal by the yearly
     information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
     fills at the open. It is from 0 (no signal) to 3 for 20 names. For other numbers the limit is multiplied by
     sqrt(names / 20), which is accurate to 3 % from 20 to 50 names. Signals between `RATIOS` are interpolated. By default the
-    signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a name of beta 2 drifts twice
+    signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
     as fast as one of beta 1.
 
     Raises InputError for arguments out of range.
@@ -177,16 +177,16 @@ def simulate_market(
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
     """Return a market of `days` weekdays (default: as many as `market` has) drawn with replacement from those of `market`.
 
-    Whole days are drawn: all names and the benchmark together, with highs, lows and the dollar volume. Correlations and fat
-    tails are preserved, volatility clustering is not. All names are members on every day, whatever they were in `market`.
+    Whole days are drawn: all assets and the benchmark together, with highs, lows and the dollar volume. Correlations and fat
+    tails are preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
 
     Successive days are independent. Every open equals the close before it: real overnight gaps partly reverse, and a rule
-    that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i] of each name,
+    that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i] of each asset,
 
         c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
 
     which makes equal weight the numeraire portfolio of these days (Long 1990): before costs no rule is expected to grow
-    faster. Equalising only the means is not enough: on 20 names of the NASDAQ-100, 2008 to 2021, a tilt to low volatility
+    faster. Equalising only the means is not enough: on 20 assets of the NASDAQ-100, 2008 to 2021, a tilt to low volatility
     then grows faster, as it loses less to variance, and over 8 years its log returns over equal weight have t > 1.96 in
     5.5 % of 3,000 markets; with c in 2.0 %. Blocks of days are no alternative: buying the losers of five days profits from them.
 
@@ -233,7 +233,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
 
 
 def opens_of(close: Array) -> Array:
-    """Return the opens: each close but the last, preceded by the first close."""
+    """Return the opens [T, ...]. Each is the close before it; the first is the first close."""
     return np.concatenate([close[:1], close[:-1]])
 
 

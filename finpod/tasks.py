@@ -31,16 +31,16 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
-"""Cost settings that a search may scale in training."""
+"""Names of the costs that a search may scale in training."""
 COST_FACTOR = (0.5, 2.0)
-"""Bounds of the factor on these settings."""
+"""Bounds of the factor by which `VARIED_COSTS` are scaled."""
 DISCOUNT = 0.87
 """Discount of PPO per session; 0.5 per decision at hold=5. The horizon is short because later rewards are mostly noise from
 other decisions: an account does not move the market."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""Bounds of settings of PPO in a search that differ from its own."""
+"""Bounds of settings of PPO in a search that differ from PPO's own bounds."""
 HIDDEN = (16, 32, 64)
 """Widths of the network of a new agent."""
 
@@ -56,13 +56,13 @@ class StockTask(Task):
     fill: str | None
     """'open', 'close', or None for open if the data have opens."""
     features: Features
-    """Requested features of the agents."""
+    """Features requested for the agents."""
     train: tuple[int, int]
     """First and last training row."""
     validation: tuple[int, int]
     """First and last validation row."""
     device: str = "cpu"
-    """Device of the tables."""
+    """Device of the features and masks."""
     observed: tuple[str, ...] | None = None
     """Features that this agent observes; None for all."""
     practice: TradingConfig | None = None
@@ -110,7 +110,7 @@ class StockTask(Task):
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
-        """Return accounts that trade the training window under `practice`."""
+        """Return `num_envs` accounts that trade the training window under `practice`."""
         trading = self.practice or self.trading
         if num_envs != trading.num_envs:
             groups = math.gcd(num_envs, trading.groups)
@@ -154,7 +154,7 @@ class StockTask(Task):
         return task
 
     def space(self) -> Space:
-        """Return the settings of an agent: features, network width, reward and the factor on costs in training."""
+        """Return the space of settings of an agent: features, network width, reward and the factor on costs in training."""
         return Space(
             start={"hidden": PolicySpec.hidden, "features": None, "reward": None, "cost_factor": 1.0},
             ranges={"cost_factor": COST_FACTOR},

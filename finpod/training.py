@@ -39,15 +39,15 @@ from finpod.weights import decisions_of
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 SPARSE = 0.25
-"""Share of undefined training rows above which a feature is listed in a remark."""
+"""Share of undefined training rows above which a remark lists the feature."""
 EXACT_ENVS = 64
 """Default number of accounts of a learner with the exact gradient."""
 HOLD, ACTION = 5, "tilt"
 """Default sessions between decisions, and default kind of action."""
 SCORE = "information ratio over the baseline on the validation window, net of costs, less its standard error"
-"""Score by which stock agents are ranked."""
+"""Description of the score by which stock agents are ranked."""
 TASK = ("features", "left_out", "trading", "fill", "training_data_hash")
-"""Entries of the stock task in the provenance of an ensemble."""
+"""Names of the entries of the stock task in the provenance of an ensemble."""
 
 
 @overload

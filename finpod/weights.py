@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAST_BITS = 1e-12
-"""Error of a sum by rounding."""
+"""Largest error of a sum that counts as rounding."""
 TOLERANCE = 1e-6
-"""Tolerance of weights below zero and of sums above one."""
+"""Tolerance for weights below zero and for sums above one."""
 READ_AT_ONCE = 2**19
 """Number of precomputed weights that are checked at a time."""
 
@@ -115,7 +115,7 @@ class PrecomputedWeights:
         self._table, self._window = table, window
 
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
-        """Return [last - first, S, N] float64 for the rows [first, last), NaN for decisions that trade nothing.
+        """Return the weights [last - first, S, N] float64 for the rows [first, last); NaN for decisions that trade nothing.
 
         Raises StrategyError that names the strategy and the earliest day with invalid weights.
         """
@@ -137,7 +137,7 @@ class PrecomputedWeights:
         return _scaled(weights, total.unsqueeze(-1))
 
     def steps(self, s: int) -> Tensor:
-        """Return [n, N] float64: the decisions of strategy `s` at the steps of the window, NaN where it trades nothing."""
+        """Return the decisions [n, N] float64 of strategy `s` at the steps of the window; NaN where it trades nothing."""
         rows = self._window.decision_rows
         decided = self.rows(max(int(rows[0]), 0), int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])

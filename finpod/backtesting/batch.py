@@ -23,17 +23,17 @@ from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simul
 from finpod.weights import PrecomputedWeights
 
 TOGETHER = 2**17
-"""Accounts times assets that are settled at once; sized for a processor's cache."""
+"""Number of accounts times assets that are settled at once; sized for a processor's cache."""
 
 FIGURES = [row for row in COMMON if row.key in ("total_return", "cagr", "volatility", "sharpe", "max_drawdown")]
-"""Rows of the table."""
+"""Rows of the table of statistics."""
 STATISTICS = {"mean": "mean", "std": "sd", "min": "lowest", "median": "median", "max": "highest"}
-"""Statistic of pandas -> heading."""
+"""Statistic by pandas' name -> heading."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backtests:
-    """S strategies over one window; prints statistics of the group.
+    """Results of S strategies over one window; `print` shows statistics of the group.
 
     `[s]` and iteration run a strategy again and return its `BacktestResult`. Only sums over assets are stored, so thousands of
     strategies take less memory than their weights. n is the number of returns.
@@ -46,23 +46,23 @@ class Backtests:
     costs_paid: pd.DataFrame
     """[n, S] costs of the fills of that day, in currency."""
     unfilled: pd.Series
-    """[S] buy orders that were not filled at all; the events of a result give the reasons."""
+    """[S] number of buy orders that were not filled at all; the events of a result give the reasons."""
     delisted: pd.Series
-    """[S] positions turned into cash because the asset left the exchange."""
+    """[S] number of positions turned into cash because the asset left the exchange."""
     terms: str
     """Costs and fills, as one line of text."""
     risk_free: float
     """Risk-free rate a year, used in the Sharpe ratio."""
     periods_per_year: float
-    """Returns in a year."""
+    """Returns a year."""
     sessions_per_year: float
-    """Sessions in a year."""
+    """Sessions a year."""
     run: Callable[[int], BacktestResult]
-    """Runs strategy s alone."""
+    """Function that runs strategy s alone and returns its result."""
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Metrics of all strategies: arrays [S]."""
+        """Metrics of all strategies, as arrays [S]."""
         return metrics(self.equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Backtests:
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """The path of strategy `s`, session by session; with `fast`, many sessions at once, equal to 1e-9 (`relax`)."""
+    """Return the path of strategy `s`, run session by session or, with `fast`, many sessions at once (equal to 1e-9)."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))
@@ -111,7 +111,7 @@ def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, 
 def run_together(
     ready: PrecomputedWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
 ) -> Backtests:
-    """Run all strategies together; `run` returns the result of one."""
+    """Return the `Backtests` of all strategies, run together; `run` returns the result of one."""
     count, size = len(ready.labels), max(TOGETHER // window.execution.mark.shape[1], 1)
     parts = []
     for first in range(0, count, size):

@@ -20,33 +20,33 @@ from finpod.result import SHORT_HISTORY, BacktestResult
 from finpod.significance import expected_best
 
 RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
-"""Ranked figures, of which higher is better, and their labels."""
+"""Figures by which runs are ranked, of which higher is better, and their labels."""
 SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
     "data": lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
     "terms": lambda run: (run.costs, run.fill, run.whole_shares),
     "cash": lambda run: round(float(run.equity.iloc[0])),
     "risk_free": lambda run: run.risk_free,
 }
-"""Settings that must be equal for a fair comparison."""
+"""Settings that must be equal for a fair comparison, and how they are read from a result."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """R runs on their n + 1 common sessions; prints itself as a table."""
+    """Comparison of R runs on their n + 1 common sessions; `print` shows it as a table."""
 
     runs: Mapping[str, BacktestResult]
     """The results by name; intraday results are reduced to one value a session."""
     equity: pd.DataFrame
     """[n + 1, R] value of each account over its value at the first common close."""
     rivals: Mapping[str, Rival]
-    """Benchmarks and equal weights by name. Where the runs differ in one, the name includes those of the runs."""
+    """Benchmarks and equal weights by name. If the runs differ in one, its name includes those of its runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: those of `Metrics`, excess over benchmark and equal weight, the information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
     """The same figures of the rivals, as far as they are defined."""
     correlation: pd.DataFrame
-    """[R, R] correlation of the returns less those of each run's equal weight; NaN for one that never strays from it."""
+    """[R, R] correlation of the returns less those of each run's equal weight; NaN for a run that always equals it."""
     pairs: tuple[Pair, ...]
     """All pairs of runs, in order."""
     risk_free: float
@@ -58,13 +58,13 @@ class Comparison:
 
     @property
     def ranks(self) -> dict[str, dict[str, float]]:
-        """Run -> figure of `RANKED` -> rank, 1 being the best. Equal figures share a rank; undefined ones have NaN."""
+        """Rank by run and figure of `RANKED`, 1 being the best. Equal figures share a rank; that of an undefined figure is NaN."""
         figures = pd.DataFrame(self.figures).loc[list(RANKED)].astype(float).round(12)
         return figures.rank(axis=1, method="min", ascending=False).to_dict()
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
-        """The warnings, each with the names of its runs; those that invalidate the figures come first."""
+        """Warnings, each with the names of its runs. Warnings that invalidate the figures come first."""
         runs: dict[ResultWarning, list[str]] = {}
         for name, run in self.runs.items():
             for warning in run.warnings:
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Number of candidates behind all runs; those of one search count once. See `BacktestResult.candidates`."""
+        """Number of candidates behind all runs. Candidates of one search count once. See `BacktestResult.candidates`."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 
@@ -92,13 +92,13 @@ class Comparison:
     def chance(self) -> dict[int, float]:
         """Number of candidates -> information ratio expected of the best if none has skill, for the runs and for `candidates`.
 
-        `expected_best` of independent candidates whose ratios have the sampling deviation 1 / sqrt(years).
+        It is the `expected_best` of independent candidates whose ratios have the sampling deviation 1 / sqrt(years).
         """
         sd = math.sqrt(self.periods_per_year / (len(self.equity) - 1))
         return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.candidates})}
 
     def to_json(self) -> str:
-        """Everything but the curves, as deterministic JSON; undefined figures are null."""
+        """Return everything but the curves as deterministic JSON. Undefined figures are null."""
         days, ranks = self.equity.index, self.ranks
         content = {
             "start": f"{days[0]:%Y-%m-%d}",

@@ -22,12 +22,12 @@ EQUAL_WEIGHT = "equal weight"
 
 
 class Rival(NamedTuple):
-    """A benchmark or equal weight that runs are compared with."""
+    """Benchmark or equal weight that runs are compared with."""
 
     kind: str
     """'benchmark' or 'equal weight'."""
     curve: pd.Series
-    """[n + 1] its value divided by that at its first common close; NaN where it has none."""
+    """[n + 1] value of the rival divided by that at its first common close; NaN where it has none."""
 
 
 class Pair(NamedTuple):
@@ -46,14 +46,14 @@ class Pair(NamedTuple):
 
 
 def curves_of(run: BacktestResult) -> pd.DataFrame:
-    """[n + 1, 3] the account, its benchmark and its equal weight, by session."""
+    """Return the account, its benchmark and its equal weight by session, [n + 1, 3]."""
     curves = {"own": run.equity, "benchmark": run.benchmark_equity, EQUAL_WEIGHT: run.equal_weight_equity}
     days = pd.DatetimeIndex(session_dates(run.equity.index))
     return pd.DataFrame({name: curve.to_numpy() for name, curve in curves.items()}, days)
 
 
 def common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
-    """The closes common to all runs. V_0 of intraday runs counts only if all begin with it, as others may close on its date."""
+    """Return the closes common to all runs. V_0 of intraday runs counts only if all begin with it: others may close on its date."""
     common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
     opened = [
         whole[name].index[0]
@@ -65,13 +65,13 @@ def common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, 
 
 
 def metrics_of(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
-    """`Metrics` of a curve over its defined values; NaN for fewer than two."""
+    """Return the `Metrics` of a curve over its defined values; NaN for fewer than two."""
     bars = curve.dropna()
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 
 
 def figures_of(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: Mapping[str, Any]) -> dict[str, float]:
-    """Figures of one run on the common window; `whole` has all its sessions."""
+    """Return the figures of one run on the common window; `whole` has all sessions of the run."""
     values, year = cut["own"].to_numpy(), {"periods_per_year": terms["periods_per_year"]}
     against = relative(values, cut[EQUAL_WEIGHT].to_numpy(), **year)
     turnover = float(run.turnover[_within(run, run.turnover.index, cut.index, whole)].sum())
@@ -99,7 +99,7 @@ def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) 
 
 
 def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
-    """Benchmarks, then equal weights, each once. Where several differ, their names include those of their runs.
+    """Return benchmarks, then equal weights, each once. If several differ, their names include those of their runs.
 
     A benchmark without any value is left out."""
     rivals: dict[str, Rival] = {}
@@ -122,7 +122,7 @@ def rivals_of(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame
 
 
 def correlation_of(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """[R, R] correlation of the returns less those of each run's equal weight; NaN for one that never strays from it."""
+    """Return the correlation [R, R] of the returns less those of each run's equal weight; NaN for a run that always equals it."""
     active = pd.DataFrame(
         {name: simple_returns(table["own"]) - simple_returns(table[EQUAL_WEIGHT]) for name, table in cut.items()}
     )
@@ -131,7 +131,7 @@ def correlation_of(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def pairs_of(curves: Mapping[str, pd.Series], terms: Mapping[str, Any]) -> Iterator[Pair]:
-    """All pairs of accounts, with the intervals of their differences or the reason why there are none."""
+    """Yield all pairs of accounts, with the intervals of their differences or the reason why there are none."""
     names, returns = list(curves), {name: simple_returns(curve).to_numpy() for name, curve in curves.items()}
     for place, first in enumerate(names):
         reasons = {name: _no_interval(curves[first], curves[name]) for name in names[place + 1 :]}

@@ -27,20 +27,20 @@ NO_INTERVAL = {
     "ruined": "one of them was ruined",
     "same": "they are the same account",
 }
-"""Reason -> why a pair has no interval."""
+"""Reason -> text on why a pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
     "data": ("the data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
     "terms": ("the terms differ", lambda value: describe_terms(*value)),
     "cash": ("the starting cash differs", lambda value: f"{value:,}"),
     "risk_free": ("the risk-free rates differ, so Sharpe ratios here are against 0 %", percent),
 }
-"""Setting -> how it differs, and the format of its values."""
+"""Setting -> text on how it differs, and the format of its values."""
 _HEADING = 18
 """Characters in a line of a column's heading."""
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """The table with its notes and warnings, as plain text without a newline at the end."""
+    """Return the table with its notes and warnings, as plain text without a newline at the end."""
     start, end = (f"{comparison.equity.index[place]:%Y-%m-%d}" for place in (0, -1))
     returns, table = len(comparison.equity) - 1, comparison.correlation
     lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {returns:,} returns", ""]
@@ -60,7 +60,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Warnings and notes: names of the runs (empty for all), sentence, and True if the figures mean nothing."""
+    """Return warnings and notes: names of the runs (empty for all), sentence, and True if the figures mean nothing."""
     warnings = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -75,18 +75,18 @@ def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Label and cells: first the runs, then the rivals. A cell is empty if a rival has no such figure."""
+    """Return label and cells of each figure: first the runs, then the rivals. A cell is empty if a rival has no such figure."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 
 def rank_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Label and ranks of the runs by the main figures, 1 being the best."""
+    """Return label and ranks of the runs by the main figures, 1 being the best."""
     ranks = comparison.ranks.values()
     return [(f"Rank by {label}", [count(places[key]) for places in ranks]) for key, label in RANKED.items()]
 
 
 def headings(comparison: Comparison) -> list[str]:
-    """Heading of the column of each run: its name, marked if its figures mean nothing."""
+    """Return the heading of the column of each run: its name, marked if its figures mean nothing."""
     marked = []
     for name, run in comparison.runs.items():
         failed = run.audit is not None and run.audit.passed is False
@@ -96,7 +96,7 @@ def headings(comparison: Comparison) -> list[str]:
 
 
 def contrasts(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
-    """For each pair: label, difference of CAGR (points) and its interval, of Sharpe ratio and its interval, and verdict."""
+    """Return for each pair: label, difference of CAGR (points) and its interval, of Sharpe ratio and its interval, and verdict."""
     return [_contrast(pair) for pair in comparison.pairs]
 
 
@@ -117,13 +117,13 @@ def _signed(value: float, digits: int) -> str:
 
 
 def pairs_note(comparison: Comparison) -> str:
-    """Note on how many intervals exclude zero by luck; empty for a single pair."""
+    """Return a note on how many intervals exclude zero by luck; empty for a single pair."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
     return f"of {judged} pairs without any difference, one in twenty would seem to differ" if judged > 1 else ""
 
 
 def selection(comparison: Comparison) -> str:
-    """Selection bias of choosing among these runs, in one sentence."""
+    """Return a sentence on the selection bias of choosing among these runs."""
     bias = "Choosing the best of several runs on the window they are compared on is selection bias, and flatters the chosen one"
     if comparison.is_short:
         return f"{bias}."

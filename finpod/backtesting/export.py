@@ -17,7 +17,7 @@ from finpod.result import BacktestResult
 Format = Literal["csv", "parquet"]
 
 CLOCK = "sessions at midnight UTC, as pyfolio expects; for quantstats, which expects no time zone, append .tz_localize(None)"
-"""Meaning of the dates."""
+"""Meaning of the dates of an export."""
 
 
 class PyfolioInputs(NamedTuple):
@@ -39,11 +39,11 @@ class PyfolioInputs(NamedTuple):
     equal_weight: pd.Series
     """[m] returns of the point-in-time equal weight."""
     notes: tuple[str, ...] = ()
-    """Omissions and differences, a sentence each."""
+    """Sentences on omissions and differences."""
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """The series of a result for pyfolio and empyrical; for quantstats, remove the time zone by `.tz_localize(None)`.
+    """Return the series of a result for pyfolio and empyrical. For quantstats, remove the time zone by `.tz_localize(None)`.
 
     `benchmark` and `equal_weight` are for the arguments `benchmark_rets` and `factor_returns`. Raises InputError for a
     ticker called 'cash', which pyfolio would take for the cash.
@@ -101,7 +101,7 @@ def export(
 
 
 def how_to_read(file: str) -> str:
-    """The line of Python that reads one file of an export."""
+    """Return the line of Python that reads one file of an export."""
     name, _, form = file.partition(".")
     line = f"pd.read_parquet({file!r})"
     if form == "csv":  # symbols such as 0700, NA and TRUE stay text

@@ -23,17 +23,17 @@ from finpod.trading.ledger import Costs
 
 FORMAT = 3
 SUMS = "SHA256SUMS"
-"""File of a saved run with the checksums of the others."""
+"""File of a saved run that holds the checksums of the others."""
 SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
-"""Files that it covers; run.json is left out, as it differs from run to run."""
+"""Files that `SUMS` covers. run.json is left out, as it differs from run to run."""
 PLAIN = [
     name
     for name, kind in get_type_hints(BacktestResult).items()
     if kind in (str, str | None, bool, int, float, Mapping[str, Any])
 ]
-"""Fields that are stored unchanged in result.json."""
+"""Fields of a result that are stored unchanged in result.json."""
 ADDED: dict[str, Any] = {"anchor": "equal-weight", "anchor_every": 1, "opened": 1}
-"""Fields that older results lack; their anchor is equal weight, rebalanced every session."""
+"""Fields that older results lack, and their values: the anchor was equal weight, rebalanced every session."""
 RECORDS = (
     "metrics",
     "benchmark_metrics",
@@ -47,13 +47,13 @@ DERIVED = ("table", "windows", "cost_sweep", "capacity", "spread", "agent_spread
 """Mappings of a result that are written to result.json."""
 _OTHERS = {name: f"{name}_equity" for name in ("benchmark", "equal_weight", "anchor")}
 CURVES = {"equity": "equity", **_OTHERS, "return": "returns", "turnover": "turnover"}
-"""Column of returns.csv -> field."""
+"""Column of returns.csv -> field of a result."""
 NAMED = {"variants": "variant: ", "agents": "agent: ", "baselines": "baseline: "}
-"""Field of curves by name -> prefix of their columns in returns.csv."""
+"""Field that holds curves by name -> prefix of their columns in returns.csv."""
 
 
 def to_json(result: BacktestResult) -> str:
-    """Everything but the series, as deterministic JSON; undefined figures are null."""
+    """Return everything but the series as deterministic JSON. Undefined figures are null."""
     content = {
         "format": FORMAT,
         "start": f"{result.equity.index[0]:%Y-%m-%d}",
@@ -96,19 +96,19 @@ def save(
 
 
 def checksums(folder: Path) -> str:
-    """One line for each existing file of `SUMMED`: its SHA-256 and its name, in the format of `sha256sum`."""
+    """Return one line for each existing file of `SUMMED`: its SHA-256 and its name, in the format of `sha256sum`."""
     there = [name for name in SUMMED if (folder / name).exists()]
     return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
-    """The folder of a run: backtests/NAME for a bare name that exists there or is no path here, else the path itself."""
+    """Return the folder of a run: backtests/NAME for a bare name that exists there or is no path here, else the path itself."""
     path, saved = Path(run), BACKTESTS / run
     return saved if path.name == str(run) and (saved.exists() or not path.exists()) else path
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """Names of runs: their folder names, with as much of the path as makes them unique."""
+    """Return the names of runs: their folder names, with as much of the path as makes them unique."""
     short = [folder.resolve().name for folder in folders]
     return [str(folder) if short.count(name) > 1 else name for folder, name in zip(folders, short, strict=True)]
 

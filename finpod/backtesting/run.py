@@ -25,7 +25,7 @@ from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simul
 from finpod.weights import Decided, decisions_of
 
 DUST = 1e-9
-"""Tolerance in comparing a weight with its cap."""
+"""Tolerance for comparing a weight with its cap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +33,15 @@ class Run:
     """Settings shared by the results of one backtest."""
 
     strategy: Strategy
-    """The strategy; a plain `Strategy` for ready weights."""
+    """Strategy that is run; a plain `Strategy` for ready weights."""
     market: MarketData
     """Market with its benchmark; the market of `window` may be a part of it."""
     window: Window
-    """Market traded, and sessions."""
+    """Market that is traded, and its sessions."""
     terms: Terms
     """Costs, cash and caps."""
     opened: int
-    """Results of this window that were looked at."""
+    """Number of results of this window that were looked at."""
     risk_free: float
     """Risk-free rate a year."""
     in_sample: bool
@@ -50,7 +50,7 @@ class Run:
     """True if many sessions are settled at once."""
 
     def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
-        """The path of an account under a strategy; `log` collects the decisions."""
+        """Return the path of an account under a strategy; `log` collects the decisions."""
         decide, window = decisions_of(strategy, label, self.window, table, log), self.window
         return simulate(window.execution, window.first, window.last, decide, self.terms)
 
@@ -80,7 +80,7 @@ class Run:
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 
     def result(self, path: Path, label: str, beside: Mapping[str, Mapping[str, Path]] | None = None) -> BacktestResult:
-        """The result of one account; `beside` has the paths of its 'variants' and 'agents' by name."""
+        """Return the result of one account; `beside` has the paths of its 'variants' and 'agents' by name."""
         window, terms, market = self.window, self.terms, self.market
         dates = dates_of(window)
         parts: dict[str, Any] = {
@@ -136,7 +136,7 @@ class Run:
 
 
 def dates_of(window: Window, rows: Array | None = None) -> pd.DatetimeIndex:
-    """The sessions of the closes of a window, or of other rows of its market."""
+    """Return the sessions of the closes of a window, or of other rows of its market."""
     return pd.DatetimeIndex(window.dates if rows is None else window.market.dates[rows], name="date")
 
 

@@ -21,7 +21,7 @@ REASONS = {
     "numbers from a generator of the strategy's own",
     "failed": "{note}",
 }
-"""Reason code -> why an audit has no outcome."""
+"""Code of a reason -> text on why an audit has no outcome."""
 
 UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
@@ -32,14 +32,14 @@ UNCHECKED = {
     "native": "files that native code reads without the usual readers of pyarrow and polars, and checks whether a file exists",
     "system": "environment variables, files of the system and of packages, and, from Python 3.14 on, the clock of `datetime`",
 }
-"""Code of `Audit.unchecked` -> clause."""
+"""Code of `Audit.unchecked` -> clause that words it."""
 
 NO_RANDOM_PORTFOLIOS = {
     "intraday": "they are for daily bars",
     "never_traded": "the strategy never traded",
     "one_asset": "there are no two assets to choose from",
 }
-"""Reason -> why random portfolios were left out."""
+"""Reason -> text on why random portfolios were left out."""
 
 _NOT_BOUGHT = "{day}: {ticker} was not bought: %s ({count:# such order} in all)"
 EVENTS = {
@@ -67,7 +67,7 @@ FINDINGS = {
     "extra": "data: the column extra:{subject} has a rank correlation of {size:.2f} with the next returns, {over} "
     "{sessions:# session} from {day} on; the limit is {most:.2f}; check its dates",
 }
-"""Kind of a finding -> template; the other kinds are what was read while a decision was taken."""
+"""Kind of a finding -> template. The other kinds are what was read while a decision was taken."""
 _READ = "{where}: {who} {note} while {doing} {day}"
 _PARTS = ("decisions", "invested", "run", "features", "fills", "data")
 _PART_NAMES = {"invested": "decisions once invested", "run": "decisions in a run"}
@@ -191,18 +191,18 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
 
 
 def warning_sentence(warning: ResultWarning) -> str:
-    """The warning as one sentence, without a capital or a full stop."""
+    """Return the warning as one sentence, without a capital or a full stop."""
     sentence = WARNINGS[warning.code]
     return _say(sentence, warning.data) if isinstance(sentence, str) else sentence(warning.data)
 
 
 def event_sentence(event: Event) -> str:
-    """The event as one sentence that begins with its day."""
+    """Return the event as one sentence that begins with its day."""
     return _say(EVENTS[event.code], vars(event))
 
 
 def finding_sentence(finding: Finding) -> str:
-    """The finding as one sentence that begins with the part examined."""
+    """Return the finding as one sentence that begins with the part examined."""
     data, is_part = finding.data, finding.where in _PARTS
     vanished = finding.size is None or not math.isfinite(finding.size)
     words = {
@@ -223,22 +223,22 @@ def _heading(severity: Severity) -> str:
 
 
 def severity_of(audit: Audit) -> str:
-    """Heading of the most severe finding of an audit that failed."""
+    """Return the heading of the most severe finding of an audit that failed."""
     return _heading(audit.severity or Severity.LOOKS_AHEAD)
 
 
 def reason(code: str, note: str = "") -> str:
-    """Why an audit has no outcome."""
+    """Return text on why an audit has no outcome."""
     return REASONS[code].format(note=note) if code in REASONS else "no day was checked"
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """Limits of the audit, a clause each. Unknown codes of earlier versions are shown as they are."""
+    """Return the limits of the audit, one clause each. Unknown codes of earlier versions are shown as they are."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
 def format_audit(audit: Audit) -> str:
-    """The audit as plain text, a line a finding."""
+    """Return the audit as plain text, one line a finding."""
     span = "no day"
     if audit.days:
         span = f"{plural(len(audit.days), 'day')} from {audit.days[0]} to {audit.days[-1]}"
@@ -254,12 +254,12 @@ def format_audit(audit: Audit) -> str:
 
 
 def hurdle(candidates: int) -> str:
-    """Threshold of a deflated Sharpe ratio."""
+    """Return text for the threshold of a deflated Sharpe ratio."""
     return f"the best of {candidates:,} without skill" if candidates > 1 else "zero"
 
 
 def anchor_name(result: BacktestResult) -> str:
-    """The anchor and how often it is rebalanced, such as 'equal weight every 5 sessions'."""
+    """Return the anchor and how often it is rebalanced, such as 'equal weight every 5 sessions'."""
     unit = "bars" if result.is_intraday else "sessions"
     return result.anchor.replace("-", " ") + f" every {result.anchor_every} {unit}" * (result.anchor_every > 1)
 
@@ -272,7 +272,7 @@ LUCK = {
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """A sentence on the growth over the anchor, equal weight and the benchmark; with a reservation if the audit failed."""
+    """Return a sentence on the growth over each of anchor, equal weight and benchmark; with a reservation if the audit failed."""
     names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
     lines = []
     for verdict in verdicts(result):
@@ -284,7 +284,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 
 
 def luck_sentence(result: BacktestResult) -> str:
-    """The growth over the anchor and its deflated Sharpe ratio as one sentence; empty without an interval."""
+    """Return one sentence on the growth over the anchor and its deflated Sharpe ratio; empty without an interval."""
     verdict = next((one for one in verdicts(result) if one.over == ANCHOR), None)
     deflated = evidence(result)["deflated_active_sharpe"]
     if verdict is None or math.isnan(deflated):
@@ -303,14 +303,14 @@ def _span(verdict: Verdict, candidates: int) -> str:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """The event whose probability is the deflated active Sharpe ratio."""
+    """Return text for the event whose probability is the deflated active Sharpe ratio."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"
 
 
 def doubt(audit: Audit | None) -> str:
-    """Reservation about a verdict of skill; empty if the look-ahead audit passed or was not run."""
+    """Return a reservation about a verdict of skill; empty if the look-ahead audit passed or was not run."""
     if audit is None or audit.passed:
         return ""
     if audit.passed is None:

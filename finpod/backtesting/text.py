@@ -22,7 +22,7 @@ from finpod.result import BacktestResult
 from finpod.trading.ledger import Costs
 
 TURNOVER = "turnover: traded notional / equity at the fill, both sides"
-"""Definition of turnover, printed beside it."""
+"""Definition of turnover, printed beside the figure."""
 
 _SHOWN_EVENTS = 5
 
@@ -44,18 +44,18 @@ ROWS = (
 
 
 def columns(result: BacktestResult) -> dict[str, str]:
-    """Columns of the headline table: key in `BacktestResult.table` -> heading."""
+    """Return the columns of the headline table: key in `BacktestResult.table` -> heading."""
     benchmark = result.benchmark if result.has_benchmark else "no benchmark"
     return {"strategy": result.strategy, "benchmark": benchmark, "equal_weight": "equal weight"}
 
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
-    """Label and cells of each row of the table; a cell is empty if its column has no such figure."""
+    """Return label and cells of each row of the table. A cell is empty if its column has no such figure."""
     return cells(ROWS, [result.table[column] for column in columns(result)], result.is_short)
 
 
 def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short: bool) -> list[tuple[str, list[str]]]:
-    """Label and cells of each row, a cell for each column of figures. A star marks yearly figures of a short history."""
+    """Return label and cells of each row, one cell for each column of figures. A star marks yearly figures of a short history."""
     star = " *" * is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
@@ -64,12 +64,12 @@ def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short:
 
 
 def short_note(returns: int) -> str:
-    """Explanation of the star of a short history."""
+    """Return the explanation of the star of a short history."""
     return f"* scaled to a year from only {plural(returns, 'return')}: not reliable"
 
 
 def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
-    """One line on trading costs and fills."""
+    """Return one line on trading costs and fills."""
     parts = [f"{costs.fee_bps:g} bps fee a side"]
     parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
@@ -78,7 +78,7 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
 
 
 def who_varies(result: BacktestResult) -> str:
-    """Description of the variants, such as 'each of 3 seeds'; empty without variants."""
+    """Return a description of the variants, such as 'each of 3 seeds'; empty without variants."""
     if not result.variants:
         return ""
     kind = {"seed": "seeds", "member": "members of one seed"}.get(result.variant_kind, "variants")
@@ -86,14 +86,14 @@ def who_varies(result: BacktestResult) -> str:
 
 
 def spread_note(result: BacktestResult) -> str:
-    """A note that the members of one tournament understate luck; empty for other variants."""
+    """Return a note that the members of one tournament understate luck; empty for other variants."""
     if not result.variants or result.variant_kind != "member":
         return ""
     return "members of one tournament are similar, so their deviation understates luck; train more seeds to see it"
 
 
 def spread_line(result: BacktestResult) -> str:
-    """Mean and standard deviation over the variants as one line; empty without variants."""
+    """Return mean and standard deviation over the variants as one line; empty without variants."""
     if not result.spread:
         return ""
     keys = ("total_return", "sharpe", "max_drawdown", "excess_over_equal_weight")
@@ -108,7 +108,7 @@ def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], key: str) -> str:
 
 
 def agents_line(result: BacktestResult) -> str:
-    """The best agent on validation, and the mean over all agents if `spread_line` is about seeds."""
+    """Return a line on the best agent on validation, and on the mean over all agents if `spread_line` is about seeds."""
     spread = result.agent_spread
     if not spread:
         return ""
@@ -122,7 +122,7 @@ def agents_line(result: BacktestResult) -> str:
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:
-    """Significance, overfitting, baselines and random portfolios: one line for each that was computed."""
+    """Return lines on significance, overfitting, baselines and random portfolios: one for each that was computed."""
     significance = evidence(result)
     lines = []
     if not math.isnan(significance["deflated_active_sharpe"]):
@@ -144,7 +144,7 @@ def evidence_lines(result: BacktestResult) -> list[str]:
 
 
 def audit_line(audit: Audit | None) -> str:
-    """Outcome of the look-ahead audit; empty if none was run."""
+    """Return the outcome of the look-ahead audit as one line; empty if none was run."""
     if audit is None:
         return ""
     if audit.passed is None:
@@ -157,7 +157,7 @@ def audit_line(audit: Audit | None) -> str:
 
 
 def format_result(result: BacktestResult) -> str:
-    """The headline table with its warnings and events, as plain text without a newline at the end."""
+    """Return the headline table with its warnings and events, as plain text without a newline at the end."""
     start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     lines = [f"{plain(result.strategy)}, {start} .. {end}"]
     lines += [describe_terms(result.costs, result.fill, result.whole_shares), ""]

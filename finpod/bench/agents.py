@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "apg-mlp": ("apg", {"network": "mlp"}, 64, 150_000),
     "ppo": ("ppo", {}, 512, 600_000),
 }
-"""Name -> learner, settings that differ from its defaults, number of environments, and environment steps."""
+"""Name of a kind of agent -> learner, settings that differ from its defaults, number of environments, and environment steps."""
 YEAR = 252
 CHECKPOINTS = 4
 """Number of checkpoints from which an agent is selected, evenly spaced over its training."""
@@ -50,7 +50,7 @@ TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatili
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
 """Names of the return series in the regression for alpha."""
 ANCHORED = tuple(ANCHORS)
-"""Anchors of the agents."""
+"""Names of the anchors of the agents."""
 
 
 class Period(NamedTuple):
@@ -79,7 +79,7 @@ YEARS = [
 
 
 class Days:
-    """The tasks of one period and anchor: one for training, whose data end with validation, and one that includes the test."""
+    """Tasks of one period and anchor: one for training, whose data end with validation, and one that includes the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)
@@ -102,7 +102,7 @@ class Days:
 
 
 def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
-    """Train one agent, select its checkpoint on validation, and return its row."""
+    """Train one agent, select its checkpoint on validation, and return its row of the file."""
     learner, settings, envs, steps = KINDS[kind]
     task = days.task
     own_days = {"start_groups": None} if learner == "apg" else {}
@@ -116,8 +116,8 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 
 def rules(task: StockTask) -> dict[str, Any]:
-    """Return returns [n] on the test days by name: of each anchor at the task's costs, of equal weight and each tilt without
-    costs, each rebalanced when agents decide; and of the benchmark."""
+    """Return returns [n] on the test days by name: of each anchor at the task's costs; of equal weight and each tilt without costs,
+    rebalanced when agents decide; and of the benchmark."""
     first, last = task.validation
     execution, panel, hold = task.execution, task.panel, task.trading.hold
     among = panel.member & panel.tradable
@@ -189,7 +189,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield the lines of the table of some periods: one for each learner and anchor, then the rules."""
+    """Yield the lines of the table of some periods: one for each learner and anchor, then one for each rule."""
     known = [row for row in rows if "learner" not in row]
     rule = {name: np.concatenate([row[name] for row in known]) for name in known[0] if isinstance(known[0][name], list)}
     factors = np.column_stack([rule[name] for name in KNOWN])

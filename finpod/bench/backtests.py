@@ -39,7 +39,7 @@ FEE_BPS = 10.0
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Bars (assets x returns x strategies) a second, with new weights every session.
+    """Return the speed in bars (assets x returns x strategies) a second, with new weights every session.
 
     `backtest` settles and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
     result has equity, weights and the trade log; with finpod also benchmark and equal weight.
@@ -69,7 +69,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
-    """Seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its excess over another."""
+    """Return the seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its excess over another."""
     returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
         "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),
@@ -78,7 +78,7 @@ def bootstrap_lines(seconds: float) -> dict[str, Any]:
 
 
 def audit_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Seconds of the look-ahead audit of a monthly rule and of a trained ensemble, start of processes included."""
+    """Return the seconds of the look-ahead audit of a monthly rule and of a trained ensemble, start of processes included."""
     market = simulate_market(names=names, days=DAYS + 1)
     first, last, start = market.dates[[DAYS // 2, DAYS * 3 // 5, DAYS * 3 // 5 + 1]]
     small: dict[str, Any] = {"num_envs": 8, "start_groups": 4, "steps": 2_000, "agents": 1, "keep": 1, "hold": 2}
@@ -100,7 +100,7 @@ def audit_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Seconds to write a report from a computed result, without imports and bootstrap."""
+    """Return the seconds to write a report from a computed result, without imports and bootstrap."""
     market = simulate_market(names=names, days=DAYS + 1)
     result = backtest(made_weights(1, market)[0], market, fast=True)
     assert isinstance(result, BacktestResult)
@@ -117,12 +117,12 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def _over(own: float, peer: float | str) -> float | str:
-    """The ratio of two figures; the text of the other package's error if it has none."""
+    """Return the ratio of two figures, or the text of the other package's error if it has none."""
     return own / peer if isinstance(peer, float) else peer
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """The shortest time of a call, of as many as fit in `seconds` and at least two, after one warm-up call.
+    """Return the shortest time of a call, of as many as fit in `seconds` and at least two, after one warm-up call.
 
     The minimum is used because other processes can only add time.
     """
@@ -136,14 +136,14 @@ def shortest(call: Callable[[], object], seconds: float) -> float:
 
 
 def made_weights(count: int, market: MarketData) -> Array:
-    """[S, T, N] float32 random weights that sum to one."""
+    """Return random weights [S, T, N] float32 that sum to one."""
     weights = np.random.default_rng(0).random((count, *market.shape), dtype=np.float32)
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
 
 
 def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
-    """The result of `measure` for an installed package, its output and warnings silenced; otherwise the error as text."""
+    """Return the result of `measure` for an installed package, with output and warnings silenced; otherwise the error as text."""
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):

@@ -21,7 +21,7 @@ from finpod.trading.ledger import Costs, orders_for, settle, value
 SIGNALS = (0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13)
 """Signal strengths at which the ratio is measured."""
 KEEPS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Shares of the holding to keep, from which the informed rule's is selected."""
+"""Shares of the holding to keep, from which the best for the informed rule is selected."""
 DAYS, MARKETS, TOGETHER = 2600, 1000, 50
 """Sessions of a market; markets for measuring a ratio (a quarter of them for calibration); markets run at once."""
 YEAR = 252
@@ -59,7 +59,7 @@ def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float],
 
 
 def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, markets: int, names: int = NAMES) -> Array:
-    """Return the ratios [M, S] on M markets; the draws depend on the seed, not on the signal."""
+    """Return yearly information ratios [M, S] of S `keeps` on M markets; the random draws depend on the seed, not on the signal."""
     random = np.random.default_rng(seed)
     parts = [
         net_ratios(
@@ -71,7 +71,7 @@ def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, mark
 
 
 def calibrated(lookback: int, sign: int) -> tuple[Calibration, list[str]]:
-    """Return the signals of one lookback and sign, and the mean ratios with their errors on markets of other seeds."""
+    """Return signals that give the informed rule each of `RATIOS`, and text on its mean ratios on markets of other seeds."""
     curve = [played(sign * signal, lookback, KEEPS, 0, MARKETS // 4).mean(0).max() for signal in SIGNALS]
     rows, measured = [], []
     for ratio in RATIOS:
@@ -84,7 +84,7 @@ def calibrated(lookback: int, sign: int) -> tuple[Calibration, list[str]]:
 
 
 def main() -> None:
-    """Print the rows of each lookback and sign."""
+    """Print the rows of `CALIBRATED` for each lookback and sign."""
     torch.set_num_threads(1)
     for key in CALIBRATED:
         calibration, measured = calibrated(*key)

@@ -37,13 +37,13 @@ FOLDER = Path("backtests") / "locomotion"
 """Folder of rows, relative to the current folder."""
 SEEDS = range(100, 105)
 POINTS = 10
-"""Evaluations along a learning curve."""
+"""Number of evaluations along a learning curve."""
 GOALS = {"halfcheetah": 6000, "walker2d": 4000, "hopper": 3000, "ant": 4100, "humanoid": 1400}
 """Target median scores, above the PPO figures published for as many steps."""
 
 
 def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[float], list[int]]:
-    """Return the returns and lengths of 20 episodes in Gymnasium's environment of a task, with the mean action."""
+    """Return returns and lengths of 20 episodes in Gymnasium's own environment of a task, under the policy's mean actions."""
     import gymnasium
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder), silent(), warnings.catch_warnings():
@@ -64,7 +64,7 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
 
 
 def learn(name: str, seed: int) -> dict[str, Any]:
-    """Train one agent from end to end and return its row."""
+    """Train one agent with the settings of `finpod train`, and return its row: learning curve, test returns and settings."""
     task = LocomotionTask(name=name)
     curve = []
     for point in checkpoints(task, "ppo", seed, POINTS, task.steps, name=f"{seed}-0"):

@@ -31,22 +31,22 @@ ENVS = 512
 ACTIONS = 16
 """Number of random actions of each world, drawn beforehand and used in turn."""
 FEW = 8
-"""Environments of a small SyncVectorEnv, whose models fit in the processor's caches; a second one has all environments."""
+"""Number of environments in a small SyncVectorEnv, whose models fit in the processor's caches; another one has all of them."""
 TURNS = 3
-"""Turns into which the time of each contender is divided."""
+"""Number of turns into which the time of each contender is divided."""
 
 
 class Contender(NamedTuple):
-    """Environments to compare."""
+    """Environments whose speed is compared."""
 
     name: str
-    """Name of the lines. Of several contenders with one name the best counts."""
+    """Name of the lines. Of several contenders with one name the fastest counts."""
     envs: int
-    """Environments."""
+    """Number of environments."""
     open: Callable[[], AbstractContextManager[Work]]
     """Context manager that makes the environments, yields the work to measure, and closes them."""
     of: str = "environments"
-    """Description in the output."""
+    """Description of the environments in the output."""
 
 
 def run(
@@ -84,25 +84,25 @@ def run(
 
 
 def physics(env: LocomotionEnv) -> Work:
-    """The physics alone."""
+    """Return the work of the physics alone."""
     env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(env.spec, env.num_envs)[0]))
     return Work(env.physics.step, 1)
 
 
 def stepping(env: LocomotionEnv) -> Work:
-    """The environment with random actions: observation, reward and new episodes included."""
+    """Return the work of the environment under random actions: observation, reward and new episodes included."""
     actions = cycle(torch.from_numpy(random_actions(env.spec, env.num_envs)).to(env.device))
     return Work(lambda: env.step(next(actions)), 1)
 
 
 def random_actions(spec: Spec, envs: int) -> Array:
-    """[ACTIONS, envs, A] float32, uniform in the action space."""
+    """Return actions [ACTIONS, envs, A] float32, uniform in the action space."""
     size = ACTIONS, envs, spec.num_actions
     return np.random.default_rng(0).uniform(-spec.action_limit, spec.action_limit, size).astype(np.float32)
 
 
 def peers(spec: Spec, envs: int) -> list[Contender]:
-    """Gymnasium's vector environments, each with the numbers of environments to try.
+    """Return Gymnasium's vector environments, each with the numbers of environments to try.
 
     AsyncVectorEnv has one process for each environment: as many as cores, or twice as many.
     """
@@ -116,7 +116,7 @@ def peers(spec: Spec, envs: int) -> list[Contender]:
 
 
 def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.device) -> dict[str, Any]:
-    """The lines of all contenders, measured in turns, so that other load on the machine affects all of them alike.
+    """Return the lines of all contenders, measured in turns, so that other load on the machine affects all of them alike.
 
     The first is finpod. If another package fails, its line has the error. MuJoCo's log and warnings are silenced.
     """
@@ -152,7 +152,7 @@ def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.
 
 @contextmanager
 def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[Work]:
-    """`count` environments of Gymnasium, in this process or in processes of their own."""
+    """Yield the work of `count` environments of Gymnasium, in this process or in processes of their own."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 

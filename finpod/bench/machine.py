@@ -31,27 +31,27 @@ DAYS = 1000
 GROUPS = 64
 """Groups of accounts that share their days; fewer if the number of accounts is not divisible by it."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
-"""Size of the market for timing features."""
+"""Number of assets and sessions of the market for timing features."""
 ENVIRONMENT = ("env", "env compiled", "env with policy", "train PPO")
-"""Measurements of steps a second."""
+"""Names of the measurements of steps a second."""
 WARM_UP = 2
-"""Warm-up calls: the first one compiles and allocates memory."""
+"""Number of warm-up calls. The first one compiles and allocates memory."""
 
 
 class Work(NamedTuple):
     """A piece of work to measure."""
 
     call: Callable[[], object]
-    """Runs it once."""
+    """Function that does the work once."""
     steps: int
-    """Steps of each account in one call."""
+    """Number of steps of each account in one call."""
 
 
 class Timing(NamedTuple):
     """Result of a measurement."""
 
     calls: int
-    """Calls made."""
+    """Number of calls made."""
     seconds: float
     """Total time in seconds."""
 
@@ -96,7 +96,7 @@ def _selects(what: str | None, measurement: str) -> bool:
 
 
 def measure(call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP) -> Timing:
-    """Call until `seconds` have passed, after `warm_up` calls that are not measured.
+    """Call until `seconds` have passed, after `warm_up` calls that are not measured, and return the timing.
 
     The device is synchronized before the clock is read.
     """
@@ -112,7 +112,7 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device, wa
 
 
 def lines_of(name: str, work: Work, timing: Timing, envs: int, of: str = "accounts") -> dict[str, Any]:
-    """The lines of this name: steps a second, and the number of environments, steps and seconds."""
+    """Return the lines of this name: steps a second, and the number of environments, steps and seconds."""
     steps = timing.calls * work.steps
     return {
         f"{name} steps/s": steps * envs / timing.seconds,
@@ -121,12 +121,12 @@ def lines_of(name: str, work: Work, timing: Timing, envs: int, of: str = "accoun
 
 
 def acting(env: Any, learner: Any) -> Work:
-    """The environment with a policy, as in a rollout."""
+    """Return the work of collecting one rollout: the policy acts, nothing is updated."""
     return Work(lambda: learner.collect(env), learner.config.num_steps)
 
 
 def training(env: Any, learner: Any) -> Work:
-    """Rollouts and updates."""
+    """Return the work of collecting rollouts and updating the policy."""
     return Work(lambda: learner.update(learner.collect(env)), learner.config.num_steps)
 
 
@@ -177,7 +177,7 @@ def _synchronise(device: torch.device) -> None:
 
 
 def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *packages: str) -> dict[str, str]:
-    """Lines on sizes, hardware, and versions of finpod, the packages and Python."""
+    """Return lines on sizes, hardware, and versions of finpod, the packages and Python."""
     modules = {name: importlib.import_module(name) for name in ("finpod", *packages)}
     versions = [f"{name} {module.__version__}" for name, module in modules.items()]
     return {
@@ -190,7 +190,7 @@ def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *
 
 
 def processor() -> str:
-    """The name of the CPU."""
+    """Return the name of the CPU."""
     about = Path("/proc/cpuinfo")
     if about.exists():
         for line in about.read_text(encoding="utf-8", errors="replace").splitlines():

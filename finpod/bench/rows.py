@@ -69,11 +69,11 @@ class Trained(NamedTuple):
     """An agent at a checkpoint."""
 
     policy: Policy
-    """The learner, which continues after this checkpoint."""
+    """Policy of the learner, which continues to change after this checkpoint."""
     steps: int
-    """Environment steps so far."""
+    """Number of environment steps so far."""
     metrics: dict[str, Any]
-    """Figures on validation."""
+    """Figures of the agent on validation."""
     seconds: float
     """Wall time of the training so far."""
     cpu_seconds: float

@@ -49,7 +49,7 @@ ROWS = {
     "validation": (65 + 8 * YEAR, 65 + 10 * YEAR),
     "test": (66 + 10 * YEAR, 66 + 18 * YEAR),
 }
-"""First and last row of each window: 8, 2 and 8 years."""
+"""First and last row of the training, validation and test windows: 8, 2 and 8 years."""
 FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "volume_shock_5")
 UPDATES = {"apg": 40, "ppo": 60}
 """Updates of an agent by learner, each on 64 accounts x num_steps decisions."""
@@ -57,16 +57,16 @@ AGENTS, CHECKPOINTS = 2, 2
 """Seeds of agents, and checkpoints of each; the best of all on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
-"""Fewest markets for comparing a rate with the expected one."""
+"""Fewest markets for which a rate is compared with the expected one."""
 
 
 class Cell(NamedTuple):
-    """A row to compute."""
+    """A row to compute: a market and a rule."""
 
     world: str
-    """A family of markets without a signal, or the net ratio of markets with one."""
+    """Family of a market without a signal, or net ratio of a market with one."""
     rule: str
-    """A learner, or the informed rule."""
+    """Name of a learner, or of the informed rule."""
     seed: int
     """Seed of the market."""
 
@@ -77,7 +77,7 @@ class Cell(NamedTuple):
 
 @cache
 def complete(real: str) -> MarketData:
-    """Return the market with only the assets of a file that have no missing bars."""
+    """Return the market of a file, with only the assets that have no missing bars."""
     market = load_market(real)
     bars = [market.has_bar, *(np.isfinite(table) for table in (market.open, market.volume) if table is not None)]
     whole = np.all(bars, axis=(0, 1))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
-"""Old option -> its new name."""
+"""Old name of an option -> its new name."""
 FIELDS = {
     "features": "features_from",
     "stop.seconds": "stop_minutes",
@@ -32,7 +32,7 @@ FIELDS = {
     "pods.gpus": "pod_gpus",
     "ray": "ray_version",
 }
-"""Field or argument -> its option, if the names differ."""
+"""Field or argument -> its option, where the names differ."""
 SECTIONS = ("plan", "pods", "stop", "task")
 """Settings whose fields are written with a dot in messages."""
 
@@ -72,7 +72,7 @@ def show_error(error: BaseException, command: Any, words: Sequence[str] = ()) ->
 
 
 def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tuple[str, int]:
-    """The text of an error, in which arguments are written as options of the command, and the exit code."""
+    """Return the text of an error, in which arguments are written as options of the command, and the exit code."""
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
     if isinstance(error, SystemExit):
@@ -166,7 +166,7 @@ def show_warning(
 
 @contextmanager
 def progress(text: str, *, log: bool = False) -> Iterator[Progress]:
-    """Show a progress bar on stderr while the block runs; yields the callable that moves it.
+    """Show a progress bar on stderr while the block runs, and yield the callable that moves it.
 
     Without a terminal there is no bar; with `log`, a line is printed at each tenth instead. Prints within the block (by a
     user's strategy, say) go to stderr too, so that stdout has the command's output only.

@@ -30,7 +30,7 @@ Source = Annotated[
 READING = options.MARKET.only(
     "members", "ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"
 )
-"""Options for reading files, without those of `Reading`."""
+"""Options for reading files, without the fields of `Reading`."""
 
 
 @dataclass(frozen=True)

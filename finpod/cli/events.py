@@ -18,12 +18,12 @@ MOST_AGENTS = 200
 
 
 def speed(status: Status, now: float) -> float:
-    """Environment steps a second since the scheduler began; NaN before a slice of training has ended."""
+    """Return the environment steps a second since the scheduler began; NaN before a slice of training has ended."""
     return status.steps / (now - status.began) if status.steps and now > status.began else math.nan
 
 
 def require_writer(folder: Path) -> Any:
-    """The class that writes event files. Raises InputError without tensorboardX, and for a path that is a file."""
+    """Return the class that writes event files. Raises InputError without tensorboardX, and for a path that is a file."""
     try:
         from tensorboardX.event_file_writer import EventsWriter
     except ImportError as error:

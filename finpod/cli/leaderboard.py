@@ -30,7 +30,7 @@ ENTRY = ("run", "agent", "parent", "source", "level", "score", "steps", "state",
          "settings")  # fmt: skip
 """Fields of a trial that --json prints unchanged."""
 WIDTH = 110
-"""Characters in a line of text."""
+"""Most characters in a line of text."""
 
 
 def leaderboard(
@@ -82,7 +82,7 @@ def leaderboard(
 
 
 def facts(history: History) -> dict[str, Any]:
-    """The leaderboard with the state of the run and its statistics, as plain values."""
+    """Return the leaderboard with the state of the run and its statistics, as plain values."""
     from finpod.tournament.leaderboard import ranked
     from finpod.tournament.ranking import luck
 
@@ -174,7 +174,7 @@ def _resume(history: History) -> str:
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
-    """The ranked table, with the settings that differ between the trials of `among`."""
+    """Return the ranked table, with the settings that differ between the trials of `among`."""
     from finpod.figures import ratio
     from finpod.tournament.ranking import differing, inputs
 
@@ -215,7 +215,7 @@ def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
 
 
 def place_of(run: str) -> str:
-    """The path of a run: a bare word means the run of that name in strategies/, if there is one."""
+    """Return the path of a run. A bare word means the run of that name in strategies/, if there is one."""
     path, saved = Path(run), STRATEGIES / run
     bare = "://" not in run and path.name == run and run not in ("", ".", "..")
     inside = any(place.exists() for place in (saved, saved.with_name(saved.name + UNFINISHED))) if bare else False

@@ -22,7 +22,7 @@ LOOK = 0.25
 
 
 class Scene(NamedTuple):
-    """The values to draw: copies, since drawing runs in a thread beside the tournament."""
+    """Values to draw. They are copies, since drawing runs in a thread beside the tournament."""
 
     board: list[tuple[str, ...]]
     """Cells of the best trials: rank, agent, parent, round, score, steps."""
@@ -33,9 +33,9 @@ class Scene(NamedTuple):
     done: int
     """Number of finished trials."""
     failed: int
-    """Number of these that failed."""
+    """Number of finished trials that failed."""
     total: int
-    """Number of trials at which the tournament ends at the latest."""
+    """Most trials that the tournament runs."""
     where: str
     """Executor of the run."""
     rate: float
@@ -45,7 +45,7 @@ class Scene(NamedTuple):
 
 
 class View:
-    """The view for rich. `progress` and `watch` are arguments of `finpod.train`; `now` is the clock."""
+    """Live view, drawn by rich. `progress` and `watch` are arguments of `finpod.train`; `now` is the clock."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -70,7 +70,7 @@ class View:
             self._looked, self._scene = now, _scene(status, now)
 
     def left(self) -> float:
-        """Seconds to the end, from the speed of the trials so far or a stop rule; NaN if not known yet."""
+        """Return the seconds to the end, from the speed of the trials so far or a stop rule; NaN if not known yet."""
         now = self._now()
         left = math.inf if self._scene is None else self._scene.until - now
         if len(self._shares) > 1:
@@ -150,7 +150,7 @@ def _pods(scene: Scene, rows: int, now: float) -> list[tuple[str, ...]]:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 0:42, 1:02:03."""
+    """Return a time as hours, minutes and seconds: 0:42, 1:02:03."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -25,7 +25,7 @@ DATA = Path("data")
 """Folder of snapshots, relative to the current folder."""
 PACKAGE = Path(__file__).parents[1]
 LAST = ("no_report", "overwrite", "as_json")
-"""Parameters listed last on a help page."""
+"""Names of parameters that are listed last on a help page."""
 SPELLINGS = {"day_first": "--day-first/--month-first"}
 METAVARS = {
     **dict.fromkeys(("ticker_column", "resume", "fork", "secret", "pull_secret"), "NAME"),
@@ -44,16 +44,16 @@ class Field(NamedTuple):
     """A field of a dataclass, read from its source."""
 
     kind: Any
-    """Its type, or the type's source text."""
+    """Type of the field, or the type's source text."""
     default: Any
-    """Its default; `...` without one."""
+    """Default of the field; `...` without one."""
     help: str
-    """Its docstring."""
+    """Help text of the field."""
 
 
 @cache
 def fields_of(module: str, name: str) -> dict[str, Field]:
-    """The fields of a dataclass, read from its source: importing the module would load torch for a `--help`.
+    """Return the fields of a dataclass, read from its source: importing the module would load torch for a `--help`.
 
     The help of a field is its metadata `help` or, without it, the docstring below the field.
     """
@@ -102,36 +102,36 @@ def _constant(node: ast.expr | None, module: str) -> Any:
 class Settings:
     """Fields of a dataclass as options. Each is listed by its name, or as OPTION=FIELD if the names differ.
 
-    `changed` has, by option, the entries of `Field` that differ on the command line.
+    `changed` maps an option to the parts of its `Field` (type, default, help) that the command line replaces.
     """
 
     def __init__(self, module: str, name: str, options: str, **changed: Mapping[str, Any]) -> None:
         self.module, self.name, self.changed = module, name, changed
         pairs = (word.partition("=") for word in options.split())
         self.names = {option: field or option for option, _, field in pairs}
-        """Option -> field."""
+        """Option -> name of its field."""
 
     def only(self, *options: str) -> Settings:
-        """Some of the options."""
+        """Return settings with only some of the options."""
         pairs = " ".join(f"{option}={self.names[option]}" for option in options)
         return Settings(self.module, self.name, pairs, **self.changed)
 
     def fields(self) -> dict[str, Field]:
-        """Each option with its field, `changed` applied."""
+        """Return option -> its field, after the replacements in `changed`."""
         known = fields_of(self.module, self.name)
         return {option: known[name]._replace(**self.changed.get(option, {})) for option, name in self.names.items()}
 
     def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by field, from the parameters of a command."""
+        """Return values by field, from the parameters of a command."""
         return {name: values[option] for option, name in self.names.items() if option in values}
 
     def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by parameter of a command, from values by field."""
+        """Return values by parameter of a command, from values by field."""
         return {option: values[name] for option, name in self.names.items() if name in values}
 
 
 def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callable[[Command], Command]:
-    """Replace a command's `**values` by options. Only `--help-advanced` lists the `advanced` ones."""
+    """Return a decorator that replaces a command's `**values` by options. Only `--help-advanced` lists the `advanced` ones."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
@@ -216,7 +216,7 @@ class Fill:
 
 
 def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:
-    """Load the market at `path` or `--market` with the options of `MARKET` and `further` arguments of `load_market`."""
+    """Return the market at `path` or `--market`, with the options of `MARKET` and `further` arguments of `load_market`."""
     import finpod
 
     arguments = MARKET.values(values) | further
@@ -227,12 +227,12 @@ def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> 
 
 
 def none_or(word: str) -> str | None:
-    """The word; None for 'none' in any case."""
+    """Return the word; None for 'none' in any case."""
     return None if word.lower() == "none" else word
 
 
 def market_path(market: str) -> str:
-    """`--market` as a path: a bare word that is not a file means the snapshot of that name in data/."""
+    """Return `--market` as a path. A bare word that is not a file means the snapshot of that name in data/."""
     path = Path(market)
     if market == "sample" or path.is_file() or path.name != market or path.suffix.lower() in (".parquet", ".csv"):
         return market
@@ -240,7 +240,7 @@ def market_path(market: str) -> str:
 
 
 def window(text: str, name: str) -> tuple[str, str]:
-    """`FIRST:LAST` as two dates. Raises InputError for anything else."""
+    """Return `FIRST:LAST` as two dates. Raises InputError for anything else."""
     first, colon, last = text.partition(":")
     if not (first and colon and last) or ":" in last:
         raise InputError(f"{name} is {text!r}; write it as FIRST:LAST, such as 2009-01-02:2018-12-31", argument=name)
@@ -248,7 +248,7 @@ def window(text: str, name: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a list separated by commas."""
+    """Return the words of a list separated by commas."""
     return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
@@ -262,7 +262,7 @@ def check_dates(start: str | None, end: str | None) -> None:
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:
-    """The feature functions of `--features-from`, which is for trained folders only."""
+    """Return the feature functions of `--features-from`, which is for trained folders only."""
     from finpod.loading import load_features
 
     if file is not None and not Path(strategy).is_dir():

@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
 
 def name_of(strategy: str | Path) -> str:
-    """The default name of a run: the name of a built-in strategy, the stem of a .py file or the name of a folder."""
+    """Return the default name of a run: the name of a built-in strategy, the stem of a .py file or the name of a folder."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"
@@ -53,7 +53,7 @@ def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> 
 
 
 def plain_word(name: str) -> str:
-    """The name unchanged. Raises InputError if it could not be the name of one file or folder."""
+    """Return the name unchanged. Raises InputError if it could not be the name of one file or folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
         raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash", argument="name")
     if len(name.encode()) > LONGEST:
@@ -105,7 +105,7 @@ def write_page(page: Path, write: Callable[[Path], object], *, saved: Path | Non
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:
-    """Content of run.json: values that differ from run to run and are therefore not in result.json."""
+    """Return the content of run.json: values that differ from run to run and are therefore not in result.json."""
     finished = datetime.now(UTC)
     return {
         "command": command,

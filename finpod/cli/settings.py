@@ -132,17 +132,17 @@ OF_STOCKS = [
 NEEDED = ("train", "validation", "out")
 """Options required by a new run on stocks; other tasks require only the last."""
 OF_PLACE = ("out", "storage", "tensorboard")
-"""Options that a fork does not copy, as it has its own places."""
+"""Options that a fork does not copy, because it has its own places."""
 
 
 def spelled(*names: str) -> str:
-    """Options as text, such as '--a, --b and --c'."""
+    """Return options as text, such as '--a, --b and --c'."""
     *others, last = (f"--{name.replace('_', '-')}" for name in names)
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def needed(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options that a new run requires."""
+    """Return the options that a new run requires."""
     return NEEDED if values["task"] == STOCKS else NEEDED[-1:]
 
 
@@ -155,7 +155,7 @@ def refuse_others(task: str, typed: Collection[str]) -> None:
 
 
 def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tuple[Plan, Costs, Pods]:
-    """Plan, costs and pods from the options. Settings without an option are those `recorded`, or the defaults.
+    """Return plan, costs and pods from the options. Settings without an option are those of `recorded`, or the defaults.
 
     Raises InputError for options that are invalid regardless of any file.
     """
@@ -185,7 +185,7 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
 
 
 def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
-    """Arguments of a training on stocks, without market and windows."""
+    """Return the arguments of a training on stocks, without market and windows."""
     return {
         "features": None if values["features"] == "default" else options.words(values["features"]),
         "costs": costs,
@@ -196,7 +196,7 @@ def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
 
 
 def task_of(name: str, arguments: Mapping[str, Any]) -> Any:
-    """The task for arguments of `finpod.train`, with its features computed. Raises InputError in the cases of `finpod.train`."""
+    """Return the task for arguments of `finpod.train`, with its features computed. Raises InputError as `finpod.train` does."""
     from finpod.loading import load_task
     from finpod.locomotion import LocomotionTask
     from finpod.training import learning_task, require_learner
@@ -219,7 +219,7 @@ def task_of(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) -> dict[str, Any]:
-    """Values of the options that are recorded in the log of the run and were not `typed`.
+    """Return values of the options that are recorded in the log of the run and were not `typed`.
 
     Raises InputError if a value is not in the log and was not typed: a market from memory, feature functions.
     """

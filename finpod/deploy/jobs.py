@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from finpod.errors import FinpodError, InputError, first_line
 
 USER = 1000
-"""User id of the image; volume claims are made writable for this group."""
+"""User id of the image, and id of the group that may write to volume claims."""
 SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential)s?(_|$)", re.IGNORECASE)
 """Pattern of variable names that suggest a secret, which must not be written to a file."""
 LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
@@ -25,7 +25,7 @@ INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/
 ADDRESS = "http://127.0.0.1:8265"
 """Address of Ray's dashboard, on this machine or forwarded to it."""
 INSTEAD = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Variables that Ray prefers to the address passed to it."""
+"""Environment variables that Ray prefers to the address passed to it."""
 POLL = 0.5
 """Seconds between two queries of a job whose output has ended."""
 
@@ -94,9 +94,9 @@ class Job(NamedTuple):
     """State of a job."""
 
     id: str
-    """Its id in the cluster."""
+    """Id of the job in the cluster."""
     status: str
-    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
+    """Status of the job: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     exit_code: int
     """Exit code of the command: 0 unless it failed; 128 plus the number of a signal; 1 for a failure without a code."""
 

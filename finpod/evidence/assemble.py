@@ -24,7 +24,7 @@ SHOWN = 8
 
 
 def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
-    """The result with a look-ahead audit of its decisions; the audit's warnings come first."""
+    """Return the result with a look-ahead audit of its decisions. The audit's warnings come first."""
     warnings = [ResultWarning("look_ahead", asdict(finding)) for finding in audit.findings]
     if audit.reason:
         warnings.append(ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note}))
@@ -34,7 +34,7 @@ def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
 def with_evidence(
     result: BacktestResult, strategy: Strategy, path: Path, window: Window, terms: Terms, progress: Progress
 ) -> BacktestResult:
-    """The result with its baselines, its random portfolios, its cost sweep and its capacity.
+    """Return the result with its baselines, random portfolios, cost sweep and capacity.
 
     `path` is the account of the strategy in `window` on `terms`.
     """
@@ -74,7 +74,7 @@ def with_evidence(
 
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Warnings for the table and the report: selection of the strategy, data, fills and policy."""
+    """Return warnings for the table and the report: on the selection of the strategy, the data, the fills and the policy."""
     return (*_selection(result), *_benchmark(result), *_data(result), *flags(result))
 
 
@@ -101,7 +101,7 @@ def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
-    """The part of the window that the benchmark covers; None if it covers all of it, or too little for a figure."""
+    """Return the part of the window that the benchmark covers; None if it covers all of it, or too little for a figure."""
     bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
     if not 1 < len(bars) < len(window):
         return None

@@ -18,7 +18,7 @@ from finpod.result import BacktestResult
 from finpod.rules import EqualWeight
 
 WORST = 5
-"""Number of worst months."""
+"""Number of worst months that are listed."""
 ALMOST_ALL = 0.95
 """Share of the account above which a policy counts as all cash, as a single asset, or as fully invested."""
 UNTOUCHED = 0.02
@@ -36,13 +36,13 @@ class Attribution:
     """Sources of the return of a backtest; NaN where a figure is undefined. Days are sessions, also of intraday data."""
 
     beta: float
-    """cov(r, b) / var(b) with the benchmark, on common dates."""
+    """Beta to the benchmark: cov(r, b) / var(b), with the returns r of the account and b of the benchmark on common dates."""
     explained: float
-    """Share of the variance of the returns that the benchmark explains, corr(r, b)^2; from three common returns on."""
+    """Share of the variance of the returns that the benchmark explains, corr(r, b)^2; NaN for fewer than three common returns."""
     equal_weight_beta: float
-    """Beta with the point-in-time equal weight."""
+    """Beta to the point-in-time equal weight."""
     equal_weight_explained: float
-    """Share of the variance that equal weight explains."""
+    """Share of the variance of the returns that equal weight explains."""
     invested: float
     """Mean share of the account that is invested."""
     names: float
@@ -54,27 +54,27 @@ class Attribution:
     largest_name: str
     """Ticker of the largest weight; empty if nothing was ever held."""
     yearly_turnover: float
-    """Traded notional / equity at the fill, both sides, a year."""
+    """Traded notional / equity at the fill, both sides counted, per year."""
     holding_days: float
     """Mean holding period in closes: sum of the invested shares / sum of the shares bought.
 
     Positions at the end count until then, so a buy and hold has the length of the window."""
     rising_days: float
-    """Share of the days on which the account rose, of those on which it moved."""
+    """Share of the days on which the account rose, among those on which it moved."""
     winning_days: float
-    """Share of the days on which it did better than equal weight, of those on which the two differ."""
+    """Share of the days on which the account did better than equal weight, among those on which the two differ."""
     rising_months: float
-    """Share of the calendar months in which the account rose, of those in which it moved."""
+    """Share of the calendar months in which the account rose, among those in which it moved."""
     winning_months: float
-    """Share of the calendar months in which it did better than equal weight, of those in which the two differ."""
+    """Share of the calendar months in which the account did better than equal weight, among those in which the two differ."""
     gaining_names: float
-    """Share of the assets with a gain, of those with a gain or a loss."""
+    """Share of the assets with a gain, among those with a gain or a loss."""
     contributions: pd.Series
     """Gain of each asset that was traded or held, in currency, net of its costs, the largest first.
 
     Final value less initial value, less purchases, plus sales, less costs. The gains sum to V_n - V_0."""
     contribution_shares: pd.Series
-    """The same divided by V_0; they sum to the total return."""
+    """Gains divided by V_0, by asset; they sum to the total return."""
     worst_months: list[dict[str, Any]]
     """Up to `WORST` months with the lowest returns of the benchmark (without one, of equal weight), the lowest first.
 
@@ -84,7 +84,7 @@ class Attribution:
     """Warnings of degenerate policies."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by field; contributions by ticker, and each month by its fields."""
+        """Return plain values by field. Contributions are by ticker, and each month by its fields."""
         return vars(self) | {
             "contributions": self.contributions.to_dict(),
             "contribution_shares": self.contribution_shares.to_dict(),
@@ -125,7 +125,7 @@ def attribute(result: BacktestResult) -> Attribution:
 
 
 def contributions(result: BacktestResult) -> pd.Series:
-    """Gain of each asset that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
+    """Return the gain of each asset that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
     gain = worth.iloc[-1] - worth.iloc[0] - flows.fillna(0.0)
@@ -134,7 +134,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Warnings of degenerate policies and of results that are too good; none for a strategy that trades the benchmark.
+    """Return warnings of degenerate policies and of too good results; none for a strategy that trades the benchmark.
 
     Degenerate: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
     """

@@ -26,7 +26,7 @@ FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
 SIZES = (1e6, 1e7, 1e8, 1e9)
 """Initial cash of the accounts of `capacity`, in currency."""
 IMPACT = 1.0
-"""Market impact in `capacity` if the terms have none; see `Costs.impact`."""
+"""Market impact that `capacity` assumes if the terms have none; see `Costs.impact`."""
 COUNT = 200
 """Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
@@ -34,7 +34,7 @@ HELD_AT_ONCE = 2**21
 HALVINGS = 8
 """Bisection steps in the search for the angle of a random portfolio."""
 LEAN = 0.5, 1.5
-"""Bounds of the correction of the target effective number."""
+"""Bounds of the factor that corrects the target effective number."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
 """Standard deviations of log weights, from equal weight to a single asset."""
 
@@ -45,9 +45,9 @@ Figures = dict[str, dict[str, float]]
 def cost_sweep(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe) at that fee a side.
+    """Return figures by fee in bps and strategy: 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe).
 
-    The fees are `FEES` and that of the terms. All other terms stay. `targets` are the weights [n, N] that each strategy
+    The fees, a side, are `FEES` and that of the terms. All other terms stay. `targets` are the weights [n, N] that each strategy
     decided in the window (`Path.targets`). Raises InputError for shapes that do not fit the window.
     """
     swept = {}
@@ -60,7 +60,7 @@ def cost_sweep(
 def capacity(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Initial cash -> strategy -> the figures of `cost_sweep` and 'costs', for each of `SIZES`.
+    """Return figures by initial cash, for each of `SIZES`, and strategy: those of `cost_sweep`, and 'costs'.
 
     'costs' are yearly costs as a fraction of the account. Square-root market impact is that of the terms, or `IMPACT` if
     they have none. Empty if the data have no volumes. Raises InputError in the cases of `cost_sweep`.
@@ -78,7 +78,7 @@ def capacity(
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
-    """Run S accounts through the window again, each with fixed target weights [n, N].
+    """Return the path of S accounts that run through the window again, each with fixed target weights [n, N].
 
     A row of NaN trades nothing. On the original terms the path is the original one. Raises InputError for no targets, and
     for shapes that do not fit the window.
@@ -112,20 +112,20 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 
 
 class RandomPortfolios(NamedTuple):
-    """R random portfolios on the same days."""
+    """R random portfolios on the days of one account."""
 
     equity: pd.DataFrame
-    """[n + 1, R] at each close; without rows if there are none."""
+    """[n + 1, R] equity at each close; without rows if there are no portfolios."""
     turnover: Array
-    """[R] mean of traded notional / equity over the sessions; the strategy's own, as far as it can be matched."""
+    """[R] mean over the sessions of traded notional / equity. It matches the strategy's as far as possible."""
     effective_names: Array
     """[R] effective number of assets: mean of 1 / sum of squared invested shares, over the closes with a position."""
     reason: str = ""
-    """Reason if there are none: "intraday", "never_traded" or "one_asset"; empty if there are some."""
+    """Reason why there are no portfolios: "intraday", "never_traded" or "one_asset"; empty if there are some."""
 
 
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> RandomPortfolios:
-    """Run `count` long-only portfolios of random weights beside one account, with its turnover on each day it traded.
+    """Return `count` long-only portfolios of random weights that trade as much as one account on each day it traded.
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
     to exp(s z), with z [N] standard normal and s such that the effective number of assets is the account's. Each portfolio
@@ -160,7 +160,7 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 def turned(
     latent: Array, noise: Array, current: Array, beside: Array, budget: Array, invested: float, spread: float
 ) -> tuple[Array, Array, Array]:
-    """Target weights [R, n], the fraction [R] of the trade to make, and the z [R, n] of the targets.
+    """Return target weights [R, n], the fraction [R] of the trade to make, and the z [R, n] of the targets.
 
     The targets lie `budget` [R] away from the `current` weights [R, n], in sums of absolute differences plus `beside` [R],
     the weight in other assets, which is sold. z becomes cos(a) `latent` + sin(a) `noise`, the angle a in [0, pi] found by
@@ -251,7 +251,7 @@ def _spread_table(names: int) -> Array:
 
 
 def concentration(path: Path, window: Window) -> tuple[Array, Array]:
-    """Share invested and effective number of assets [n + 1, ...] at each close; the latter NaN where nothing is held."""
+    """Return the share invested and the effective number of assets, both [n + 1, ...] at each close; the latter NaN without any."""
     mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
     total, squares = worth.sum(-1), worth.square_().sum(-1)

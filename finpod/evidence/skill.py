@@ -34,11 +34,11 @@ from finpod.strategy import Strategy
 LEVEL = 0.95
 """Probability that an interval covers the truth."""
 ONE_SIDED = (1 + LEVEL) / 2
-"""Probability that the lower end of such an interval lies below the truth; the threshold of deflated Sharpe ratios."""
+"""Probability that the lower end of a two-sided interval lies below the truth; the threshold of deflated Sharpe ratios."""
 RESAMPLES = 10_000
 """Default number of bootstrap samples. The seed is fixed, so results repeat."""
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
-"""Curves that a strategy is compared with."""
+"""Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
 """Source of the deviation of the trials: measured from validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
 
@@ -50,22 +50,22 @@ class Code(StrEnum):
     """Meaning of the interval of an excess return."""
 
     MORE = "more_than_luck"
-    """It lies above zero."""
+    """The interval lies above zero."""
     NOT_DISTINGUISHABLE = "not_distinguishable"
-    """It contains zero."""
+    """The interval contains zero."""
     WORSE = "worse"
-    """It lies below zero."""
+    """The interval lies below zero."""
 
 
 class Verdict(NamedTuple):
-    """The yearly growth of a strategy in excess of another curve, and its interpretation."""
+    """Yearly growth of a strategy in excess of another curve, with its interpretation."""
 
     over: str
-    """`ANCHOR`, `EQUAL_WEIGHT` or `BENCHMARK`."""
+    """Name of the other curve: `ANCHOR`, `EQUAL_WEIGHT` or `BENCHMARK`."""
     interval: Interval
     """Interval of the difference of the CAGRs, a fraction a year, `widened` for the candidates of the result."""
     code: Code
-    """Its meaning."""
+    """Meaning of the interval."""
 
 
 def verdict_of(
@@ -76,7 +76,7 @@ def verdict_of(
     resamples: int = RESAMPLES,
     periods_per_year: float = 252,
 ) -> tuple[Code, Interval]:
-    """Code and interval of the yearly growth of returns [n] in excess of those of their anchor [n].
+    """Return code and interval of the yearly growth of returns [n] in excess of those of their anchor [n].
 
     The interval is of the difference of the CAGRs, from a block bootstrap of whole days. With `opened` = 1 it is the 95 %
     two-sided percentile interval. The code is `MORE` if it lies above zero, `WORSE` if below. `MORE` is expected in 2.5 %
@@ -95,7 +95,7 @@ def verdict_of(
 
 
 def widened(interval: Interval, candidates: int) -> Interval:
-    """The interval of the best of N independent candidates, with the error rate of a single one (Sidak 1967).
+    """Return the interval of the best of N independent candidates, with the error rate of a single one (Sidak 1967).
 
     Each end moves away from the estimate by the factor z(p^(1/N)) / z(p), z the normal quantile, and p the
     probability that the lower end lies below the truth: 0.975 at a level of 95 %, where the factor is 1.57 for 24. The
@@ -117,14 +117,14 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
-    """The verdicts over the anchor, equal weight and the benchmark, as far as they have an interval."""
+    """Return the verdicts over the anchor, equal weight and the benchmark, as far as they have an interval."""
     found, candidates = intervals_of(result), result.candidates
     spans = {name: widened(found[name]["cagr"], candidates) for name in OVER if name in found}
     return tuple(Verdict(name, span, code_of(span)) for name, span in spans.items())
 
 
 def evidence(result: BacktestResult) -> dict[str, Any]:
-    """Statistical significance of a result, in plain values; undefined ones are NaN.
+    """Return the statistical significance of a result in plain values; undefined values are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
                               -> 'low', 'estimate', 'high', at 'level', from 'resamples'; all but the first are of the
@@ -169,7 +169,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 
 
 def intervals_of(result: BacktestResult) -> Intervals:
-    """Intervals of a result and of its lead over anchor, equal weight and benchmark, computed once for each result.
+    """Return intervals of a result and of its lead over anchor, equal weight and benchmark, computed once for each result.
 
     If the anchor is equal weight rebalanced every session, there is one entry for both. Each lead is measured on common
     days. A curve equal to the strategy's own has no entry. The intervals do not depend on other trials.
@@ -211,7 +211,7 @@ def _intervals(result: BacktestResult) -> Intervals:
 
 
 def code_of(interval: Interval) -> Code:
-    """The meaning of the interval of an excess growth."""
+    """Return the meaning of the interval of an excess growth."""
     return Code.WORSE if interval.high < 0 else Code.MORE if interval.low > 0 else Code.NOT_DISTINGUISHABLE
 
 
@@ -259,7 +259,7 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """The number of 'trials' before the strategy was chosen, and figures of those with recorded validation returns.
+    """Return the number of 'trials' before the strategy was chosen, and figures of those with recorded validation returns.
 
     'sharpe_sd' is the deviation of their yearly Sharpe ratios, 'ranked_sd' that of the ratios they were ranked by (of the
     returns over the baseline, if there is one), and 'overfitting' the probability of overfitting by these; each is the mean

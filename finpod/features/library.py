@@ -45,17 +45,17 @@ class Definition:
     """One built-in feature."""
 
     function: Callable[[Bars], Tensor]
-    """Bars -> [T, N] float64, or [T, 1] for a feature of the whole market; NaN where undefined, never infinite."""
+    """Function of `Bars` that returns [T, N] float64, or [T, 1] for a market-wide feature; NaN where undefined, never infinite."""
     warm_up: int
-    """Sessions between an asset's first bar (the first row, for a market-wide feature) and its first value."""
+    """Number of sessions between an asset's first bar (the first row, for a market-wide feature) and its first value."""
     formula: str
-    """One line, in the notation of this module."""
+    """Formula in one line, in the notation of this module."""
     kind: Kind = "cross"
-    """Scaling: across the day's members, or by mean and standard deviation of the training rows."""
+    """Kind of scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()
-    """Tables of `MarketData` that it needs in addition to the closes."""
+    """Names of the tables of `MarketData` that it needs in addition to the closes."""
     market_wide: bool = False
-    """True for one value a day, the same for every asset."""
+    """True for a feature with one value a day, the same for every asset."""
 
 
 class Bars:
@@ -68,14 +68,14 @@ class Bars:
         self.close = self.table("close")
         """[T, N] adjusted close."""
         self.has_bar = self.close.isfinite()
-        """[T, N] bool: there is a close."""
+        """[T, N] bool mask, True where there is a close."""
         self.member = torch.tensor(np.array(market.member), device=self.device)
-        """[T, N] bool: in the universe on that day."""
+        """[T, N] bool mask of the members of the universe on each day."""
         self.row = torch.arange(len(self.close), device=self.device).unsqueeze(-1)
         """[T, 1] row numbers."""
 
     def table(self, name: str) -> Tensor:
-        """Return one of the market's tables [T, N], which must exist."""
+        """Return one of the market's tables [T, N] by its name; the table must exist."""
         return torch.tensor(np.array(getattr(self._market, name)), dtype=torch.float64, device=self.device)
 
     def last(self, name: str) -> Tensor:
@@ -115,7 +115,7 @@ class Bars:
         return self.close * self.table("volume")
 
     def moments(self, window: int) -> Moments:
-        """Return the joint moments of (r, m) over the last `window` rows."""
+        """Return the joint moments of r and m over the last `window` rows."""
         if window not in self._moments:
             pair = torch.stack([self.returns, self.market_return.expand_as(self.returns)])
             self._moments[window] = rolling_moments(pair, window)
@@ -126,23 +126,23 @@ class Bars:
 
 
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:
-    """ln(c_{t-skip} / c_{t-sessions}), each the last close at or before its row."""
+    """Return ln(c_{t-skip} / c_{t-sessions}) [T, N], with the last close at or before each of the two rows."""
     return delay(bars.log_last_close, skip) - delay(bars.log_last_close, sessions)
 
 
 def market_beta(moments: Moments) -> Tensor:
-    """cov(r, m) / var(m); NaN where the market does not move."""
+    """Return the beta cov(r, m) / var(m) [T, N]; NaN where the market does not move."""
     return ratio(moments.deviation[0, 1], moments.deviation[1, 1], DUST * moments.rows)
 
 
 def residual_deviation(moments: Moments) -> Tensor:
-    """Standard deviation (ddof 2) of the residuals of the regression of r on m."""
+    """Return the standard deviation (ddof 2) [T, N] of the residuals of the regression of r on m."""
     squares = moments.deviation[0, 0] - market_beta(moments) * moments.deviation[0, 1]
     return (squares.clamp(min=0) / (moments.rows - 2).clamp(min=1)).sqrt()
 
 
 def residual_momentum(bars: Bars) -> Tensor:
-    """Momentum of the residual return per unit of its own noise, after Blitz, Huij and Martens, "Residual momentum" (2011).
+    """Return the residual return per unit of its own noise [T, N] (Blitz, Huij and Martens, "Residual momentum", 2011).
 
     One regression over the sessions t-251..t-21 gives both beta and residuals.
     """
@@ -152,7 +152,7 @@ def residual_momentum(bars: Bars) -> Tensor:
 
 
 def smooth_momentum(bars: Bars, window: int) -> Tensor:
-    """Yearly slope of ln c over time, times the R2 of that regression (Clenow, "Stocks on the Move", 2015)."""
+    """Return the yearly slope of ln c over time, times the R2 of that regression (Clenow, "Stocks on the Move", 2015)."""
     price = bars.close.log()
     time = bars.row.to(price).expand_as(price)
     deviation = rolling_moments(torch.stack([time, price]), window).deviation
@@ -161,24 +161,24 @@ def smooth_momentum(bars: Bars, window: int) -> Tensor:
 
 
 def volatility(bars: Bars, window: int) -> Tensor:
-    """Standard deviation (ddof 1) of r."""
+    """Return the standard deviation (ddof 1) of r [T, N]."""
     moments = bars.moments(window)
     return (moments.deviation[0, 0] / (moments.rows - 1).clamp(min=1)).sqrt()
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Sum of r - beta m, with beta measured over the last 252 sessions."""
+    """Return the sum of r - beta m [T, N], with beta measured over the last 252 sessions."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
 
 def illiquidity(bars: Bars, window: int) -> Tensor:
-    """Logarithm of the price move per unit of currency traded (Amihud, "Illiquidity and stock returns", 2002)."""
+    """Return the logarithm of the price move per unit of currency traded (Amihud, "Illiquidity and stock returns", 2002)."""
     return log(rolling_mean(ratio(bars.returns.abs(), bars.dollar_volume), window))
 
 
 def log_mean_volume(bars: Bars, window: int) -> Tensor:
-    """Logarithm of the mean dollar volume."""
+    """Return the logarithm of the mean dollar volume [T, N]."""
     return log(rolling_mean(bars.dollar_volume, window))
 
 
@@ -228,26 +228,26 @@ SCALE_FREE: dict[str, Definition] = {
         tables=("volume",),
     ),
 }
-"""The default set by name."""
+"""Features of the default set, by name."""
 
 
 # --- the published set ----------------------------------------------------------------------------------------------------
 
 
 def macd(bars: Bars) -> Tensor:
-    """Moving average convergence divergence, without the signal line; 0 where the price is constant up to rounding."""
+    """Return the moving average convergence divergence [T, N], without the signal line; 0 where the price is constant."""
     difference = exponential_mean(bars.close, 2 / 13) - exponential_mean(bars.close, 2 / 27)
     return difference.masked_fill(difference.abs() <= DUST * bars.close, 0.0)
 
 
 def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
-    """Mean of the closes plus `width` of their standard deviations (ddof 1)."""
+    """Return the mean of the closes plus `width` times their standard deviation (ddof 1) [T, N]."""
     rows, mean, deviation = rolling_moments(bars.close.unsqueeze(0), window)
     return mean[0] + width * (deviation[0, 0] / (rows - 1).clamp(min=1)).sqrt()
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:
-    """Relative strength index with Wilder's smoothing; 100 without a down move, NaN without any move."""
+    """Return the relative strength index [T, N] with Wilder's smoothing; 100 without a down move, NaN without any move."""
     change = bars.change("close")
     up = exponential_mean(change.clamp(min=0), 1 / window)
     down = exponential_mean((-change).clamp(min=0), 1 / window)
@@ -255,14 +255,14 @@ def relative_strength(bars: Bars, window: int) -> Tensor:
 
 
 def commodity_channel(bars: Bars, window: int) -> Tensor:
-    """Commodity channel index; NaN without any move."""
+    """Return the commodity channel index [T, N]; NaN without any move."""
     typical = (bars.table("high") + bars.table("low") + bars.close) / 3
     distance = typical - rolling_mean(typical, window)
     return ratio(distance, 0.015 * rolling_absolute_deviation(typical, window), bars.close)
 
 
 def directional_movement(bars: Bars, window: int) -> Tensor:
-    """Directional movement index; NaN without directional move. The average true range of +DI and -DI cancels."""
+    """Return the directional movement index [T, N]; NaN without directional move. The average true range of +DI and -DI cancels."""
     up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
     plus = exponential_mean(up * (up > down), 2 / (window + 1))
     minus = exponential_mean(down * (down > up), 2 / (window + 1))
@@ -303,9 +303,9 @@ PUBLISHED: dict[str, Definition] = {
         market_wide=True,
     ),
 }
-"""The published set by name, in its published order."""
+"""Features of the published set, by name and in their published order."""
 
 FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
-"""Every built-in feature by name."""
+"""All built-in features by name."""
 SETS: dict[str, tuple[str, ...]] = {"default": tuple(SCALE_FREE), "published": tuple(PUBLISHED)}
 """Named sets of features."""

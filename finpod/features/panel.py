@@ -22,7 +22,7 @@ from finpod.market.extra import column_of
 from finpod.measures import Array
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""Name in `FEATURES`, `extra:NAME` for a user's column, or function `MarketData -> [T, N]`, NaN where undefined."""
+"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function `MarketData -> [T, N]`, NaN where undefined."""
 Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, a sequence of either, or None for the default set."""
 
@@ -38,20 +38,20 @@ class Panel:
     features: Tensor
     """[T, N, F] float32, scaled, finite; 0 where undefined."""
     tradable: Tensor
-    """[T, N] bool: the asset has a bar on that day."""
+    """[T, N] bool mask of the assets that have a bar on each day."""
     member: Tensor
-    """[T, N] bool: in the universe on that day."""
+    """[T, N] bool mask of the assets in the universe on each day."""
     names: tuple[str, ...]
-    """[F] features, in column order."""
+    """[F] names of the features, in column order."""
     left_out: tuple[str, ...]
-    """Requested features whose tables the data lack."""
+    """Names of the requested features whose tables the data lack."""
     scaling: Scaling
     """Scaling of the features, which is stored with the agents trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
     """Feature -> share of the members' bars on the training rows at which it is undefined, if above 0. Empty with the scaling
     of a trained agent."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """The same for features that were dropped because their share is above `MOST_UNDEFINED`."""
+    """Feature -> the same share, for features that were dropped because it is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:

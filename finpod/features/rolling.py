@@ -28,9 +28,9 @@ class Moments(NamedTuple):
     """Joint moments of K variables in a window."""
 
     rows: Tensor
-    """[T, N] number of rows with a value of every variable."""
+    """[T, N] number of rows that have a value of every variable."""
     mean: Tensor
-    """[K, T, N]."""
+    """[K, T, N] means of the variables."""
     deviation: Tensor
     """[K, K, T, N] sums of products of deviations from the means."""
 

@@ -29,19 +29,19 @@ class Scaling:
     """
 
     names: tuple[str, ...]
-    """[F] features, in column order."""
+    """[F] names of the features, in column order."""
     kinds: tuple[Kind, ...]
-    """[F] "cross" or "pooled"."""
+    """[F] kinds of scaling, "cross" or "pooled"."""
     mean: tuple[float, ...]
-    """[F] over the members and training rows with a value; 0 where there is none."""
+    """[F] means over the members and training rows with a value; 0 where there is none."""
     sd: tuple[float, ...]
-    """[F] standard deviation (ddof 0) of the same values; 0 for a constant feature."""
+    """[F] standard deviations (ddof 0) of the same values; 0 for a constant feature."""
 
     @classmethod
     def fit(
         cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
     ) -> Scaling:
-        """Fit on the rows [first, stop) of raw [T, N, F] and member [T, N]. Raises InputError for rows out of range."""
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F] and `member` [T, N]; InputError if out of range."""
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are not within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
@@ -70,7 +70,7 @@ class Scaling:
         return scaled
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, which `from_dict` reads."""
+        """Return the scaling as plain values, which `from_dict` reads."""
         return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod

@@ -1,1 +1,1 @@
-"""Does a strategy, or a feature, use what could not be known on the day?"""
+"""Audits of whether a strategy, or a feature, uses data that could not be known on the day."""

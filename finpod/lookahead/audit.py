@@ -1,4 +1,4 @@
-"""The audit: does a strategy, or a feature, use what could not be known on the day?
+"""The audit of whether a strategy, or a feature, uses data that could not be known on the day.
 
 The decisions of a run are taken again in a process that is given rows in order of time and has never seen a later one. They
 must come out the same. Meanwhile the process records what is read from elsewhere.
@@ -42,7 +42,7 @@ def audit(
     end: DateLike | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Check the decisions of a run over [start, end], and the feature functions that the strategy uses.
+    """Return the audit of the decisions of a run over [start, end], and of the feature functions that the strategy uses.
 
     `finpod.audit` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
 
@@ -81,7 +81,7 @@ def audit(
 def quick_audit(
     strategy: Strategy, market: MarketData, packed: Packed, run: Sequence[Decided], window: tuple[int, int]
 ) -> Audit:
-    """The audit of a backtest: of the decisions `run` that it logged in the rows `window` (first, last), up to a sampled one.
+    """Return the audit of the decisions `run` that a backtest logged in the rows `window` (first, last), up to a sampled one.
 
     `market` is what the strategy trades, `packed` the strategy as it was before the backtest. Fills are left out. It never
     raises because of the strategy: where it fails, cannot be pickled or decides nothing, `reason` says why.
@@ -105,7 +105,7 @@ class _Audited(Isolated):
         self.tell: Progress = lambda doing, share: None
 
     def play(self) -> list[Decided]:
-        """The decisions of a run in a process that has the whole market."""
+        """Return the decisions of a run in a process that has the whole market."""
         self.tell("running it once", 0.0)
         log: list[Decided] = []
         (first, last), execution = self._window, build_execution(self.market)
@@ -117,7 +117,7 @@ class _Audited(Isolated):
         return log
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
-        """Compare the decisions of a run up to the last of some sampled rows, and the features and fills of these rows."""
+        """Return the audit of a run's decisions up to the last of some sampled rows, and of features and fills on these rows."""
         market, note = self.market, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))
@@ -143,7 +143,7 @@ class _Audited(Isolated):
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """The audit with these findings, the gravest first, or with the reason why nothing could be told."""
+        """Return the audit with these findings, the gravest first, or with the reason why it has no outcome."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)

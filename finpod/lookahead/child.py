@@ -1,4 +1,4 @@
-"""The process in which decisions are taken again: it is given rows in order of time and never holds a later one.
+"""The process in which decisions are taken again. It is given rows in order of time and never holds a later one.
 
 Started by `finpod.lookahead.isolation` as `python -m finpod.lookahead.child`. Requests and replies are pickles over pipes.
 """
@@ -87,7 +87,7 @@ class Child(FeatureTable):
         self._strategy = loads(payload, self.market)
 
     def decide(self, new: tuple[Any, ...] | None, row: int, step: int, cash: float, equity: float, held: Array) -> Any:
-        """The decision at a row, after the `new` rows, in plain values: None, an array [N] or a dict by ticker."""
+        """Return the decision at a row, after the `new` rows, in plain values: None, an array [N] or a dict by ticker."""
         if new is not None:
             tables, extra, last_bar = new
             self._rows.append(tables)
@@ -102,11 +102,11 @@ class Child(FeatureTable):
         return None if decision is None else np.array(decision, dtype=np.float64)
 
     def values(self, function: bytes, market: MarketData) -> Array:
-        """Values [T, N] of a feature function on a market."""
+        """Return the values [T, N] of a feature function on a market."""
         return np.array(loads(function, market)(market), dtype=np.float64)
 
     def get(self, names: Any) -> tuple[tuple[str, ...], Array]:
-        """Names [F] and values [T, N, F] float32 of features on the rows so far."""
+        """Return the names [F] and values [T, N, F] float32 of features on the rows so far."""
         key = tuple(names) if isinstance(names, (list, tuple)) else ("default" if names is None else names,)
         found, rows = self._features.get(key, ((), Rows()))
         if rows.count < self._rows.count:
@@ -122,14 +122,14 @@ class Child(FeatureTable):
 
 
 def loads(payload: bytes, market: MarketData) -> Any:
-    """Unpickle what `packing.pack` wrote; the market that was left out is replaced by `market`."""
+    """Return the object that `packing.pack` pickled, with `market` in place of the market that was left out."""
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     unpickler.persistent_load = lambda key: market  # type: ignore[method-assign]
     return unpickler.load()
 
 
 def main() -> NoReturn:
-    """Serve on pipes of its own: what a strategy prints goes nowhere, and it has no input."""
+    """Answer requests over pipes. What a strategy prints goes nowhere, and it has no input."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""Extra columns that correlate with the next session's returns, as those of a table do that is dated a session early."""
+"""Extra columns that correlate with the next session's returns, as the columns of a table dated a session early do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from finpod.records import Finding, Severity
 MOST = 0.3
 """Largest mean rank correlation with the next returns that a column may have."""
 SKILL, ERRORS = 0.05, 4.0
-"""With few tickers or sessions a column may have more: this rank correlation, a good forecast's, and so many standard errors."""
+"""Rank correlation of a good forecast, and number of standard errors, that a column may have with few tickers or sessions."""
 ROWS = 1000
-"""From twice as many sessions on, only each second, third, ... is compared."""
+"""Number of sessions to compare. From twice as many on, only each second, third, ... is compared."""
 
 
 def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
-    """A finding for each column that correlates with the next session's returns.
+    """Return a finding for each column that correlates with the next session's returns.
 
-    The rows `first` to `last` are compared. Of a column with a value per ticker the mean over sessions of the rank
-    correlation across tickers counts, of a column with one value for all the rank correlation over time with the mean
-    return of the tickers or with the benchmark's; each over all values, and over those that are new.
+    Rows `first` to `last` are compared. For a column with a value per ticker, the rank correlation across tickers is averaged
+    over sessions. A column with one value for all is correlated over time with the mean return of the tickers, and with the
+    benchmark's return. Both are computed over all values, and over the new ones.
     """
     findings = []
     ends = np.flatnonzero(np.r_[market.begins_session[1:], True])  # the last rows of sessions

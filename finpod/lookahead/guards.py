@@ -31,7 +31,7 @@ EVENTS: Mapping[str, tuple[str, str]] = {
         ("process", "starts a process"),
     ),
 }
-"""Audit event of Python -> kind and wording of the sight."""
+"""Audit event of Python -> kind and wording of the record."""
 NATIVE: Mapping[str, tuple[str, ...]] = {
     "pyarrow.lib": ("memory_map", "OSFile"),
     "pyarrow._csv": ("read_csv", "open_csv"),
@@ -42,9 +42,9 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
     "polars": ("read_", "scan_"),
     "curl_cffi.requests.session": ("Session.request",),
 }
-"""Module -> functions that open files or connections in native code, without an audit event; or how their names begin."""
+"""Module -> functions, or beginnings of their names, that open files or connections in native code without an audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Functions of `time` that read the clock when they are called with at most so many arguments."""
+"""Function of `time` -> most arguments with which a call reads the clock."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 """Files that may hold prices even where a package ships or caches them."""
@@ -54,13 +54,13 @@ CACHES = {".cache", "Caches", "matplotlib"}
 
 
 Sight = tuple[str, str, str]
-"""Kind ("file", "network", "process" or "clock"), deed ('reads the file prices.csv') and place in the user's code."""
+"""One record: kind ("file", "network", "process" or "clock"), deed ('reads the file prices.csv') and place in the user's code."""
 sights: dict[tuple[str, str], Sight] = {}
-"""What was read so far: of what one place in the code does, the first."""
+"""All records so far. Of the deeds of one place in the code, only the first is kept."""
 
 
 def install() -> None:
-    """Set all guards, and keep them."""
+    """Set all guards for the life of the process."""
     for name, arguments in CLOCKS.items():
         if hasattr(time, name):
             setattr(time, name, _recorded(getattr(time, name), "clock", f"reads the clock (time.{name})", arguments))

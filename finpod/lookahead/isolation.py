@@ -1,4 +1,4 @@
-"""The parent's side of `finpod.lookahead.child`: processes that decide, or compute features, on what they are sent."""
+"""The parent's side of `finpod.lookahead.child`: processes that decide, or compute features, on the rows that they are sent."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from finpod.strategy import FeatureTable, MarketView, Strategy
 LIMIT = 60
 """Seconds that one decision, or the values of one feature, may take."""
 ROWS = ("dates", "has_bar", "sessions", "begins_session")
-"""Fields of a market with one row a bar, besides its tables."""
+"""Names of the fields of a market with one row a bar, besides its tables."""
 FIXED = ("tickers", "benchmark", "periods_per_year", "sessions_per_year", "bars_per_session")
-"""Fields of a market that no row changes."""
+"""Names of the fields of a market that no row changes."""
 
 
 class ChildError(FinpodError):
-    """A process of the audit ended or took too long."""
+    """Error: a process of the audit ended or took too long."""
 
 
 class Isolated:
@@ -42,14 +42,14 @@ class Isolated:
         self.table = FeatureTable(market)
         """Features of the whole market."""
         self.functions: dict[bytes, Callable[[MarketData], Array]] = {}
-        """The user's functions among the features that were asked for, by their pickles."""
+        """User's functions among the requested features, by their pickles."""
         self.rows = {**market.tables, **{name: getattr(market, name) for name in ROWS}}
         """All fields of the market with one row a bar."""
         self._started: list[Child] = []
 
     @cached_property
     def child(self) -> Child:
-        """The process that is given rows in order of time."""
+        """Process that is given rows in order of time."""
         return self.start()
 
     @cached_property
@@ -58,7 +58,7 @@ class Isolated:
         return self.start(whole=True)
 
     def start(self, *, whole: bool = False) -> Child:
-        """A new process with the strategy; with `whole` it has the whole market, as the run had."""
+        """Return a new process with the strategy. With `whole` it has the whole market, as the run had."""
         child = Child(self, whole=whole)
         self._started.append(child)
         fixed = {name: getattr(self.market, name) for name in FIXED} | {"manifest": {}, "origin": {}}
@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """A feature function from its pickle. On the whole market another process computes it than on its parts."""
+        """Return a feature function from its pickle. One process computes it on the whole market, another one on parts."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)
@@ -83,14 +83,14 @@ class Isolated:
 
 
 class Child(Strategy):
-    """The strategy in a process. Raises ChildError if it ends or takes too long, and FinpodError for the user's errors."""
+    """A strategy in another process. Raises ChildError if it ends or takes too long, and FinpodError for the user's errors."""
 
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0
         self.at = "decisions", 0
-        """What is computed, "decisions" or "features", and the row that it is computed for."""
+        """Part that is computed, "decisions" or "features", and the row for which it is computed."""
         self.sights: dict[Sight, tuple[str, int]] = {}
-        """What was read from elsewhere, and `at` when it was first."""
+        """What was read from elsewhere -> `at` when it was first read."""
         search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "finpod.lookahead.child"],
@@ -104,7 +104,7 @@ class Child(Strategy):
         self._replies: Any = self._process.stdout
 
     def decide(self, view: MarketView) -> Any:
-        """The decision, not checked yet; rows are asked for in order of time."""
+        """Return the decision, not checked yet. Rows must be asked for in order of time."""
         market, row, new = self._market, view._row, None
         stop = len(market.dates) if self.whole else row + 1
         if stop > self._sent:
@@ -116,7 +116,7 @@ class Child(Strategy):
         return self.call("decide", new, row, view.step, view.cash, view.equity, view.held)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """The result of a method of `child.Child`; questions for features are answered meanwhile."""
+        """Return the result of a method of `child.Child`. Meanwhile its requests for features are answered."""
         begun = time.monotonic()
         try:
             kind, *reply = self._ask(LIMIT, name, arguments)

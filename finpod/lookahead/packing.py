@@ -1,4 +1,4 @@
-"""A strategy as it is sent to another process, and what it holds of later days."""
+"""A strategy as it is sent to another process, and the later data that it holds."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Sessions from which on an array of as many rows is taken to have one row a session."""
+"""Fewest sessions for which an array of as many rows counts as one with a row a session."""
 
 
 class Packed(NamedTuple):
-    """A strategy as a pickle."""
+    """Pickle of a strategy, and what was found in it."""
 
     content: bytes
     findings: tuple[Finding, ...] = ()
-    """Later data and undated models that it holds."""
+    """Findings on later data and undated models that the strategy holds."""
     error: str = ""
-    """Why it cannot be pickled; then there is no content."""
+    """Reason why the strategy cannot be pickled; the content is then empty."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:
-    """Pickle a strategy as it is before it decides on row `first`; the user's modules by value.
+    """Return the pickle of a strategy as it is before it decides on row `first`, with the user's modules by value.
 
     The market is left out. A market or a frame with later rows, an array with one row a session, and fitted models of a
     strategy without `trained_until` are reported.

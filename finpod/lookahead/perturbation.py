@@ -1,4 +1,4 @@
-"""Markets whose future is cut off or made noise, the days on which that shows most, and features computed again on them."""
+"""Markets whose later rows are cut off or replaced by noise, the days on which that shows most, and features computed on them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TOLERANCE = 1e-5
 
 
 class NotRepeatable(Exception):
-    """Two results on the same data differ; the text is the day."""
+    """Error: two results on the same data differ. The text is the day."""
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Rows from `first` to `last` that have prices before and a row after them. Raises InputError if there is none."""
+    """Return the rows from `first` to `last` that have prices before and a row after them. Raises InputError if there is none."""
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
@@ -38,8 +38,8 @@ def auditable_rows(market: MarketData, first: int, last: int) -> Array:
 
 
 def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
-    """Sorted sample of up to `days` of some rows. Half of them, where there are such, lie just before the first bar of an
-    asset, a bar after a gap, a change of membership or a missing bar: there the future shows."""
+    """Return a sorted sample of up to `days` of some rows. Half of them, if there are such, lie just before the first bar of an
+    asset, a bar after a gap, a change of membership or a missing bar: there the use of later rows shows."""
     require_seed(seed)
     if days < 1:
         raise InputError(f"days is {days}; it must be a whole number from 1 on", argument="days")
@@ -58,7 +58,7 @@ def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
 
 
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
-    """The market with every row after `row` replaced by noise, extra columns too; rows up to it, tickers and dates stay."""
+    """Return the market with every row after `row` replaced by noise, extra columns too; earlier rows, tickers and dates stay."""
     random = np.random.default_rng([seed, row])
     later = market.dates[row + 1 :]
     shape = len(later), len(market.tickers)
@@ -80,7 +80,8 @@ def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
 
 
 def feature_findings(isolated: Isolated, rows: Array, seed: int) -> list[Finding]:
-    """Findings on the user's feature functions that differ without the future of one of `rows`. Raises NotRepeatable."""
+    """Return findings on user features whose value on one of `rows` changes when later rows are cut off or replaced by noise,
+    and raise NotRepeatable if two computations on the same data differ."""
     findings = []
     for feature, kind in product(list(isolated.functions.values()), (CUT, NOISE)):
         sizes = np.array([_difference(isolated, feature, row, kind, seed) for row in map(int, rows)])
@@ -111,7 +112,7 @@ def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
 
 
 def differences(whole: Array, other: Array, kind: str) -> Array:
-    """[..., N] by how much results differ if it is more than rounding, else 0; infinite where one appears or vanishes."""
+    """Return by how much results [..., N] differ, 0 if only by rounding; infinite where one appears or vanishes."""
     same = (whole == other) | (np.isnan(whole) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         size = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
@@ -120,7 +121,7 @@ def differences(whole: Array, other: Array, kind: str) -> Array:
 
 
 def change_findings(market: MarketData, where: str, kind: str, rows: Array, sizes: Array) -> list[Finding]:
-    """One finding if there are `differences` [R, N] on some rows [R], for the largest."""
+    """Return one finding, on the largest of the `differences` [R, N] on rows [R]; none if all are 0."""
     leaking = np.flatnonzero(sizes.any(axis=1))
     if not len(leaking):
         return []
@@ -132,8 +133,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """One finding for each kind of fill whose price stays, for a decision that saw the rows up to one of `rows`, if the rows
-    after it become noise."""
+    """Return one finding for each kind of fill whose price stays the same if the rows after a decision become noise."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
@@ -149,7 +149,7 @@ def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Findin
 
 
 def back_fill_findings(market: MarketData, first: int, last: int) -> list[Finding]:
-    """One finding if assets look back-filled before their first real bar, and that bar lies in the rows [first, last]."""
+    """Return one finding if assets look back-filled before their first real bar, and that bar lies in the rows [first, last]."""
     columns, starts, ends = back_filled(market)
     seen = np.flatnonzero((first <= ends) & (starts <= last))
     if not len(seen):

@@ -14,34 +14,34 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A step of adj_close against close is a large distribution from the first of these if it is also `UNUSUAL` times the asset's usual
-one, and always from the last."""
+"""A step of adj_close against close is a large distribution above `ALWAYS_LARGE`, and above `LARGE_STEP` if it is also `UNUSUAL`
+times the asset's usual step."""
 USUAL_DAYS = np.timedelta64(731, "D")
-"""Time around a distribution within which the others determine the usual one."""
+"""Time around a distribution within which the other distributions determine the usual step."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
-"""Ratios for which a jump may be a split that is not listed, or another unit of the price (100, 1000)."""
+"""Ratios of a jump that may be an unlisted split, or another unit of the price (100, 1000)."""
 EXACT = 0.015
-"""Largest difference in log return between a jump and such a ratio."""
+"""Largest difference in log return between a jump and one of `SPLIT_SIZES`."""
 LONG_GAP, LEVEL = 5, np.log(2)
-"""Fewest sessions without a bar, and smallest log return across them, at which the price level has changed."""
+"""Fewest sessions without a bar, and smallest log return across them, from which the price level counts as another one."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
-"""Largest log return from the last bar of an asset to the first of another at which they may be one listing: a session later, and
-on the same session."""
+"""Largest log return from the last bar of an asset to the first bar of another that may be the same listing: if that bar is a
+session later, and if it is on the same session."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Fewest sessions without a move at the start of an asset that look back-filled: with volumes that confirm it, and without."""
+"""Fewest sessions without a move at the start of an asset that looks back-filled: with volumes that confirm it, and without."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Cleaned bars and their sessions."""
+    """Cleaned bars with their positions among the sessions."""
 
     bars: LongBars
     at: Array
-    """[R] number of the bar's session."""
+    """[R] number of the session of each bar."""
     gap: Array
     """[R] sessions without a bar between the asset's previous bar and this one."""
     listed: Array
-    """[R] bool: the file lists a split or dividend."""
+    """[R] bool mask of bars on which the file lists a split or dividend."""
     end: np.datetime64
     """Last date of the market."""
 
@@ -52,12 +52,12 @@ class Placed:
 
     @property
     def last(self) -> Array:
-        """[N] rows of each asset's last bar."""
+        """[N] row of each asset's last bar."""
         return np.flatnonzero(np.r_[self.bars.first[1:], True])
 
 
 Suspects = tuple[Array, Iterable[str]]
-"""Rows [n], and a sentence for each."""
+"""Rows [n] of suspicious bars, and a sentence for each."""
 
 
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:

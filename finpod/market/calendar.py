@@ -74,7 +74,7 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline(NamedTuple):
-    """The rows of a market in time."""
+    """Positions of the rows of a market in time."""
 
     sessions: Array
     """[T] datetime64[D], the session of each row."""

@@ -11,16 +11,16 @@ from finpod.measures import Array
 
 _PRICES = ("open", "high", "low", "close", "adj_close")
 CENT = 0.006
-"""Distance that a price may lie outside high and low: a cent, rounded."""
+"""Largest distance by which a price may lie outside high and low: a cent, rounded."""
 
 CALM, WINDOW, CERTAIN = 0.05, 20, 5
-"""A change of unit in the volume: largest return on its day, bars on each side over which the level must differ, and fewest bars
-on each side."""
+"""Change of unit in the volume: largest return on its day, number of bars on each side over which the level must differ, and
+fewest bars on each side."""
 STALE, RARELY = 5, 2
-"""Fewest stale sessions at the end of an asset that are masked; and how many times the longest earlier spell they must last, since
-some assets trade rarely."""
+"""Fewest stale sessions at the end of an asset that are masked, and how many times the longest earlier stale spell they must
+exceed, since some assets trade rarely."""
 EQUAL_CLOSES = 10
-"""Fewest equal closes to the end that are suspicious without a volume that proves a trade."""
+"""Fewest equal closes at the end that are suspicious if no volume proves a trade."""
 WHOLE_MARKET = 3
 """Fewest assets that must be stale for a session of the whole market to be dropped."""
 

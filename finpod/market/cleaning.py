@@ -24,9 +24,9 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 NO_BENCHMARK = "none"
-"""Name of the benchmark if there is none."""
+"""Name of the benchmark of a market without one."""
 NO_CALENDAR = "the dates of the file"
-"""Calendar in the manifest if every date counts as a session."""
+"""Calendar in the manifest of a market in which every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
 """Time of the first bar from which a day begins too late."""
 ODD_DATES = 0.05

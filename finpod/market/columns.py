@@ -16,7 +16,7 @@ from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK
 
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
-"""Numbers that a bar may have; only `close` is required."""
+"""Names of the numbers that a bar may have; only `close` is required."""
 
 _WORDS = {
     "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
@@ -58,7 +58,7 @@ _SPELLINGS = {
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
-"""Field -> words for it, the preferred first. Of several columns for a field the first is read."""
+"""Field -> words for it, the preferred word first. If several columns fit a field, the first in this order is read."""
 ANY_PRICE = frozenset(_CLOSES["last"].split())
 """Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
@@ -75,31 +75,31 @@ _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.
 
 
 def word(label: Any) -> str:
-    """The label in small letters without accents and punctuation: "5. Adjusted Close*" is adjustedclose, "<VOL>" is vol."""
+    """Return the label in small letters without accents and punctuation: adjustedclose for "5. Adjusted Close*"."""
     text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
     text = "".join(character for character in text if not unicodedata.combining(character))
     return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
 
 
 def field_of(label: Any) -> str | None:
-    """The field of a label: "Adj Close" is adj_close; None if it is not a field."""
+    """Return the field of a label: adj_close for "Adj Close". It is None for the label of no field."""
     return _FIELDS.get(word(label))
 
 
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
-    """Word -> field of the labels that are read: of several words for a field the preferred one."""
+    """Return word -> field for the labels that are read. Of several words for a field, only the preferred one is read."""
     words = {word(label) for label in labels}
     read = {field: next((known for known in SPELLINGS[field] if known in words), None) for field in NUMBERS}
     return {spelled: field for field, spelled in read.items() if spelled is not None}
 
 
 def ambiguous(name: str, one: str, other: str, way_out: str) -> DataError:
-    """The error for a table that can be read in two ways."""
+    """Return the error for a table that can be read in two ways."""
     return DataError(f"{name} can be read as {one}, and as {other}; {way_out}")
 
 
 def spelled_out(labels: Sequence[str]) -> list[str]:
-    """The labels with single letters (o, h, l, c, v, t) spelled out, if all other labels are known words."""
+    """Return the labels, with single letters (o, h, l, c, v, t) spelled out if all other labels are known words."""
     bars = {"o", "h", "l", "c"} <= set(labels) and all(
         label in _LETTERS or is_word(label, DATES, TICKERS, DESCRIPTIONS, _OTHERS) for label in labels
     )
@@ -122,13 +122,13 @@ class Column:
 
     label: str
     values: pd.Series
-    """[rows], with a dtype of numpy or pandas."""
+    """[rows] values, with a dtype of numpy or pandas."""
     level: bool = False
     """True for a level of the row index."""
 
     @cached_property
     def word(self) -> str:
-        """The label as a word (see `word`)."""
+        """Label of the column as a word (see `word`)."""
         return word(self.label)
 
     @property
@@ -145,13 +145,13 @@ class Column:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Its distinct values as text, without words for missing values."""
+        """Distinct values as text, without words for missing values."""
         texts = (str(value).strip() for value in pd.unique(self.values.dropna()))
         return [text for text in texts if text.lower() not in BLANK]
 
     @cached_property
     def kind(self) -> str:
-        """Kind of its values: "dates", "whole" numbers, "number", "text" or "blank"."""
+        """Kind of the values: "dates", "whole" numbers, "number", "text" or "blank"."""
         if self.values.dtype.kind in "iub":
             return "number" if self.values.dtype.kind == "b" else "whole"
         if self.values.dtype.kind == "f":
@@ -168,12 +168,12 @@ class Column:
 
     @property
     def is_whole(self) -> bool:
-        """True for whole numbers, possibly as floats."""
+        """True if the values are whole numbers, possibly as floats."""
         return self.kind == "whole" or (self.values.dtype.kind == "f" and bool((self.values.dropna() % 1 == 0).all()))
 
     @property
     def identifies(self) -> bool:
-        """True if its values can be tickers: text, or whole numbers."""
+        """True if the values can be tickers: text, or whole numbers."""
         if self.word in ("ticker", "symbol"):
             return True
         if self.values.dtype.kind == "f":  # whole numbers of which one is missing
@@ -182,7 +182,7 @@ class Column:
 
 
 def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
-    """Labels of columns for a message, after the word for one or for several of them."""
+    """Return the labels of columns as text for a message, after the word `one` for a single column or `several` for more."""
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
     labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()

@@ -15,9 +15,9 @@ from finpod.measures import Array
 SPECIAL = 0.1
 """Dividend / price from which a dividend counts as reinvested at the ex-day's close, because the usual formula fails there."""
 WHOLE_CENTS = 0.9
-"""Share of closes in whole cents from which prices count as traded."""
+"""Share of closes in whole cents from which closes count as prices as traded."""
 LARGE = np.log(1.9)
-"""Smallest absolute log ratio of a split that is repaired if it was applied to a part of the history: such crashes are rare."""
+"""Smallest absolute log ratio of a split that is repaired if it was applied to a part of the history. Such crashes are rare."""
 NEAR, SAME = 5, 0.12
 """A jump counts as a split applied to a part of the history within so many bars of the split's day, and up to this difference in
 log return. Further away it counts as a real move: prices do fall by half, and split later."""

@@ -22,7 +22,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Between these, nanoseconds count every day."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""Days that a window may reach outside the data: weekends and holidays."""
+"""Time by which a window may reach outside the data, for weekends and holidays."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
@@ -44,7 +44,7 @@ class MarketData:
     dates: Array
     """[T] datetime64[ns], naive, strictly increasing: session dates, or New York times of intraday bars."""
     tickers: tuple[str, ...]
-    """[N] symbols, in column order."""
+    """[N] symbols of the assets, in column order."""
     close: Array
     """[T, N] float64, adjusted close."""
     open: Array | None = None
@@ -58,17 +58,17 @@ class MarketData:
     factor: Array | None = None
     """[T, N] float64, adjusted price / price as traded; None stands for 1 everywhere."""
     member: Array = None  # type: ignore[assignment]
-    """[T, N] bool, member of the universe on that day; all true by default."""
+    """[T, N] bool mask of the members of the universe on each day; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
     """[N] datetime64[ns], date of the last bar in the whole snapshot, also in slices; NaT for an asset without any."""
     benchmark: str = "QQQ"
-    """Name of the benchmark in every output."""
+    """Name of the benchmark as outputs show it."""
     benchmark_close: Array
-    """[T] float64, adjusted; NaN where missing."""
+    """[T] float64, adjusted close of the benchmark; NaN where missing."""
     benchmark_open: Array | None = None
-    """[T] float64, adjusted."""
+    """[T] float64, adjusted open of the benchmark."""
     extra: ExtraData = NO_EXTRA
-    """The user's columns, each value from the row at which it was known; `extra["pe"]` is [T, N]."""
+    """User's columns. A value begins at the row at which it was known; `extra["pe"]` is [T, N]."""
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars a year, by which yearly figures are scaled; measured by default (see `finpod.periods`); kept in slices."""
     sessions_per_year: float = None  # type: ignore[assignment]
@@ -149,12 +149,12 @@ class MarketData:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, N)."""
+        """Number of rows and number of assets, (T, N)."""
         return len(self.dates), len(self.tickers)
 
     @cached_property
     def has_bar(self) -> Array:
-        """[T, N] bool: there is a close."""
+        """[T, N] bool mask, True where there is a close."""
         there = np.isfinite(self.close)
         there.flags.writeable = False
         return there
@@ -166,12 +166,12 @@ class MarketData:
 
     @cached_property
     def begins_session(self) -> Array:
-        """[T] bool: the first bar of its session; true throughout for daily data."""
+        """[T] bool mask of the first bar of each session; all True for daily data."""
         return np.r_[True, self.sessions[1:] != self.sessions[:-1]]
 
     @cached_property
     def bars_per_session(self) -> float:
-        """Median bars a session: 1 for daily data, about 390 for minute bars."""
+        """Median number of bars a session: 1 for daily data, about 390 for minute bars."""
         return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
 
     @property
@@ -186,7 +186,7 @@ class MarketData:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over tickers, dates, values and extra columns: the same for equal content whatever its source."""
+        """SHA-256 over tickers, dates, values and extra columns. Equal content has the same hash, whatever its source."""
         digest = hashlib.sha256()
         digest.update(json.dumps([self.tickers, self.benchmark]).encode())
         tables: dict[str, Array | None] = {

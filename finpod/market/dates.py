@@ -48,10 +48,10 @@ class Stamps(NamedTuple):
     utc: Array
     """[rows] datetime64[ns] in UTC; NaT for stamps without a UTC offset."""
     reading: str
-    """How the stamps were read, if that was a decision; else empty."""
+    """Description of how the stamps were read, if there was a choice; else empty."""
 
     def on_clock(self, zone: ZoneInfo | None) -> Array:
-        """[rows] datetime64[ns] on the clock of `zone`. None, and stamps without an offset: as written."""
+        """Return the stamps [rows] as datetime64[ns] on the clock of `zone`. Without a zone or an offset they stay as written."""
         if zone is None:
             return self.clock
         local = pd.DatetimeIndex(self.utc).tz_localize("UTC").tz_convert(zone).tz_localize(None)
@@ -66,11 +66,11 @@ class Dates(NamedTuple):
     offsets: tuple[str, ...]
     """UTC offsets of the stamps, sorted; empty if they have none."""
     reading: str
-    """How they were read, if that was a decision; else empty."""
+    """Description of how the stamps were read, if there was a choice; else empty."""
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if dtype or first value are dates; with `digits` also for YYYYMMDD and seconds since 1970."""
+    """Return True if the dtype or the first value is a date; with `digits` also for YYYYMMDD and seconds since 1970."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
@@ -84,7 +84,7 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
 
 
 def parse_dates(column: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Dates:
-    """The day of each bar; for intraday bars the time in New York. See `parse_stamps`; blank cells are an error."""
+    """Return the day of each bar, or the time in New York of intraday bars (see `parse_stamps`). Blank cells are an error."""
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
@@ -96,7 +96,7 @@ def parse_dates(column: pd.Series, name: str = "the frame", day_first: bool | No
 
 
 def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Stamps:
-    """Dates and times in any unit, spelling or time zone.
+    """Return the dates and times of a column in any unit, spelling or time zone.
 
     Whole numbers are YYYYMMDD, or seconds (or thousandths, ...) since 1970 in UTC. All values of the column decide whether
     03/04/2024 is in March or April; if none is above 12, `day_first` must say so. Raises DataError for the first value

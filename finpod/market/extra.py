@@ -15,7 +15,7 @@ PREFIX = "extra:"
 
 
 def column_of(feature: object) -> str | None:
-    """The extra column of a feature, `pe` for `extra:pe`; None for other features."""
+    """Return the extra column that a feature names, `pe` for `extra:pe`; None for other features."""
     return feature.removeprefix(PREFIX) if isinstance(feature, str) and feature.startswith(PREFIX) else None
 
 
@@ -28,7 +28,7 @@ class ExtraData:
     """
 
     tables: Mapping[str, Array] = field(default_factory=dict)
-    """Name -> [T, N] or [T] float64."""
+    """Name of a column -> its values, [T, N] or [T] float64."""
     width: int = 0
     """N, the number of tickers."""
 
@@ -40,7 +40,7 @@ class ExtraData:
         object.__setattr__(self, "tables", tables)
 
     def __getitem__(self, name: str) -> Array:
-        """[T, N] values of a column, NaN where nothing was known. Raises InputError for an unknown column."""
+        """Return the values [T, N] of a column, NaN where nothing was known. Raises InputError for an unknown column."""
         table = self._table(name)
         return table if table.ndim == 2 else np.broadcast_to(table[:, None], (len(table), self.width))
 
@@ -54,16 +54,16 @@ class ExtraData:
         return self._table(name).ndim == 1
 
     def rows(self, rows: slice | Array) -> ExtraData:
-        """The given rows: a slice, or a mask [T]."""
+        """Return the data of the given rows: a slice, or a mask [T]."""
         return ExtraData({name: table[rows] for name, table in self.tables.items()}, self.width)
 
     def select(self, columns: Sequence[int]) -> ExtraData:
-        """The tickers at the given positions, in that order."""
+        """Return the data of the tickers at the given positions, in that order."""
         cut = {name: table if table.ndim == 1 else table[:, list(columns)] for name, table in self.tables.items()}
         return ExtraData(cut, len(columns))
 
     def shared_only(self) -> ExtraData:
-        """The columns for a market of one other ticker: those with a value per ticker are NaN throughout."""
+        """Return the columns for a market of one other ticker. Columns with a value per ticker become NaN throughout."""
         cut = {n: table if table.ndim == 1 else np.full((len(table), 1), np.nan) for n, table in self.tables.items()}
         return ExtraData(cut, 1)
 
@@ -87,4 +87,4 @@ class ExtraData:
 
 
 NO_EXTRA = ExtraData()
-"""No columns."""
+"""Extra data without columns."""

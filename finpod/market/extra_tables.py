@@ -26,14 +26,14 @@ Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, T
 """A table, tables by the name of their variable, or several of either; None for none."""
 
 KEYS = ("date", "ticker", "known_at")
-"""Columns with the day a value is about, its ticker, and when it became known."""
+"""Columns for the day that a value is about, for its ticker, and for the time at which it became known."""
 _SPELLINGS = {
     **dict.fromkeys(("date", "datetime", "timestamp"), "date"),
     **dict.fromkeys(("ticker", "symbol", "tic", "tickersymbol", "permno"), "ticker"),
     "knownat": "known_at",
 }
 RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
-"""Names of finpod's tables, which extra columns cannot have."""
+"""Names of finpod's own tables, which extra columns cannot have."""
 LISTED = 5
 """Most unknown tickers that the manifest lists."""
 
@@ -46,7 +46,7 @@ def with_extra(
     day_first: bool | None = None,
     decimal: str | None = None,
 ) -> MarketData:
-    """The market with the columns of the user's tables beside those it has; `manifest["extra"]` describes each column.
+    """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
     A table is a frame, a Series, or a parquet or CSV file. A long table has the columns `date`, `ticker` (without it: one
     value for all tickers), columns of numbers, and perhaps `known_at`. A wide table has the dates and a column for each

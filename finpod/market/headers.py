@@ -25,7 +25,7 @@ from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
 
 Numbers = dict[tuple[str, str | None], pd.Series]
-"""(field, ticker) -> [T] values. The ticker is None in long tables and in tables of one asset."""
+"""(field, ticker) -> values [T]. The ticker is None in long tables and in tables of one asset."""
 Pairs = Sequence[tuple[str, str, pd.Series]]
 """Columns of a header of two levels: upper label, lower label, values."""
 _MARKS = r"[_. |:-]"
@@ -36,15 +36,15 @@ class Header(NamedTuple):
     """The lines before the first row of a CSV."""
 
     labels: list[Any]
-    """One label a column: text, or (upper label, lower label) in a header of two levels."""
+    """One label per column: text, or (upper label, lower label) in a header of two levels."""
     levels: tuple[str | None, str | None] | None
     """Names of the two levels of the header; None for one level."""
     lines: int
-    """Lines of the file before the first row."""
+    """Number of lines of the file before the first row."""
 
 
 def header_of(rows: Sequence[tuple[int, list[str]]]) -> Header:
-    """The header of a CSV, from its first lines (number, cells). Raises ValueError for a file without one.
+    """Return the header of a CSV, from its first lines as (number, cells). Raises ValueError for a file without one.
 
     A second line belongs to the header if it has the tickers below fields, or the fields below tickers. Tickers are
     recognised by the name of their level, by a following line with the name of the index, or if each has a close and the
@@ -108,7 +108,7 @@ def _is_date(label: str) -> bool:
 
 
 def by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
-    """(field, ticker) -> values, of columns with two labels; `names` are those of the header's levels."""
+    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels."""
     level = _level_of_fields(names, pairs, name)
     read = fields_of(pair[level] for pair in pairs)
     numbers: Numbers = {}
@@ -138,7 +138,7 @@ def _level_of_fields(names: Sequence[object], pairs: Pairs, name: str) -> int:
 
 
 def split_labels(columns: Sequence[Column], name: str) -> Pairs:
-    """Columns such as AAPL.Close as (field, ticker, values); empty if no label holds both a close and a ticker.
+    """Return columns such as AAPL.Close as (field, ticker, values); empty if no label holds both a close and a ticker.
 
     Raises DataError if only some labels hold both, and for labels such as close_OPEN, in which either may be the field.
     """
@@ -159,7 +159,7 @@ def split_labels(columns: Sequence[Column], name: str) -> Pairs:
 
 
 def split_label(label: str) -> tuple[str, str] | None:
-    """(field, ticker) of a label that holds both, in either order; None for other labels."""
+    """Return (field, ticker) for a label that holds both, in either order; None for other labels."""
     if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
         one, two = match.groups()
         return (one, two) if field_of(one) else (two, one) if field_of(two) else None

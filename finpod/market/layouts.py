@@ -33,17 +33,17 @@ _TICKERS_A_WORD = 3
 
 
 class Layout(NamedTuple):
-    """The columns of a table of T rows by their meaning, values as in the table."""
+    """Columns of a table of T rows by their meaning, with the values of the table."""
 
     dates: pd.Series
-    """[T]"""
+    """[T] dates."""
     tickers: pd.Series | None
     """[T] tickers of a long table; None for other layouts."""
     numbers: Numbers
     columns: Sequence[Column]
     """All columns of the table, for messages."""
     reading: Sequence[str] = ()
-    """Decisions, as sentences for the manifest."""
+    """Decisions of the reader, as sentences for the manifest."""
 
     @property
     def one_asset(self) -> bool:
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, ticker_column: str | None = None) -> Layout:
-    """The layout of a table, by the names and values of its columns.
+    """Return the layout of a table, recognised by the names and values of its columns.
 
     Levels of the row index count as columns, with or without names. Columns without a name that hold whole numbers are row
     numbers and left out. In a table without tickers they must not repeat.
@@ -105,7 +105,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """End of a message about a table that may hold several assets: its columns, and how to name that of the tickers."""
+    """Return the end of a message on a table that may hold several assets: its columns, and how to name the one of tickers."""
     return (
         f"Its columns are {listed(columns)}; name the one that holds the tickers with ticker_column=, or give ticker= if "
         "all rows are bars of one asset"

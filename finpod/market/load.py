@@ -27,9 +27,9 @@ from finpod.market.universe import AUTO, Members, find_index, resolve_members, s
 from finpod.periods import DEFAULT, check_periods
 
 SAMPLE = "sample"
-"""The name under which `load_market` returns `sample_market()`."""
+"""Name under which `load_market` returns `sample_market()`."""
 PATHS = ("path", "members", "renames", "extra")
-"""Arguments of `load_market` that may be paths."""
+"""Names of the arguments of `load_market` that may be paths."""
 
 
 def load_market(

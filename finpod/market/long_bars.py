@@ -15,7 +15,7 @@ import pandas as pd
 from finpod.measures import Array
 
 PLACES, SUSPICIONS = 20, 200
-"""Repairs, and suspicions, that are listed for each kind; all are counted."""
+"""Most repairs, and most suspicions, that are listed for each kind. All are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,18 +27,18 @@ class LongBars:
     code: Array
     """[R] int, position of the row's asset among `tickers`, never decreasing."""
     date: Array
-    """[R] datetime64[ns]."""
+    """[R] datetime64[ns] of the bars."""
     values: Mapping[str, Array]
-    """Column -> [R] float64."""
+    """Column -> values [R] float64."""
 
     @cached_property
     def first(self) -> Array:
-        """[R] bool: the first bar of its asset."""
+        """[R] bool mask of the first bar of each asset."""
         return np.r_[True, self.code[1:] != self.code[:-1]][: len(self.code)]
 
     @cached_property
     def stop(self) -> Array:
-        """[R] int: the row after the last one of the same asset."""
+        """[R] int: the row after the last row of the same asset."""
         return np.searchsorted(self.code, self.code, side="right")
 
     @cached_property
@@ -50,7 +50,7 @@ class LongBars:
         return len(self.code)
 
     def previous(self, column: Array) -> Array:
-        """Return the column [R] at the asset's previous bar; NaN at its first."""
+        """Return the column [R] at the previous bar of the same asset; NaN at the first bar."""
         before = np.roll(column.astype(np.float64), 1)
         before[self.first] = np.nan
         return before

@@ -22,7 +22,7 @@ _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
-    """The one spelling of a ticker: "brk.b", "BRK/B" and "BRK-B" are BRK-B; VOD.L, 7203.T and 600000.SS stay.
+    """Return the one spelling of a ticker: BRK-B for "brk.b", "BRK/B" and "BRK-B". VOD.L, 7203.T and 600000.SS stay.
 
     The letters become capitals and one slash between two words becomes a dash. A dot is a dash where a class of shares
     follows it: a last A, B or C after letters, which no exchange has as its suffix, or one letter before a suffix (RCI.B.TO).
@@ -39,7 +39,7 @@ def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
 
 
 def one_spelling(labels: Iterable[Any]) -> dict[Any, str]:
-    """Label -> ticker in the one spelling (`normal_ticker`). X.V and X_V are X-V if X-V is a ticker as well."""
+    """Return label -> ticker in its one spelling (`normal_ticker`). X.V and X_V become X-V if X-V is a ticker as well."""
     tickers = {label: normal_ticker(label) for label in labels}
     dashed = {ticker for ticker in tickers.values() if ticker[-2:-1] == "-"}
     return {label: normal_ticker(ticker, dashed) for label, ticker in tickers.items()}
@@ -60,7 +60,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
-    """The tickers of [rows] in their one spelling, categories sorted; and label -> ticker of labels spelled otherwise.
+    """Return the tickers [rows] in their one spelling, with sorted categories; and label -> ticker for labels spelled otherwise.
 
     Whole numbers are tickers, too. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
     fraction.
@@ -81,7 +81,7 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def plain(column: pd.Series) -> pd.Series:
-    """The column with Arrow dtypes converted to those of numpy or pandas."""
+    """Return the column with Arrow dtypes converted to those of numpy or pandas."""
     if not isinstance(column.dtype, pd.ArrowDtype):
         return column
     import pyarrow as pa
@@ -93,12 +93,12 @@ def plain(column: pd.Series) -> pd.Series:
 
 
 def is_text(column: pd.Series) -> bool:
-    """Return True for text, False for numbers."""
+    """Return True for a column of text, False for one of numbers."""
     return column.dtype.kind not in "iufb"
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """The decimal mark '.' or ',' of columns (field, values): `decimal`, or as all columns of text show.
+    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal`, or what all columns of text show.
 
     A mark that occurs twice in a number, before the other mark, or in a volume separates thousands. Raises DataError
     if 1,234 may be a thousand or one, InputError for another mark.
@@ -125,7 +125,7 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
 
 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
-    """[rows] float64, NaN where blank. Raises DataError for text that is not a number.
+    """Return the numbers [rows] float64, NaN where blank. Raises DataError for text that is not a number.
 
     Accepts currency signs before or after the number, thousands separated by the other mark, a space or an apostrophe, and
     exponents; in volumes also 1.5K, 1.5M, 1.5B and 1.5T.

@@ -42,7 +42,7 @@ def read_bars(
     day_first: bool | None = None,
     decimal: str | None = None,
 ) -> pd.DataFrame:
-    """The tidy bars of a parquet or CSV file, or of all such files of a folder (see `finpod.market.tidy.tidy_bars`).
+    """Return the tidy bars of a parquet or CSV file, or of all such files of a folder (see `finpod.market.tidy.tidy_bars`).
 
     The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` is the label of
     the column of tickers, if it is not a usual one. `day_first` and `decimal` decide what the dates and numbers leave
@@ -75,7 +75,7 @@ def read_bars(
 
 
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
-    """One parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
+    """Return one parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
 
     A CSV may be separated by commas, semicolons, tabs or bars, begin with a byte-order mark or titles, and have a header of
     two levels: a line with a close above a line of tickers, or a line of fields below one of tickers. Raises InputError for
@@ -91,7 +91,7 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
 
 
 def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
-    """A small CSV, separated by commas or semicolons, as stripped text ("" for empty cells), with lower-case labels.
+    """Return a small CSV, separated by commas or semicolons, as stripped text ("" for empty cells) with lower-case labels.
 
     Errors call the file `kind`, one of its rows `entry`, and are about `argument`. Raises InputError for a missing file and
     DataError for one that is no CSV, lacks one of `columns` or has no row.
@@ -118,10 +118,10 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
 
 
 def ticker_of(source: Path) -> str:
-    """The ticker in the name of a file: AAPL.csv, daily_AAPL.csv and AAPL_1d.csv hold AAPL.
+    """Return the ticker in the name of a file: AAPL for AAPL.csv, daily_AAPL.csv and AAPL_1d.csv.
 
-    The only part in capitals, separated by _, a space or a comma, or else the whole name. Raises DataError if that is not
-    a valid ticker.
+    It is the only part in capitals, of those separated by _, a space or a comma, or else the whole name. Raises DataError if
+    that is not a valid ticker.
     """
     parts = re.split(r"[_ ,]", source.stem)
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]

@@ -22,7 +22,7 @@ from finpod.market.extra import PREFIX, ExtraData
 FORMAT = 1
 BARS = "bars.parquet"
 SHARED = "extra_shared"
-"""In the manifest: the extra columns with one value for all tickers."""
+"""Entry of the manifest that lists the extra columns with one value for all tickers."""
 
 
 def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = False) -> Path:

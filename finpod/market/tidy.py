@@ -31,9 +31,9 @@ def tidy_bars(
     reread: Callable[[], pd.DataFrame] | None = None,
     file_ticker: Callable[[], str] | None = None,
 ) -> pd.DataFrame:
-    """One row a bar: `date` datetime64[ns], `ticker` categorical, float64 numbers, sorted by date and ticker.
+    """Return a frame with one row a bar: `date` datetime64[ns], `ticker` categorical, float64 numbers; sorted by date and ticker.
 
-    Takes every layout that `finpod.market.layouts.recognise` knows. `ticker` is the ticker of a table without tickers,
+    It takes every layout that `finpod.market.layouts.recognise` knows. `ticker` is the ticker of a table without tickers,
     `ticker_column` the label of the column of tickers. Of a file, `reread` gives the frame with a decimal comma, and
     `file_ticker` the ticker in its name. Without `ticker` the dates of one asset must neither repeat nor run back and forth,
     which those of several assets in one table would. Rows given twice are dropped; two different rows for one ticker and day
@@ -72,7 +72,7 @@ def tidy_bars(
 
 
 def join_bars(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
-    """Several tables of tidy bars as one. `files` are the names of the parts.
+    """Return several tables of tidy bars as one. `files` are the names of the parts.
 
     Raises DataError for two different bars of one ticker and day, naming the files.
     """

@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Stands for the benchmark or calendar of the universe; without a universe, for that of `DEFAULT`."""
+"""Argument that stands for the benchmark or calendar of the universe; without a universe, for that of `DEFAULT`."""
 DEFAULT = "nasdaq100"
 
 
@@ -39,7 +39,7 @@ class Index(NamedTuple):
     calendar: str
     """Name of its exchange in exchange_calendars."""
     size: int
-    """Number of companies by its rules. Companies with two share classes make the list of members longer."""
+    """Number of companies by the rules of the index. Companies with two share classes make the list of members longer."""
 
 
 INDEXES = {
@@ -74,14 +74,14 @@ _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Membership:
-    """Spells of membership [S]. An asset may have several."""
+    """Spells of membership [S]. An asset may have several spells."""
 
     tickers: Array
     """[S] symbols, as str objects."""
     start: Array
     """[S] datetime64[ns], first day of the spell."""
     stop: Array
-    """[S] datetime64[ns], first day after the spell; the year 2200 for one that is still open."""
+    """[S] datetime64[ns], first day after the spell; the year 2200 for a spell that is still open."""
     sentence: str
     """Kind and source of the list, for manifests and reports."""
     survivorship: bool = False

@@ -23,7 +23,7 @@ from finpod.market.yahoo_fetch import Missing, PartialFetch, RetryPolicy, gather
 LONGEST_PAUSE = np.timedelta64(14, "D")
 """Longest time without a session: the Chinese New Year."""
 LISTED = 12
-"""Tickers that an error lists."""
+"""Most tickers that an error lists."""
 STRANGE = Missing("no data in the range", "no bar on a day as a member; is the symbol another's now?")
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 

@@ -28,14 +28,14 @@ COLUMNS = {
     "Dividends": "dividend",
     "Stock Splits": "split",
 }
-"""yfinance's columns under auto_adjust=False, actions=True, and what they are called here."""
+"""yfinance's name of a column under auto_adjust=False, actions=True -> finpod's name."""
 YAHOO = "https://query2.finance.yahoo.com"
 SECONDS = 10.0
 """Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
 
 
 class Client:
-    """Daily bars over [first, stop), unadjusted with their adjusted close, dividends and splits.
+    """Client that requests daily bars over [first, stop), unadjusted with their adjusted close, dividends and splits.
 
     `base_url` replaces Yahoo's servers for all requests, cookies and crumbs included. Raises DataError at once if the server
     cannot be reached, InputError for an address that is none.
@@ -55,10 +55,10 @@ class Client:
                 "sample"
             ) from error
         self.ends = self._session.ends = time.monotonic() + deadline
-        """When requests stop, on the clock of `time.monotonic`."""
+        """Time at which requests stop, on the clock of `time.monotonic`."""
 
     def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
-        """One request for some tickers: their bars, and why the others have none. Raises DataError if yfinance fails."""
+        """Request some tickers once; return their bars, and why the others have none. Raises DataError if yfinance fails."""
         self._session.answers.clear()
         YfData.cache_get.cache_clear()  # it would repeat an earlier 503 to whoever asks again
         try:

@@ -20,12 +20,12 @@ _FILES = (REQUEST, f".{REQUEST}.*", "bars_*.parquet", ".bars_*")
 
 
 class Missing(NamedTuple):
-    """Why a ticker has no bars."""
+    """Reason why a ticker has no bars."""
 
     kind: str
-    """unknown symbol, no data in the range, rate limited, or no answer."""
+    """Kind of the reason: unknown symbol, no data in the range, rate limited, or no answer."""
     detail: str
-    """The answer that says so."""
+    """Text of the answer that gives the reason."""
     passes: bool = False
     """True if a later request may succeed: the answer says nothing about the ticker."""
 
@@ -35,7 +35,7 @@ class Missing(NamedTuple):
 
 Bars = Mapping[str, pd.DataFrame]
 Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
-"""One request for some tickers: their bars, and the reasons of those that failed."""
+"""Function that requests some tickers once. It returns their bars, and the reasons why the others failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,16 @@ class RetryPolicy:
     """Batches, retries, waits and deadline. Raises InputError for numbers out of range."""
 
     batch: int = 25
-    """Tickers in one request."""
+    """Number of tickers in one request."""
     attempts: int = 6
-    """Requests for a ticker that is rate limited or not answered, and batches in a row without any bar, before giving up."""
+    """Number of requests for a ticker without an answer, and of batches in a row without any bar, before giving up."""
     wait: float = 5.0
-    """Seconds to wait after a batch with such tickers. Doubles from batch to batch, plus up to a half at random."""
+    """Seconds to wait after an incomplete batch. They double from batch to batch, plus up to a half at random."""
     deadline: float = 1800.0
     """Seconds for the whole job."""
     sleep: Callable[[float], None] = time.sleep
     random: Callable[[], float] = field(default_factory=lambda: random.Random().random)
-    """Random number in [0, 1), so that clients do not retry at the same moment."""
+    """Function that returns a random number in [0, 1), so that clients do not retry at the same moment."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("attempts", 1), ("wait", 0), ("deadline", 0)):
@@ -60,7 +60,7 @@ class RetryPolicy:
                 raise InputError(f"{name} is {getattr(self, name)}; give at least {least}", argument=name)
 
     def pause(self, streak: int) -> float:
-        """Seconds to wait after the `streak`-th incomplete batch in a row."""
+        """Return the seconds to wait after the `streak`-th incomplete batch in a row."""
         return self.wait * 2.0 ** (streak - 1) * (1 + self.random() / 2)
 
 
@@ -93,7 +93,7 @@ class PartialFetch:
             write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
 
     def facts(self, tickers: Sequence[str], failed: Mapping[str, Missing]) -> dict[str, Any]:
-        """Numbers of tickers requested, fetched and resumed, and the tickers that were rate limited."""
+        """Return the numbers of tickers requested, fetched and resumed, and the tickers that were rate limited."""
         return {
             "asked": len(tickers),
             "fetched": len(tickers) - len(failed),

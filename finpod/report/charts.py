@@ -24,11 +24,11 @@ from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
 from finpod.result import BacktestResult, Sweep
 
 HALF_YEAR = 126
-"""Returns in the rolling windows; half of it for histories of less than a year."""
+"""Number of returns in a rolling window; half of it for histories of less than a year."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the random portfolios that are drawn."""
 FEWEST_MONTHS = 3
-"""Months below which there is no distribution."""
+"""Fewest months for which a distribution is drawn."""
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
@@ -72,7 +72,7 @@ def _drawdown(result: BacktestResult) -> Shown:
 
 
 def _relative(result: BacktestResult) -> Shown | str:
-    """Strategy and benchmark over equal weight, less 1, each from its first date: shows what lies close together."""
+    """Strategy and benchmark over equal weight, less 1, each from its first date. This separates curves that lie close together."""
     equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
     quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
     strategy, benchmark = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
@@ -85,9 +85,9 @@ def _relative(result: BacktestResult) -> Shown | str:
 
 
 def _random(result: BacktestResult) -> Shown | str | None:
-    """Bands of random portfolios and the strategy over them, each relative to their median.
+    """Bands of random portfolios and the strategy over them, all relative to the median of the portfolios.
 
-    They hold much the same assets: on one scale of money they could not be told apart.
+    The portfolios and the strategy hold much the same assets: on a scale of money they could not be told apart.
     """
     if not len(result.fan):
         return None
@@ -144,7 +144,7 @@ def _exposure(result: BacktestResult) -> Shown:
 
 
 def _turnover(result: BacktestResult) -> Shown:
-    """Sums by month, or by day for up to three months."""
+    """Turnover summed by month, or by day for up to three months."""
     turnover = pd.Series(result.turnover.to_numpy(), session_dates(result.turnover.index))
     by_month = turnover.groupby(turnover.index.to_numpy().astype("datetime64[M]")).sum()
     unit, sums, middle, width = ("month", by_month, 14, 27.0) if len(by_month) > 3 else ("day", turnover, 0, 0.8)
@@ -154,7 +154,7 @@ def _turnover(result: BacktestResult) -> Shown:
 
 
 def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) -> Shown | str | None:
-    """CAGR of each strategy at each fee or size; the steps are equally spaced."""
+    """CAGR of each strategy at each fee or size, in equally spaced steps."""
     if not sweep:
         return None
     names = sorted({name for at in sweep.values() for name in at})
@@ -170,7 +170,7 @@ def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) 
 
 
 def _months(result: BacktestResult) -> Shown | str:
-    """pyfolio's histogram of monthly returns."""
+    """Histogram of monthly returns, drawn by pyfolio."""
     periods, values = period_returns(result.equity, result.equity.index, "month")
     if len(periods) < FEWEST_MONTHS:
         return f"Fewer than {FEWEST_MONTHS} months."
@@ -200,7 +200,7 @@ def _months(result: BacktestResult) -> Shown | str:
 
 
 def _quantiles(result: BacktestResult) -> Shown | str:
-    """Box plots as pyfolio's, which takes longer for its weeks than all other charts together; weeks begin on Monday."""
+    """Box plots of returns like pyfolio's, which would take longer than all other charts together. Weeks begin on Monday."""
     months = period_returns(result.equity, result.equity.index, "month")[1]
     if len(months) < FEWEST_MONTHS:
         return f"Fewer than {FEWEST_MONTHS} months."

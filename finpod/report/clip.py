@@ -17,15 +17,15 @@ from finpod.tournament.history import History
 from finpod.tournament.trained_run import TrainedRun
 
 SHOWN, PATIENCE = 5.0, 20.0
-"""Seconds of the episode that a report shows at most, and seconds after which it goes without."""
+"""Most seconds of the episode that a report shows, and seconds of drawing after which the report has no clip."""
 
 
 class Clip(NamedTuple):
-    """One episode of one agent under its mean actions, and its frames."""
+    """One episode of one agent under its mean actions, with its frames."""
 
     task: LocomotionTask
     agent: str
-    """Its name in the tournament."""
+    """Name of the agent in the tournament."""
     episode: Episode
     film: Film
 
@@ -35,7 +35,7 @@ class Clip(NamedTuple):
         return min(len(self.film.frames) * self.film.interval, self.episode.seconds)
 
     def __str__(self) -> str:
-        """Return, length, and how much of it is shown."""
+        """Return text on the return and length of the episode, and on how much of it is shown."""
         episode = self.episode
         length = f"{episode.steps:,} steps ({episode.seconds:.1f} s)"
         told = f"return {episode.total:,.1f} in {length}{', ended by a fall' if episode.fell else ''}"
@@ -45,7 +45,7 @@ class Clip(NamedTuple):
 def record(
     run: TrainedRun, n: int = 0, *, seconds: float = SECONDS, seed: int = 0, patience: float | None = None
 ) -> Clip:
-    """Play a whole episode with the n-th best agent of a locomotion run, and draw its first `seconds`.
+    """Return a clip of a whole episode of the n-th best agent of a locomotion run, which shows its first `seconds`.
 
     Raises InputError for a run of another task, an agent that was not kept, a time that is not positive, and where MuJoCo
     is not installed or cannot draw.

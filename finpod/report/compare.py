@@ -24,11 +24,11 @@ from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
-"""Colours of runs in `PALETTE`; when there are more runs, they come round again, broken."""
+"""Number of colours of runs in `PALETTE`, and line styles. Further runs have the same colours in another style."""
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
-"""Keys of `PALETTE` for what runs are compared with, and how the lines are broken."""
+"""Key of `PALETTE` for what runs are compared with -> style of its line."""
 WIDEST = 7
-"""Columns that fit on A4 in the report's type."""
+"""Most columns that fit on A4 in the report's type."""
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:
@@ -43,7 +43,7 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
-    """Colour variable of each line in legends -> its name, or that each run has its own benchmark or equal weight."""
+    """Return colour variable of each line in legends -> its name, or that each run has its own benchmark or equal weight."""
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")
@@ -53,7 +53,7 @@ def legend_of(comparison: Comparison) -> dict[str, str]:
 
 
 def _growth(comparison: Comparison) -> Shown:
-    """Value of all accounts from 1."""
+    """Return the value of all accounts, from 1."""
     lines = []
     for rival in comparison.rivals.values():
         key = rival.kind.replace(" ", "-")
@@ -74,7 +74,7 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Total returns, and the intervals of the differences in growth."""
+    """Return total returns, and the intervals of the differences in growth."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
     return {"totals": totals, "growth": [pair.cagr for pair in comparison.pairs if pair.cagr is not None]}
 

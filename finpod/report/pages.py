@@ -23,13 +23,13 @@ from finpod.periods import describe, yearly_note
 from finpod.report.svg import Chart, Spec, draw, short_amount
 
 LONGEST = 200
-"""Characters of an error that are shown."""
+"""Most characters of an error that are shown."""
 
 
 class Section(NamedTuple):
     """A part of a page. The macro of the same name in the page's template of sections prints it.
 
-    `values` makes of the subject of the page what the macro prints, or None if the page has no such section.
+    `values` maps the subject of the page to what the macro prints, or to None if the page has no such section.
     """
 
     name: str  # of the macro, and anchor of the heading
@@ -60,7 +60,7 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
 
 
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
-    """The page of a subject as HTML; charts are of `drawn`, if given. Templates see the `shared` values, and `charts` by name.
+    """Return the page of a subject as HTML. Charts show `drawn`, if given. Templates see the `shared` values and the `charts`.
 
     A chart or section that raises an error is left out, with one line in its place and a ReportWarning that begins with
     `called`.
@@ -108,28 +108,28 @@ def _instead(kind: str, title: str, error: Exception, left_out: list[str]) -> st
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter at its start."""
+    """Return the text with a capital letter at its start."""
     return text[:1].upper() + text[1:]
 
 
 def words(key: str) -> str:
-    """A key as a label."""
+    """Return a key as a label in words."""
     return sentence(str(key).replace("_", " ").replace("cagr", "CAGR"))
 
 
 def years(value: float | None) -> str:
-    """A number of years; infinite if no number is enough, n/a if undefined."""
+    """Return a number of years as text: 'no number is enough' if infinite, 'n/a' if undefined."""
     return "no number is enough" if value == math.inf else ratio(value, 1)
 
 
 def estimate(value: float, measure: str, digits: int, is_difference: bool) -> str:
-    """An end of an interval: a Sharpe ratio with two digits, others in percent; differences have a sign."""
+    """Return the end of an interval as text: a Sharpe ratio with two digits, others in percent; differences have a sign."""
     text = ratio(value) if measure == "sharpe" else percent(value, digits)
     return f"+{text}" if is_difference and value > 0 and text.strip("0.%") else text
 
 
 def duration(seconds: float) -> str:
-    """Time in two units that are easily read: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    """Return a time in two units that are easily read: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
     for unit, length, small, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} {seconds % length // part:.0f} {small}"
@@ -154,7 +154,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "reason": reason,
     "unchecked": lambda audit: "; ".join(unchecked(audit)),
 }
-"""How templates write values: those of `finpod.figures`, and words."""
+"""Functions with which templates write values: those of `finpod.figures`, and words."""
 
 
 @cache

@@ -16,9 +16,9 @@ from finpod.report.pages import words
 from finpod.result import BacktestResult
 
 LONGEST = 400
-"""Characters of a text that are shown."""
+"""Most characters of a text that are shown."""
 LONG_SERIES = 8
-"""Figures by name, such as one a year, that are more than this are on one line."""
+"""Most figures by name, such as one a year, that have a line each; more are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Headings of the lists of agents."""
 LABELS = {
@@ -28,7 +28,7 @@ LABELS = {
     "dropped": "Features dropped, undefined on this share of the training rows",
     "undefined": "Features undefined on this share of the training rows",
 }
-"""Labels of keys whose own words would not do."""
+"""Labels of keys, where they are not the words of the key."""
 
 
 class Table(NamedTuple):
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
-    """Tables of what differs between seeds or agents, for each list that `agent` holds."""
+    """Return tables of what differs between seeds or agents, for each list that `agent` holds."""
     tables = []
     if result.variants:
         tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))
@@ -78,7 +78,7 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Data, agent and search of a result in groups of label and text; empty groups are left out."""
+    """Return data, agent and search of a result in groups of label and text; empty groups are left out."""
     manifest = dict(result.manifest)
     title = str(manifest.pop("title", manifest.get("source", "unnamed")))
     checks = {"Repaired or masked": repair_lines(manifest), "Suspicious, left unchanged": suspicion_lines(manifest)}
@@ -92,7 +92,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested values as label and text; undefined and empty ones are left out."""
+    """Return nested values as label and text; undefined and empty ones are left out."""
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
         label = f"{prefix}{LABELS.get(key) or words(key)}"

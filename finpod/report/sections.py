@@ -22,10 +22,10 @@ from finpod.result import UNDEFINED, BacktestResult, Sweep
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 TOP_HOLDINGS, GAIN_ENDS = 10, 5
-"""Assets in the table of holdings, and at each end of the table of contributions."""
+"""Number of assets in the table of holdings, and at each end of the table of contributions."""
 PROBABILITIES = ("probabilistic_sharpe", "deflated_active_sharpe", "minimum_years", "minimum_active_years", "overfitting",
                  "fan_beaten")  # fmt: skip
-"""Answers of `evidence`; without any of them there is no card of them."""
+"""Keys of `evidence` whose values are on the card of probabilities. Without any of them there is no card."""
 
 
 def render(result: BacktestResult) -> str:
@@ -38,7 +38,7 @@ def render(result: BacktestResult) -> str:
 
 
 def warnings_of(result: BacktestResult) -> list[ResultWarning]:
-    """The warnings of a result with those of degenerate policies, an in-sample window and ruin, which are never left out."""
+    """Return the warnings of a result, and those of degenerate policies, an in-sample window and ruin, which are never left out."""
     warnings = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
     if result.in_sample and not GRAVE & {warning.code for warning in warnings}:
         warnings.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
@@ -52,7 +52,7 @@ def _warnings(result: BacktestResult) -> dict[str, Any]:
 
 
 def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
-    """Training, validation and test windows as rows of bars: name, first and last day, left end and width in percent.
+    """Return training, validation and test windows as rows of bars: name, first and last day, left end and width in percent.
 
     Windows that share days are in different rows, so that none hides another.
     """
@@ -72,7 +72,7 @@ def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
 
 
 def _performance(result: BacktestResult) -> dict[str, Any]:
-    """Retraining makes many windows of a kind, which share a line of the legend."""
+    """Return the windows, and a line of the legend for each kind: retraining makes many windows of a kind."""
     rows = timeline(result)
     bars = pd.DataFrame([bar for row in rows for bar in row])
     kinds = bars.groupby(bars["name"].str.split().str[0], sort=False)
@@ -105,7 +105,7 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def places(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the places of values [N, K], and of zero, in percent of a line that holds zero and all finite values."""
+    """Return the positions of values [N, K], and of zero, in percent of a line from the lowest to the highest of them."""
     known = spans.where(np.isfinite(spans)).assign(zero=0.0)
     low, high = known.min().min(), known.max().max()
     room = 0.06 * ((high - low) or 1.0)  # free at both ends
@@ -123,7 +123,7 @@ def _baselines(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def ranked(result: BacktestResult) -> list[dict[str, Any]]:
-    """Strategy, benchmark, equal weight and baselines, the highest Sharpe ratio first; empty if no baseline was run."""
+    """Return strategy, benchmark, equal weight and baselines, the highest Sharpe ratio first; empty if no baseline was run."""
     if not result.baselines:
         return []
     strategy, bench, equal = columns(result).values()
@@ -145,14 +145,14 @@ def _costs(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def order(sweep: Sweep) -> list[str]:
-    """The strategies of a sweep, the best at its first step first."""
+    """Return the strategies of a sweep, the best at its first step first."""
     names = sorted({name for at in sweep.values() for name in at})
     first = next(iter(sweep.values()), {})
     return sorted(names, key=lambda name: _last(first.get(name, {}).get("rank")))
 
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    """With the greatest gains and losses, and how many assets are between them."""
+    """Return the attribution with the greatest gains and losses, and the number of assets between them."""
     parts = attribute(result)
     gains = parts.contributions
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
@@ -167,7 +167,7 @@ def _attribution(result: BacktestResult) -> dict[str, Any]:
 
 
 def _returns(result: BacktestResult) -> dict[str, Any]:
-    """Returns by year and month [Y, 12] and by year, NaN where there are none."""
+    """Return the returns by year and month [Y, 12] and by year, NaN where there are none."""
     dates = session_dates(result.equity.index)
     periods, values = period_returns(result.equity, dates, "month")
     months = pd.Series(values, [periods.astype("datetime64[Y]").astype(str), periods.astype(int) % 12]).unstack()

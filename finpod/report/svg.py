@@ -41,13 +41,13 @@ PALETTE = {
     "run-5": "#0a7589",
     "run-6": "#6b6b00",
 }
-"""Colours on light paper; `_style.css.j2` has the same for light and those for dark. No two are equal."""
+"""Colours on light paper. `_style.css.j2` has the same for light mode, and those for dark mode. No two are equal."""
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 """Keys of `PALETTE` for lines that others are compared with."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
-"""Keys of `PALETTE` that legends explain, in their order."""
+"""Keys of `PALETTE` that legends explain, in this order."""
 WIDE_TEXT = 7
-"""Size of the text in wide charts, in points; they are scaled up more than the others."""
+"""Size of the text in wide charts, in points; wide charts are scaled up more than others."""
 
 STYLE = Path(__file__).with_name("charts.mplstyle")
 
@@ -86,7 +86,7 @@ class Shown(NamedTuple):
 class Spec(NamedTuple):
     """The specification of a chart.
 
-    `series` makes of the subject of the page the content, a finished chart, a sentence why there is nothing to draw, or
+    `series` maps the subject of the page to the content, a finished chart, a sentence on why there is nothing to draw, or
     None for no chart.
     """
 
@@ -103,7 +103,7 @@ class Spec(NamedTuple):
 
 @style.context(STYLE)
 def draw(spec: Spec, subject: Any) -> Chart | None:
-    """The chart of a subject, None if it has none."""
+    """Return the chart of a subject; None if it has none."""
     shown = spec.series(subject)
     if shown is None or isinstance(shown, Chart):
         return shown
@@ -151,7 +151,7 @@ def _draw_lines(axes: Axes, shown: Shown) -> None:
 
 
 def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes]:
-    """A figure of half the page's width, or all of it, with one pair of axes; `height` in inches."""
+    """Return a figure of half the page's width, or of all of it, with one pair of axes; `height` is in inches."""
     width = 8.0 if wide else 5.0
     figure = Figure(figsize=(width, height))
     left, bottom = 0.58 / width, 0.26 / height
@@ -182,7 +182,7 @@ def _log_axis(axes: Axes) -> None:
 
 
 def to_svg(figure: Figure, name: str) -> Markup:
-    """The figure as an SVG element for HTML: ids made unique by `name`, colours by variable, short paths."""
+    """Return the figure as an SVG element for HTML, with ids made unique by `name`, colours by variable and short paths."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = stream.getvalue()
@@ -197,7 +197,7 @@ def to_svg(figure: Figure, name: str) -> Markup:
 
 
 def short_amount(value: float) -> str:
-    """1,250,000 as 1.25M; undefined is n/a."""
+    """Return an amount in short: 1,250,000 becomes 1.25M, undefined n/a."""
     units = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
     scale, unit = next((each for each in units if value >= each[0]), (1.0, ""))
     return "n/a" if math.isnan(value) else f"{value / scale:.3g}{unit}"

@@ -20,9 +20,9 @@ from finpod.tournament.leaderboard import Trial
 from finpod.tournament.ranking import FEW, SCORES, differing, inputs, near_baseline, of_agents, sentences, tree
 
 SHOWN = 20
-"""Ranks in the tables."""
+"""Most ranks in the tables."""
 OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio", "max_drawdown": "percent"}
-"""Metrics beside the score of agents that trade, as far as a log has them, and how they are written."""
+"""Metrics beside the score of agents that trade, and their formats. A log may lack some of them."""
 
 
 def render_training_report(history: History) -> str:
@@ -41,7 +41,7 @@ def _score(run: Training) -> dict[str, Any]:
 
 
 def _best(run: Training) -> dict[str, Any]:
-    """The best trials, the metrics of their scores beside the measure, and the settings in which trials differ."""
+    """Return the best trials, the metrics of their scores beside the measure, and the settings in which trials differ."""
     shown, measure = run.order[:SHOWN], run.history.measure
     known = dict.fromkeys(name for trial in shown for name in trial.metrics if name != measure)
     stocks = [(name, kind) for name, kind in OF_STOCKS.items() if name in known]
@@ -61,7 +61,7 @@ def _figures(run: Training) -> dict[str, Any] | None:
 
 
 def _won(run: Training) -> dict[str, Any]:
-    """Settings, and how often features were observed, in the best quarter of the trials and in all."""
+    """Return settings, and how often features were observed, in the best quarter of the trials and in all."""
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
     names = differing(order) if len(order) >= FEW else []
@@ -77,7 +77,7 @@ def _won(run: Training) -> dict[str, Any]:
 
 
 def _setting(trial: Trial, name: str) -> str:
-    """A setting of a trial as text; of the features their number."""
+    """Return a setting of a trial as text; for the features their number."""
     if name == "features":
         return inputs(trial)
     value = trial.settings.get(name)
@@ -91,7 +91,7 @@ def _observed(trials: Sequence[Trial], feature: str) -> float:
 
 
 def _range(trials: Sequence[Trial], name: str) -> str:
-    """Median, lowest and highest of a setting that is a fraction; how often each value of another."""
+    """Return median, lowest and highest of a setting that is a fraction; for others how often each value occurs."""
     values = [trial.settings.get(name) for trial in trials]
     if all(isinstance(value, float) for value in values):
         low, middle, high = np.quantile(np.array(values, dtype=float), (0, 0.5, 1))
@@ -101,7 +101,7 @@ def _range(trials: Sequence[Trial], name: str) -> str:
 
 
 def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Plan, task and versions as label and text, as the last tournament had them; empty groups are left out."""
+    """Return plan, task and versions as label and text, from the last tournament; empty groups are left out."""
     header, plan = history.logs[-1].header, dict(history.logs[-1].header["plan"])
     plan.pop("seed", None)
     undefined = sorted(header.get("undefined", {}).items(), key=lambda item: -item[1])

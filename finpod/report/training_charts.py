@@ -23,22 +23,22 @@ from finpod.tournament.ranking import Branch, SelectionBias, lineage, luck
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
-"""Dots in a chart of scores; of more trials every k-th is drawn."""
+"""Most dots in a chart of scores; of more trials every k-th is drawn."""
 TREE, BEST = 200, 100
-"""Trials of which the whole tree is drawn; of a larger one this many of the best, with their ancestors."""
+"""Most trials of which the whole tree is drawn, and number of trials in a larger tree: the best and their ancestors."""
 ROWS, PODS = 45, 40
-"""Agents in one drawing of the tree, so that it fits on a page, and pods on the time line."""
+"""Most agents in one drawing of the tree, so that it fits on a page, and most pods on the time line."""
 PALE = 0.25
 """Opacity of the lowest score and of the first level."""
 PAUSE = 600
-"""Seconds without a working pod that are left out of the time at work."""
+"""Seconds without a working pod from which a pause is left out of the working time."""
 
 Key = tuple[int, int]
 """Seed of the tournament, and number of a trial in it."""
 
 
 class WorkingTime(NamedTuple):
-    """Wall time without the pauses in which no pod worked: a run may be resumed days later."""
+    """Wall time without the pauses in which no pod worked. A run may be resumed days later."""
 
     moments: Array  # [2 B] Unix times at which stretches of work begin and end, in turn
     work: Array  # [2 B] seconds of work until then
@@ -49,12 +49,12 @@ class WorkingTime(NamedTuple):
         return float(self.work[-1])
 
     def at(self, times: Array) -> Array:
-        """Seconds of work until Unix times [n]."""
+        """Return the seconds of work until Unix times [n]."""
         return np.interp(times, self.moments, self.work)
 
 
 def working_time(places: Sequence[Placement]) -> WorkingTime:
-    """Stretches of work, without pauses of more than `PAUSE`."""
+    """Return the stretches of work, without pauses of more than `PAUSE`."""
     if not places:
         return WorkingTime(np.zeros(2), np.zeros(2))
     starts, ends = np.array(sorted((place.started, place.ended) for place in places)).T
@@ -78,12 +78,12 @@ class Training:
 
     @cached_property
     def luck(self) -> SelectionBias:
-        """The scores that luck alone would show."""
+        """Scores that luck alone would show."""
         return luck(self.trials)
 
     @property
     def unit(self) -> tuple[str, float]:
-        """A unit of time for an axis of the working time, and its seconds."""
+        """Unit of the axis of working time, and the number of seconds in it."""
         total = self.clock.total
         return ("seconds", 1.0) if total < 180 else ("minutes", 60.0) if total < 10_800 else ("hours", 3600.0)
 
@@ -99,7 +99,7 @@ class Training:
 
     @cached_property
     def drawn(self) -> list[Trial]:
-        """Trials in the tree: all, or of more than `TREE` the best and their ancestors, `BEST` in all."""
+        """Trials in the tree: all up to `TREE`; of more trials the best and their ancestors, `BEST` in all."""
         if len(self.trials) <= TREE:
             return list(self.trials)
         sources: dict[Any, Any] = {_key(trial): (trial.run, trial.source) for trial in self.trials}
@@ -120,7 +120,7 @@ def _key(trial: Trial) -> Key:
 
 
 def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
-    """Scores over time, or over environment steps, with the best so far of each tournament."""
+    """Return the scores over time, or over environment steps, with the best so far of each tournament."""
     unit, length = run.unit
     rows = [(one.run, one.places[-1].ended, one.spent, one.score) for one in run.trials if one.places]
     frame = pd.DataFrame(rows, columns=["run", "ended", "spent", "score"]).dropna().sort_values("ended", kind="stable")
@@ -176,7 +176,7 @@ def _tree(run: Training) -> Chart:
 
 
 def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: int) -> Figure:
-    """The higher the score, the darker the dot: with a thick ring if kept, empty if open, a cross if failed."""
+    """Return the drawn tree. The dot of a high score is dark; it has a thick ring if kept, is empty if open, a cross if failed."""
     figure, axes = _rows_figure(len(rows), 0.17)
     spots = {_key(one): (one.level, row) for row, branch in enumerate(rows) for one in branch.trials}
     lines: list[list[Key]] = []
@@ -204,7 +204,7 @@ def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: in
 
 
 def _name(branch: Branch) -> str:
-    """An agent with its best score, or with its state."""
+    """Return an agent's name with its best score, or with its state."""
     scores = [trial.score for trial in branch.trials if not math.isnan(trial.score)]
     kept = ", kept" if any(trial.kept for trial in branch.trials) else ""
     return f"{branch.agent}  {max(scores):.3f}{kept}" if scores else f"{branch.agent}  {branch.trials[-1].state}"
