@@ -26,7 +26,7 @@ ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "r
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return metrics of the path of one account, from row `first` on, relative to that of its baseline; NaN if undefined.
+    """Return metrics of the path of one account, from row `first` on, relative to its baseline's path; NaN if undefined.
 
     'excess'             CAGR minus the baseline's
     'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;

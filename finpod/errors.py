@@ -32,23 +32,23 @@ class FinpodError(Exception):
 
 
 class InputError(FinpodError, ValueError):
-    """An argument, a date, a path or an option that cannot be used."""
+    """Error of an argument, a date, a path or an option that cannot be used."""
 
 
 class DataError(FinpodError, ValueError):
-    """A price file, a frame or a snapshot that cannot be used."""
+    """Error of a price file, a frame or a snapshot that cannot be used."""
 
 
 class StrategyError(FinpodError):
-    """A strategy that cannot be loaded, or whose decision is invalid."""
+    """Error of a strategy that cannot be loaded, or whose decision is invalid."""
 
 
 class CheckpointError(FinpodError):
-    """A trained folder that is damaged, not finpod's, or does not fit the market it is used on."""
+    """Error of a trained folder that is damaged, not finpod's, or does not fit the market it is used on."""
 
 
 class EngineError(FinpodError):
-    """The executor of the pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
+    """Error: the executor of the pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
 
     `what` names the executor and the cause. The text of the error continues with `advice`.
     """
@@ -59,7 +59,7 @@ class EngineError(FinpodError):
 
 
 class ReportWarning(UserWarning):
-    """A part of a report that failed and was left out."""
+    """Warning of a part of a report that failed and was left out."""
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:

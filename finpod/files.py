@@ -211,7 +211,7 @@ def _require_writable(path: Path) -> None:
 
 
 def replace_folder(path: Path, fresh: Path) -> None:
-    """Give the folder `fresh` the name `path`; what stood there is gone when that is done, and back if it fails."""
+    """Rename the folder `fresh` to `path`. A folder that had this name is removed, or restored if the renaming fails."""
     if not os.path.lexists(path):
         fresh.replace(path)
         return

@@ -101,7 +101,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
     A file is run as a separate module; its class must be callable without arguments. Raises InputError for a file that does
     not exist and for a class that is not a task, naming the missing member; StrategyError, naming file and line, for a file
-    that cannot be run, and for one that does not define exactly one task or the class.
+    that cannot be run, and for a file that does not define exactly one task or the class.
     """
     from finpod.rl.task import NEEDED, require_task
 

@@ -28,7 +28,7 @@ Array = NDArray[Any]
 USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
 """Usual numbers of sessions a year: of continuous markets, exchanges, every second session, weekly bars and so on."""
 DEFAULT = 252
-"""Periods a year of undated values, and of too few dates."""
+"""Periods a year of undated values, and if there are too few dates."""
 TOLERANCE = 0.06
 """Relative distance within which a measured number is replaced by a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28

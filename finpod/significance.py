@@ -176,7 +176,7 @@ def _blocks(days: int, resamples: int, block: float, seed: int) -> Iterator[tupl
 
 
 def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
-    """[3, ...] Sharpe ratio, CAGR and maximum drawdown of returns [..., n], which are overwritten; as in `measures`."""
+    """Return Sharpe ratio, CAGR and maximum drawdown [3, ...] of returns [..., n], which are overwritten; as in `measures`."""
     days = steps.shape[-1]
     wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
     ruined = wealth[..., -1] == 0
@@ -313,7 +313,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
 
 
 def _half_sharpes(table: Array, splits: int) -> Array:
-    """Return [C, M] Sharpe ratios per period over each half of the blocks, in lexicographic order; -inf if undefined."""
+    """Return Sharpe ratios [C, M] per period over each half of the blocks, in lexicographic order; -inf if undefined."""
     rows = len(table)
     edges = np.arange(splits) * rows // splits
     halves = np.array(list(combinations(range(splits), splits // 2)))

@@ -187,7 +187,7 @@ def learning_task(
 
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
-    """The stock task for the arguments of `train`."""
+    """Return the stock task for the arguments of `train`."""
     for what in ("market", "train", "validation"):
         if of_market[what] is None:
             raise InputError(
@@ -203,7 +203,7 @@ def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: 
 
 
 def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
-    """A task without a market. Raises InputError for arguments of a market."""
+    """Return a task without a market. Raises InputError for arguments of a market."""
     learning: Task = require_task(task)
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
@@ -243,7 +243,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
 
 
 def _remarks(task: StockTask) -> tuple[list[str], list[str]]:
-    """Warnings, on features dropped and on caps that days with few assets cannot fill; a note on features often undefined."""
+    """Return warnings, on features dropped and caps that few assets cannot fill; and a note on features often undefined."""
     sparse = {name: share for name, share in task.panel.undefined.items() if share > SPARSE}
     dropped, rare = (
         ", ".join(f"{name} {share:.1%}" for name, share in listed.items()) for listed in (task.panel.dropped, sparse)
@@ -265,7 +265,7 @@ def own_functions(features: Features) -> list[Any]:
 
 
 def _entry(out: Path, storage: str | None, features: Features, **others: Any) -> dict[str, Any]:
-    """The fields of `RunEntry`."""
+    """Return the fields of `RunEntry`."""
     names: Any = features
     if features is not None and not isinstance(features, str):
         names = [name_of(one) for one in ([features] if callable(features) else features)]

@@ -41,10 +41,10 @@ class Comparison:
     rivals: Mapping[str, Rival]
     """Benchmarks and equal weights by name. If the runs differ in one, its name includes those of its runs."""
     figures: Mapping[str, Mapping[str, float]]
-    """Run -> figure -> value: those of `Metrics`, excess over benchmark and equal weight, the information ratio over equal
+    """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
-    """The same figures of the rivals, as far as they are defined."""
+    """Figures of the rivals by name, as far as they are defined."""
     correlation: pd.DataFrame
     """[R, R] correlation of the returns less those of each run's equal weight; NaN for a run that always equals it."""
     pairs: tuple[Pair, ...]
@@ -186,7 +186,7 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
 
 
 def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> dict[str, BacktestResult]:
-    """The results in their order, by unique names."""
+    """Return the results in their order, by unique names."""
     for result in results:
         if not isinstance(result, BacktestResult):
             raise InputError(
@@ -240,7 +240,7 @@ def _span(days: pd.Index) -> str:
 
 
 def _described(run: BacktestResult) -> dict[str, Any]:
-    """Settings of a run, for the JSON."""
+    """Return the settings of a run, for the JSON."""
     fields = ("strategy", "trained_until", "benchmark", "fill", "whole_shares", "risk_free", "trials", "opened")
     return {name: getattr(run, name) for name in (*fields, "in_sample", "data_hash")} | {
         "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],

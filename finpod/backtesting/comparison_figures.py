@@ -18,7 +18,7 @@ from finpod.significance import Interval, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Level and resamples of the intervals of the differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of a rival, and its column in the curves of a run (the others are 'own' and 'benchmark')."""
+"""Kind of a rival, and name of its column in the curves of a run. The other columns are 'own' and 'benchmark'."""
 
 
 class Rival(NamedTuple):
@@ -87,7 +87,7 @@ def figures_of(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: M
 
 
 def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
-    """Mask of the fills between the first and the last common close.
+    """Return a mask of the fills between the first and the last common close.
 
     A fill at the close comes after that day's valuation. No fill is dropped at an end that is the run's own.
     """
@@ -144,7 +144,7 @@ def pairs_of(curves: Mapping[str, pd.Series], terms: Mapping[str, Any]) -> Itera
 
 
 def _no_interval(one: pd.Series, two: pd.Series) -> str:
-    """Why there is no interval of the difference of two accounts; empty if there is one."""
+    """Return why there is no interval of the difference of two accounts; empty if there is one."""
     if len(one) <= SHORT_HISTORY:
         return "short"
     if not all((curve.iloc[:-1] > 0).all() for curve in (one, two)):
@@ -153,5 +153,5 @@ def _no_interval(one: pd.Series, two: pd.Series) -> str:
 
 
 def _same(one: pd.Series, other: pd.Series) -> bool:
-    """True if two curves that start at 1 are equal up to rounding."""
+    """Return True if two curves that start at 1 are equal up to rounding."""
     return bool(np.allclose(one, other, rtol=1e-9, atol=0, equal_nan=True))

@@ -96,7 +96,7 @@ def backtest(
     rebalanced as often as the strategy decides (`every`). Its interval is widened for `opened`, the number of results of
     this window that were looked at. `progress` is called with a description of the step and the share that is done.
 
-    Raises InputError for a window without two sessions, for one that starts on or before `trained_until` (unless
+    Raises InputError for a window without two sessions, a window that starts on or before `trained_until` (unless
     `allow_in_sample`), and for `fast` with a Strategy, whose decisions are taken day by day. Raises StrategyError,
     naming strategy and day, for invalid weights.
     """
@@ -159,7 +159,7 @@ def _of_strategy(
 def _of_weights(
     ready: PrecomputedWeights, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult | Backtests:
-    """The result of precomputed weights, or the results of many."""
+    """Return the result of precomputed weights, or the results of many."""
 
     def alone(s: int) -> BacktestResult:
         path = path_of(ready, s, run.window, run.terms, fast=run.fast)
@@ -176,7 +176,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """The result with evidence if `examine`, by default for trained strategies; never for the benchmark itself."""
+    """Return the result with evidence if `examine`, by default for trained strategies; never for the benchmark itself."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

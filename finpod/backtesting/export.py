@@ -73,7 +73,7 @@ def export(
     """Write `to_pyfolio(result)` to `folder`, one file a series and export.json, all or nothing; return its notes.
 
     The same result gives the same bytes. Raises InputError for a format that is neither 'csv' nor 'parquet', for a
-    folder that exists (with `overwrite`, only for one that is no export) or cannot be written, and in the cases of `to_pyfolio`.
+    folder that exists (with `overwrite`, only if it is no export) or cannot be written, and in the cases of `to_pyfolio`.
     """
     if format not in get_args(Format):
         raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")

@@ -145,7 +145,7 @@ def _reason(error: Exception) -> str:
 
 
 def _damage(source: Path) -> str:
-    """The first file that is missing or was changed; empty if there is none."""
+    """Return the first file that is missing or was changed; empty if there is none."""
     for name in (SUMS, "run.json"):
         if not (source / name).exists():
             return f"{name} is missing"
@@ -192,5 +192,5 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
 
 
 def _by_number(sweep: Mapping[str, Any]) -> dict[float, Any]:
-    """A sweep with its settings as numbers, in ascending order."""
+    """Return a sweep with its settings as numbers, in ascending order."""
     return dict(sorted((float(setting), figures) for setting, figures in sweep.items()))

@@ -110,7 +110,7 @@ class Run:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """Fields of a result that do not depend on its path."""
+        """Return the fields of a result that do not depend on its path."""
         window, terms, who, market = self.window, self.terms, self.strategy, self.market
         return {
             "benchmark": market.benchmark,
@@ -141,14 +141,14 @@ def dates_of(window: Window, rows: Array | None = None) -> pd.DatetimeIndex:
 
 
 def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) -> pd.Series:
-    """[n + 1] equity of the benchmark, bought without cost at its first close in the window; NaN where it has no bar."""
+    """Return equity [n + 1] of the benchmark, bought without cost at its first close in the window; NaN where it has no bar."""
     closes = pd.Series(market.benchmark_close, index=pd.DatetimeIndex(market.dates), name="benchmark").reindex(dates)
     bars = closes.dropna()
     return closes if bars.empty else closes / bars.iloc[0] * cash
 
 
 def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
-    """One row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
+    """Return one row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
 
     Rows are sorted by session, then in column order, a fill before a delisting. The running sum of the shares is the
     position; V_0 less the running sums of notional and cost is the cash.

@@ -102,7 +102,7 @@ class Days:
 
 
 def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
-    """Train one agent, select its checkpoint on validation, and return its row of the file."""
+    """Train one agent, select its checkpoint on validation, and return its row of results."""
     learner, settings, envs, steps = KINDS[kind]
     task = days.task
     own_days = {"start_groups": None} if learner == "apg" else {}
@@ -154,7 +154,7 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 
 
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> list[dict[str, Any]]:
-    """Compute the missing rows and return all of these learners. Raises InputError for an unknown learner."""
+    """Compute the missing rows and return all rows of the learners `kinds`. Raises InputError for an unknown learner."""
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"unknown learner {kind!r}; choose from {', '.join(KINDS)}", argument="learner")
@@ -202,7 +202,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
-    """Cells of a learner: means over the seeds (lowest to highest), and the interval for the mean of their returns."""
+    """Return the cells of a learner: means over the seeds (lowest to highest), and the interval for the mean of their returns."""
     returns = np.array([np.concatenate(list(seed["returns"])) for _, seed in rows.groupby("seed")])
     base = np.concatenate(list(rows.loc[rows["seed"] == rows["seed"].iloc[0], "anchor_returns"]))
     over = [_yearly(one).cagr - _yearly(base).cagr for one in returns]
@@ -226,7 +226,7 @@ def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
 
 
 def _of_rule(returns: Array, base: Array, factors: Array) -> dict[str, str]:
-    """Cells of a rule: its excess over equal weight, and alpha after regression on known factors."""
+    """Return the cells of a rule: its excess over equal weight, and alpha after regression on known factors."""
     over = returns - base
     constant, t = alpha(returns, factors, YEAR)
     return {

@@ -156,7 +156,7 @@ def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
 
 
 def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:
-    """Bars a second of vectorbt on the same weights: orders alone, and with the tables of a whole result."""
+    """Return bars a second of vectorbt on the same weights: orders alone, and with the tables of a whole result."""
     days, tickers = pd.DatetimeIndex(market.dates), list(market.tickers)
     close, size = (pd.DataFrame(table, index=days, columns=tickers) for table in (market.close, weights))
     deal = {"size_type": "targetpercent", "group_by": True, "cash_sharing": True, "call_seq": "auto"}
@@ -176,7 +176,7 @@ def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, f
 
 
 def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | str:
-    """Seconds of quantstats for its page on the same returns and benchmark."""
+    """Return the seconds of quantstats for its page on the same returns and benchmark."""
     arguments = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
     return beside(
         "quantstats",
@@ -185,7 +185,7 @@ def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | 
 
 
 def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
-    """Seconds of pyfolio for its full tear sheet on the same returns, positions, transactions and benchmark."""
+    """Return the seconds of pyfolio for its full tear sheet on the same returns, positions, transactions and benchmark."""
 
     def measure(pyfolio: Any) -> float:
         pyplot, series = importlib.import_module("matplotlib.pyplot"), to_pyfolio(result)

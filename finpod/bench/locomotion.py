@@ -183,21 +183,21 @@ def silent() -> Iterator[None]:
 
 
 def _ratio(lines: dict[str, Any]) -> float | str:
-    """Steps a second of the environment over those of the best vector environment of Gymnasium."""
+    """Return steps a second of the environment over those of the best vector environment of Gymnasium."""
     rates = [lines[f"gymnasium {kind} steps/s"] for kind in ("sync", "async")]
     measured = [rate for rate in rates if isinstance(rate, float)]
     return lines["env steps/s"] / max(measured) if measured else rates[0]
 
 
 def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
-    """A PPO learner on the settings of the task."""
+    """Return a PPO learner on the settings of the task."""
     config = PPOConfig(**task.defaults("ppo"))
     policy = task.policy(task.space().start, torch.Generator().manual_seed(0)).to(env.device)
     return PPO(policy, None, env.num_envs, config, torch.Generator(device=env.device).manual_seed(0))
 
 
 def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
-    """Lines on sizes, hardware and versions."""
+    """Return lines on sizes, hardware and versions."""
     from finpod.envs.locomotion.mujoco import threads_of
 
     on_gpu = device.type == "cuda"

@@ -61,7 +61,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed of this machine, one line for each figure, with hardware and versions.
 
-    `what` selects the measurements with this word in their name: those of `ENVIRONMENT`, panel, backtest, bootstrap, audit and
+    `what` selects the measurements whose name has this word: those of `ENVIRONMENT`, panel, backtest, bootstrap, audit and
     report. Steps a second are those of `envs` accounts in a simulated market of `names` stocks: a step is one decision of one
     account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
     environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO from end to end. Then the
@@ -136,7 +136,7 @@ WITH_POLICY: dict[str, Callable[[Any, Any], Work]] = {"env with policy": acting,
 def _environment_lines(
     name: str, config: TradingConfig, names: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """One of the lines on steps a second of the environment."""
+    """Return one of the lines on steps a second of the environment."""
     try:
         work = _environment_work(name, config, names, device)
         return lines_of(name, work, measure(work.call, seconds, device), config.num_envs)
@@ -162,7 +162,7 @@ def _environment_work(name: str, config: TradingConfig, names: int, device: torc
 
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:
-    """Seconds from a market to the scaled tensor of its default features, turbulence included."""
+    """Return the seconds from a market to the scaled tensor of its default features, turbulence included."""
     market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)
     timing = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
     return {

@@ -54,7 +54,7 @@ FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "vol
 UPDATES = {"apg": 40, "ppo": 60}
 """Updates of an agent by learner, each on 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Seeds of agents, and checkpoints of each; the best of all on validation is tested."""
+"""Number of agents, and of checkpoints of each. The best checkpoint of all on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
 """Fewest markets for which a rate is compared with the expected one."""

@@ -97,7 +97,7 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
 
 
 def _typed(parameter: object, words: Sequence[str]) -> str | None:
-    """The value typed for an option; None if the option was not typed."""
+    """Return the value typed for an option; None if the option was not typed."""
     for option in getattr(parameter, "opts", ()):
         for word, following in zip(words, [*words[1:], None], strict=True):
             if word.partition("=")[0] == option:
@@ -106,7 +106,7 @@ def _typed(parameter: object, words: Sequence[str]) -> str | None:
 
 
 def _with_options(error: FinpodError, command: Any) -> str:
-    """The text of an error in which the library's arguments are written as options of the command.
+    """Return the text of an error in which the library's arguments are written as options of the command.
 
     `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. If the text does not name
     the argument of the error, it is prefixed with the option.
@@ -220,7 +220,7 @@ def watched(
 
 
 def _again(run: Path, storage: str | None) -> str:
-    """The name of a run for --resume."""
+    """Return the name of a run for --resume."""
     if not storage:
         return str(run)
     return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"

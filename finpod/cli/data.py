@@ -182,7 +182,7 @@ def show(
 
 
 def _target(name: str, overwrite: bool) -> Path:
-    """The folder of the snapshot; checked before any work."""
+    """Return the folder of the snapshot, which is checked before any work."""
     if name == "sample":  # this name always means the bundled prices, so the snapshot could not be reached by its name
         raise InputError("'sample' is the name of the bundled prices; choose another", argument="name")
     target = options.DATA / plain_word(name)
@@ -231,7 +231,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
 
 
 def _rows(market: MarketData) -> list[dict[str, Any]]:
-    """One row an asset: its first and last bar, its number of bars, and its number of days as a member."""
+    """Return one row an asset: its first and last bar, its number of bars, and its number of days as a member."""
     rows = []
     for column, ticker in enumerate(market.tickers):
         days = market.dates[market.has_bar[:, column]]
@@ -242,7 +242,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 
 
 def _lines(fact: Any) -> Any:
-    """An entry of a manifest as text: numbers by name and lists of names in one line, other tables one line an entry."""
+    """Return an entry of a manifest as text: numbers by name and lists of names in one line, other tables one line an entry."""
     if isinstance(fact, dict):
         entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries
@@ -252,7 +252,7 @@ def _lines(fact: Any) -> Any:
 
 
 def _spells(value: Any) -> Any:
-    """Pairs of days as text; other values unchanged."""
+    """Return pairs of days as text; other values unchanged."""
     if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
         return ", ".join(" .. ".join(pair) for pair in value)
     return value

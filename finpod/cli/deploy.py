@@ -139,7 +139,7 @@ def submit(
 
 
 def _span(text: str, option: str) -> dict[str, Any]:
-    """LEAST:MOST as the fields of a worker group."""
+    """Return LEAST:MOST as the fields of a worker group."""
     match = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if match is None:
         raise InputError(f"{option} is {text!r}; give LEAST:MOST, such as 0:8")
@@ -147,7 +147,7 @@ def _span(text: str, option: str) -> dict[str, Any]:
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str]:
-    """NAME=VALUE as a dictionary; InputError if a name is repeated."""
+    """Return NAME=VALUE as a dictionary; InputError if a name is repeated."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")

@@ -38,7 +38,7 @@ def require_writer(folder: Path) -> Any:
 
 
 class EventFiles:
-    """A watch that writes event files into a folder.
+    """Function for `watch` of `finpod.train` that writes event files into a folder.
 
     `seed-S` holds a tournament over the number of finished trials: score, best score, validation metrics, losses of the
     last update and environment steps a second. `seed-S/AGENT` holds an agent's score over its own environment steps. Raises

@@ -142,7 +142,7 @@ def show_trials(history: History, top: int, command: str = "") -> None:
 
 
 def _summary(history: History) -> str:
-    """Size and state of a run in one line. It is finished once its ensemble is written, not when its tournaments end."""
+    """Return size and state of a run in one line. It is finished once its ensemble is written, not when its tournaments end."""
     from finpod.figures import plural
 
     trials, logs = history.trials, history.logs
@@ -164,7 +164,7 @@ def _summary(history: History) -> str:
 
 
 def _resume(history: History) -> str:
-    """The command that resumes a run."""
+    """Return the command that resumes a run."""
     place, named = Path(history.where), [history.name]
     if "://" in history.where:
         named += ["--storage", history.where]
@@ -202,7 +202,7 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
 
 
 def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
-    """Row of a trial that failed or lost a pod."""
+    """Return the row of a trial that failed or lost a pod."""
     return {
         "trial": trial.number,
         **({"seed": str(trial.run)} if several else {}),

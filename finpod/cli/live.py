@@ -22,12 +22,12 @@ LOOK = 0.25
 
 
 class Scene(NamedTuple):
-    """Values to draw. They are copies, since drawing runs in a thread beside the tournament."""
+    """Values to draw. They are copies, because a thread draws them while the tournament runs."""
 
     board: list[tuple[str, ...]]
     """Cells of the best trials: rank, agent, parent, round, score, steps."""
     pods: list[tuple[str, str, str, float]]
-    """Trial, agent, round and start in Unix time; the longest running first."""
+    """Trial, agent, round and start (Unix time) of each busy pod, the longest running first."""
     working: int
     """Number of busy pods, shown or not."""
     done: int
@@ -100,7 +100,7 @@ class View:
 
 
 def _scene(status: Status, now: float) -> Scene:
-    """The state of a tournament as plain values."""
+    """Return the state of a tournament as plain values."""
     from finpod.cli.events import speed
 
     levels, stop, log = status.plan.rounds, status.plan.stop.seconds, status.board.log
@@ -140,7 +140,7 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
 
 
 def _pods(scene: Scene, rows: int, now: float) -> list[tuple[str, ...]]:
-    """Cells of the trials in training: trial, agent, round, seconds."""
+    """Return cells of the trials in training: trial, agent, round, seconds."""
     shown = scene.pods[: rows if scene.working <= rows else rows - 1]
     lines: list[tuple[str, ...]] = [
         (trial, agent, at, f"{max(now - started, 0):.0f}") for trial, agent, at, started in shown

@@ -75,7 +75,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _entry(node: ast.expr | None, name: str) -> str:
-    """The text of an entry of a dictionary; empty without one."""
+    """Return the text of an entry of a dictionary; empty without one."""
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return next((_docstring(text) for key, text in pairs if isinstance(key, ast.Constant) and key.value == name), "")
 
@@ -86,7 +86,7 @@ def _docstring(node: ast.AST) -> str:
 
 
 def _constant(node: ast.expr | None, module: str) -> Any:
-    """A default: a literal, or a constant of the module or of one it imports from; `...` for anything else."""
+    """Return a default: a literal, or a constant of the module or of one it imports from; `...` for anything else."""
     if isinstance(node, ast.Name):
         for statement in _tree(module).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == node.id:
@@ -150,7 +150,7 @@ def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callab
 
 
 def _parameter(name: str, field: Field, *, hidden: bool = False) -> inspect.Parameter:
-    """An option as a function parameter for typer."""
+    """Return an option as a function parameter for typer."""
     kind = eval(field.kind, {"Literal": Literal, "Path": Path}) if isinstance(field.kind, str) else field.kind
     kind = list[str] | None if kind == tuple[str, ...] else kind
     spelling, more = SPELLINGS.get(name, f"--{name.replace('_', '-')}"), dict[str, Any]()

@@ -24,9 +24,9 @@ class Outputs(NamedTuple):
     """Output paths of one run."""
 
     folder: Path
-    """`backtests/NAME`."""
+    """Folder of the run, `backtests/NAME`."""
     report: Path | None
-    """`reports/NAME.html`, or None if no report is wanted."""
+    """Page of the run, `reports/NAME.html`; None if no report is wanted."""
 
 
 def name_of(strategy: str | Path) -> str:

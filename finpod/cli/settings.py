@@ -247,7 +247,7 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
-    """Recorded options of the task. Raises InputError for a task that was an object in memory."""
+    """Return the recorded options of the task. Raises InputError for a task that was an object in memory."""
     task, features, asked = recorded.header["task"], recorded.run.features, recorded.run.asked
     if "variant" in task:
         return {name: task[name] for name in ("task", "variant")}
@@ -271,7 +271,7 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Recorded options of the market, and `load` with further arguments of `load_market`.
+    """Return the recorded options of the market, and `load` with further arguments of `load_market`.
 
     Raises InputError for a market from memory.
     """

@@ -52,7 +52,7 @@ def train(
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """Options completed from the log of a resumed or forked run; that log's record; and True if the run is resumed."""
+    """Return the options completed from the log of a resumed or forked run, that log's record, and True if the run is resumed."""
     from finpod.tournament.recorded import driven, may_begin, recorded_of, refuse_finished
 
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
@@ -153,7 +153,7 @@ def _require_out(values: Mapping[str, Any]) -> None:
 
 
 def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:
-    """Arguments of `finpod.train` for task and learner, with the loaded market.
+    """Return the arguments of `finpod.train` for task and learner, with the loaded market.
 
     Settings without an option are those recorded in the log.
     """

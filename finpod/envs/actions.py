@@ -18,7 +18,7 @@ from finpod.trading.simulate import Terms
 
 CHOICES = {"action": ("tilt", "softmax", "shares"), "reward": ("log", "value")}
 COUNTS = {"num_envs": "", "hold": "", "hmax": "", "start_groups": ", or None", "horizon": ", or None"}
-"""Settings that are whole numbers of at least 1, and what else they may be."""
+"""Settings that are whole numbers of at least 1, and text on what else they may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class TradingConfig(Terms):
 
     @property
     def groups(self) -> int:
-        """G."""
+        """Number of groups G."""
         return self.start_groups or self.num_envs
 
     @property
@@ -124,7 +124,7 @@ def account_state(account: Account, mark: Tensor) -> Tensor:
 
 
 def state_of(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
-    """Like `account_state`, from cash [...], the value of the positions [..., N] and equity [...]."""
+    """Return the same as `account_state`, from cash [...], the value of the positions [..., N] and equity [...]."""
     equity = equity.clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (cash.unsqueeze(-1) / equity).float()], -1)
 

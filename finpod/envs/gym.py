@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""z of the tilt and softmax actions for an array action of 1, the bound of its space: tanh 3 = 0.995."""
+"""Value z of a tilt or softmax action for an array action of 1, the bound of its space: tanh 3 = 0.995."""
 METADATA: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
 
 

@@ -82,7 +82,7 @@ class MarketEnv:
         return self._observation(account_state(self.seen, self.execution.mark[self._rows - self.execution.lag]))
 
     def among(self, row: Tensor) -> Tensor:
-        """Return [..., N] bool: the assets that a decision on `row` may hold, which are members with a bar."""
+        """Return a bool mask [..., N] of the assets that a decision on `row` may hold: members with a bar."""
         return self.execution.member[row] & self.execution.has_bar[row]
 
     def weights(self, action: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep: ...
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | GradientStep:
-        """Trade on actions [E, A] and advance by `hold` sessions.
+        """Trade on actions [E, A], advance by `hold` sessions and return the step.
 
         With `grad` the graph is kept from step to step, through the accounts, until `detach`; `smooth` is passed to
         `settle`. Raises InputError that names a setting through which no gradient passes.

@@ -22,11 +22,11 @@ class Step(NamedTuple):
     obs: Observation
     """Observations after the step, and after the reset of the episodes that ended."""
     reward: Tensor
-    """[E] float32."""
+    """[E] float32 rewards."""
     terminated: Tensor
-    """[E] bool: the episode ended in a final state, such as ruin or a fall; the value of that state is 0."""
+    """[E] bool mask of episodes that ended in a final state, such as ruin or a fall; the value of that state is 0."""
     truncated: Tensor
-    """[E] bool: the episode was cut off, by a time limit or the end of the data; the value of that state is not 0."""
+    """[E] bool mask of episodes cut off by a time limit or the end of the data; the value of that state is not 0."""
     final_obs: Observation
     """Observations after the step and before any reset."""
 
@@ -35,10 +35,10 @@ class GradientStep(NamedTuple):
     """A step through which gradients pass, and its returns."""
 
     step: Step
-    """The step."""
+    """The step itself."""
     net: Tensor
-    """[E] float64: simple return over the step, net of costs."""
+    """[E] float64 simple returns over the step, net of costs."""
     baseline: Tensor
-    """[E] float64: simple return of the task's baseline; no gradient passes through it."""
+    """[E] float64 simple returns of the task's baseline; no gradient passes through them."""
     turnover: Tensor
-    """[E] float64: traded notional / equity before the step."""
+    """[E] float64 traded notional / equity before the step."""

@@ -111,7 +111,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Warnings from the manifest of the data, and one if fills differ from those of the training."""
+    """Yield warnings from the manifest of the data, and one if fills differ from those of the training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

@@ -50,7 +50,7 @@ class Attribution:
     effective_names: float
     """Effective number of assets: mean of 1 / sum of squared shares of the invested amount, over the same days."""
     largest: float
-    """The largest weight on any day."""
+    """Largest weight of an asset on any day."""
     largest_name: str
     """Ticker of the largest weight; empty if nothing was ever held."""
     yearly_turnover: float
@@ -146,7 +146,7 @@ def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
 
 
 def _flags(result: BacktestResult, weights: Array, days: int) -> Iterator[ResultWarning]:
-    """`flags`, from the `weights` [t, N] of the closes before ruin and the number of trading days."""
+    """Yield the warnings of `flags`, from the `weights` [t, N] of the closes before ruin and the number of trading days."""
     daily, invested = result.by_session(), weights.sum(axis=1)
     some = invested > DUST
     if len(result.returns) >= ENOUGH * result.periods_per_year:
@@ -192,7 +192,7 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _shares_added(result: BacktestResult, kind: str) -> Array:
-    """Shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between each close and the one before it.
+    """Return shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between a close and the one before it.
 
     The running sum of both kinds is the position at each close. A fill at the close comes after that close.
     """
@@ -217,7 +217,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """The fields from `invested` to `largest_name`, from the last close of each session; without V_0 and closes after ruin."""
+    """Return the fields from `invested` to `largest_name`, from the last close of each session; V_0 and ruin are left out."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
@@ -247,7 +247,7 @@ def _holding_days(result: BacktestResult) -> float:
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:
-    """Squared correlation of the returns on common dates; NaN for fewer than three, or where one of them is constant."""
+    """Return the squared correlation of the returns on common dates; NaN for fewer than three, or if one of them is constant."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
     steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():
@@ -256,7 +256,7 @@ def _explained(curve: pd.Series, other: pd.Series) -> float:
 
 
 def _share_above(values: Any) -> float:
-    """Share of the values above zero among those that are not zero; NaN if there are none."""
+    """Return the share of the values above zero among those that are not zero; NaN if there are none."""
     moved = np.asarray(values, dtype=np.float64)
     moved = moved[np.isfinite(moved) & (np.abs(moved) > DUST)]
     return float((moved > 0).mean()) if len(moved) else math.nan

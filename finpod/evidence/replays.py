@@ -60,7 +60,7 @@ def cost_sweep(
 def capacity(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return figures by initial cash, for each of `SIZES`, and strategy: those of `cost_sweep`, and 'costs'.
+    """Return figures by initial cash (each of `SIZES`) and strategy: the figures of `cost_sweep`, and 'costs'.
 
     'costs' are yearly costs as a fraction of the account. Square-root market impact is that of the terms, or `IMPACT` if
     they have none. Empty if the data have no volumes. Raises InputError in the cases of `cost_sweep`.
@@ -103,7 +103,7 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
 
 
 def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_free: float) -> tuple[Figures, Path]:
-    """Return, Sharpe and rank of the replayed accounts by name. Equal ratios share the better rank; NaN comes last."""
+    """Return return, Sharpe ratio and rank of the replayed accounts by name. Equal ratios share the better rank; NaN is last."""
     path = replay(targets, window, terms)
     found = metrics(path.equity.numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
     table = pd.DataFrame({key: getattr(found, key) for key in ("total_return", "cagr", "sharpe")}, list(targets))
@@ -244,14 +244,14 @@ class _Decisions:
 
 
 def _spread_table(names: int) -> Array:
-    """[S] effective number of `names` log-normal weights divided by `names`, for each of the S `_SPREADS`; decreasing."""
+    """Return the effective number of `names` log-normal weights / `names`, for each of the S `_SPREADS`; decreasing."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
 
 
 def concentration(path: Path, window: Window) -> tuple[Array, Array]:
-    """Return the share invested and the effective number of assets, both [n + 1, ...] at each close; the latter NaN without any."""
+    """Return share invested and effective number of assets [n + 1, ...] at each close; the number is NaN if nothing is held."""
     mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
     total, squares = worth.sum(-1), worth.square_().sum(-1)

@@ -40,7 +40,7 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Source of the deviation of the trials: measured from validation Sharpe ratios, or 1 / sqrt(years), that of a ratio of zero."""
+"""Source of the deviation of the trials' Sharpe ratios: measured on validation, or 1 / sqrt(years) as for a ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy' or the curve it is compared with -> figure -> interval."""
@@ -83,7 +83,7 @@ def verdict_of(
     of cases without skill, and in Phi(r sqrt(y) - 1.96) with a true information ratio r over y years. The variance of the
     active returns lowers growth by tracking error x sqrt(y) / 2 standard errors, and both rates with it. Measured on 3,000
     series of independent normal returns without skill, 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
-    With `opened` > 1, the number of results of these days of which this is the best, the interval is `widened`.
+    With `opened` > 1 the result is the best of that many results of these days, and the interval is `widened`.
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, a return of -1 or less, and `opened` below 1.
     """
@@ -216,7 +216,7 @@ def code_of(interval: Interval) -> Code:
 
 
 def _ratios(result: BacktestResult) -> dict[str, Any]:
-    """Sharpe ratios of the returns and of the active returns, deflated by the candidates."""
+    """Return Sharpe ratios of the returns and of the active returns, deflated by the candidates."""
     sessions, candidates = result.by_session(), result.candidates
     periods = sessions.periods_per_year
     excess = sessions.returns.to_numpy() - ((1 + result.risk_free) ** (1 / periods) - 1)
@@ -239,7 +239,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Share of the random portfolios with a lower Sharpe ratio, of those that have one; NaN without any."""
+    """Return the share of the random portfolios with a lower Sharpe ratio, of those that have one; NaN without any."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
@@ -253,7 +253,7 @@ def _fan_beaten(result: BacktestResult) -> float:
 
 
 def _number(values: Mapping[str, Any], key: str) -> float:
-    """The number of a key, or NaN if there is none."""
+    """Return the number of a key, or NaN if there is none."""
     value = values.get(key)
     return math.nan if value is None else float(value)
 

@@ -51,11 +51,11 @@ class Panel:
     """Feature -> share of the members' bars on the training rows at which it is undefined, if above 0. Empty with the scaling
     of a trained agent."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> the same share, for features that were dropped because it is above `MOST_UNDEFINED`."""
+    """Feature -> share as in `undefined`, for features that were dropped because it is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
-    """Return the name of a feature; that of a function is its `__name__`."""
+    """Return the name of a feature, for a function its `__name__`."""
     return feature if isinstance(feature, str) else getattr(feature, "__name__", type(feature).__name__)
 
 

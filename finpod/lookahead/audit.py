@@ -160,7 +160,7 @@ class _Audited(Isolated):
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """[n, N] the decisions of a run taken again in a process: NaN for none, infinite where one fails."""
+        """Return the decisions [n, N] of a run taken again in a process: NaN for none, infinite where one fails."""
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

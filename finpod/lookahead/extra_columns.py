@@ -53,7 +53,7 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
 
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
-    """The mean rank correlation of the rows of two tables, the most that it may be, the number of sessions and the first of them.
+    """Return the mean rank correlation of two tables' rows, the most that it may be, the number of sessions and the first one.
 
     Sessions are the rows that have one, or the columns if `over` is 1.
     """

@@ -108,7 +108,7 @@ def _see(kind: str, deed: str, subject: str, frame: FrameType | None) -> None:
 
 
 def _recorded(function: Callable[..., Any], kind: str, deed: str, most: float = math.inf) -> Callable[..., Any]:
-    """A function that records its calls with at most so many arguments."""
+    """Return a function that records its calls with at most `most` arguments."""
 
     @wraps(function, updated=())
     def recorded(*args: Any, **options: Any) -> Any:

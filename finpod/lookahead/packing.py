@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Fewest sessions for which an array of as many rows counts as one with a row a session."""
+"""Fewest sessions for which an array with as many rows counts as having one row a session."""
 
 
 class Packed(NamedTuple):
@@ -60,7 +60,7 @@ class _Packer(ByValue):
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:
-        """ "market" for the market that is traded, which the reader has; None for all else."""
+        """Return "market" for the market that is traded, which the reader has; None for all else."""
         if isinstance(value, MarketData):
             if value.dates[-1] > self._until:
                 self._report("held", value, f"a market {list(value.shape)} up to {value.dates[-1]!s:.10}", market=True)
@@ -83,7 +83,7 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """A description of a frame with later days, or of a table with one row a session; empty for all else."""
+        """Return a description of a frame with later days, or of a table with one row a session; empty for all else."""
         torch, last = sys.modules.get("torch"), None
         if isinstance(value, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in value._mgr.blocks)
@@ -99,7 +99,7 @@ class _Packer(ByValue):
         return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has as many rows or columns as the market has sessions, and not all values are one."""
+        """Return True if a table has as many rows or columns as the market has sessions, and its values are not all equal."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False
@@ -113,7 +113,7 @@ class _Packer(ByValue):
 
 
 def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
-    """The last day that an index, or a column, of dates names; None if there is none."""
+    """Return the last day that an index, or a column, of dates names; None if there is none."""
     axes = [axis.get_level_values(level) for axis in table.axes for level in range(axis.nlevels)]
     if isinstance(table, pd.DataFrame):
         axes += [pd.Index(table.iloc[:, column]) for column in range(table.shape[1])]
@@ -127,7 +127,7 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
 
 
 def _model(value: Any) -> str:
-    """The kind of a fitted estimator, or of a network; empty for all else."""
+    """Return the kind of a fitted estimator, or of a network; empty for all else."""
     kind, torch = type(value).__name__, sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         return f"a network, {kind}" if next(value.parameters(), None) is not None else ""

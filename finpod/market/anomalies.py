@@ -173,8 +173,8 @@ ANOMALIES: dict[str, Callable[[Placed], Suspects]] = {
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return columns [n], first rows [n] and rows of the first real bar [n] of the assets that look back-filled.
 
-    With volumes: the close stands still for `STILL` sessions without volume, up to the first bar with volume, which has the
-    same price. Without: it stands still for `STILL_WITHOUT_VOLUME` sessions, then moves in nine sessions of ten.
+    With volumes, the close does not move for `STILL` sessions without volume, up to the first bar with volume, which has the
+    same price. Without volumes, it does not move for `STILL_WITHOUT_VOLUME` sessions, then moves in nine sessions of ten.
     """
     days, assets = market.shape
     columns, start = np.arange(assets), market.has_bar.argmax(axis=0)

@@ -36,8 +36,8 @@ _WORDS = {
     benchmarkclose benchmarkopen year month""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
-"""Words for dates, for symbols and identifiers, and for company names, each with the preferred first; and for columns that
-are not read. A column of dates must also hold dates. Company names are read if there is no symbol."""
+"""Words for columns of dates, of symbols and identifiers, of company names, and for those that are not read; the preferred word
+is first. A column of dates must also hold dates. Company names are read if there is no symbol."""
 
 _CLOSES = {
     "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",

@@ -19,7 +19,7 @@ WHOLE_CENTS = 0.9
 LARGE = np.log(1.9)
 """Smallest absolute log ratio of a split that is repaired if it was applied to a part of the history. Such crashes are rare."""
 NEAR, SAME = 5, 0.12
-"""A jump counts as a split applied to a part of the history within so many bars of the split's day, and up to this difference in
+"""A jump counts as a split applied to a part of the history within `NEAR` bars of the split's day, and up to `SAME` apart in
 log return. Further away it counts as a real move: prices do fall by half, and split later."""
 USUAL = (0.02, 0.1)
 """Bounds of an asset's usual log return, which is estimated from the median of its absolute returns."""

@@ -139,7 +139,7 @@ def is_intraday(stamps: Array) -> bool:
 
 
 def _unit(numbers: pd.Series) -> str | None:
-    """The unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None for none."""
+    """Return the unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None if there is none."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
     scales = _UNITS.items()
@@ -147,7 +147,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_numbers(text: pd.Series, name: str) -> tuple[pd.Series, str]:
-    """Numbers as text YYYYMMDD or as aware stamps, and how they were read."""
+    """Return numbers as text YYYYMMDD or as aware stamps, and how they were read."""
     numbers = pd.to_numeric(text)
     unit = _unit(numbers.dropna())
     if unit is None:
@@ -159,7 +159,7 @@ def _from_numbers(text: pd.Series, name: str) -> tuple[pd.Series, str]:
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
-    """[values] stamps as written and in UTC, NaT for text that is not a date; and how they were read."""
+    """Return stamps [values] as written and in UTC, NaT for text that is not a date; and how they were read."""
     first = text.dropna().iloc[:1]
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""

@@ -86,7 +86,7 @@ def with_extra(
 def _tables(
     extra: Any, tickers: Sequence[str], decimal: str | None, key: str | None = None
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Every table of `extra` in long form, with its name in messages. Raises InputError for anything else."""
+    """Yield every table of `extra` in long form, with its name in messages. Raises InputError for anything else."""
     if extra is None:
         return
     if isinstance(extra, Mapping) and key is None:
@@ -116,7 +116,7 @@ def _tables(
 
 
 def _flat(frame: pd.DataFrame, name: str, tickers: Sequence[str]) -> pd.DataFrame:
-    """A table with dates and tickers of the index, and the second level of its header, turned into columns."""
+    """Return a table with the dates and tickers of its index, and the second level of its header, turned into columns."""
     if frame.columns.nlevels == 2:
         known = [sum(_is_among(label, tickers) for label in frame.columns.levels[level]) for level in (0, 1)]
         of_tickers = int(known[1] >= known[0])
@@ -148,7 +148,7 @@ def _flat(frame: pd.DataFrame, name: str, tickers: Sequence[str]) -> pd.DataFram
 def _long(
     frame: pd.DataFrame, name: str, tickers: Sequence[str], key: str | None, variable: str | None
 ) -> pd.DataFrame:
-    """A table with one column a variable. A wide table, with one column a ticker, is melted into a column `variable`.
+    """Return a table with one column a variable. A wide table, with one column a ticker, is melted into a column `variable`.
 
     `key` is the user's name of the variable. Raises DataError for a table that fits both layouts, and for a wide one
     without a name.
@@ -182,7 +182,7 @@ def _is_among(label: object, tickers: Sequence[str]) -> bool:
 
 
 def _mark(frame: pd.DataFrame, decimal: str | None, label: str) -> str:
-    """The decimal mark of a table's numbers (see `decimal_mark`)."""
+    """Return the decimal mark of a table's numbers (see `decimal_mark`)."""
     columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns) if name not in KEYS]
     return decimal_mark([("", values) for _, values in columns if is_text(values)], decimal, label)
 
@@ -195,7 +195,7 @@ def _known(
     day_first: bool | None,
     decimal: str | None,
 ) -> tuple[pd.DataFrame, dict[str, Array], list[str]]:
-    """When the values of a long table of R rows are known, name -> [R] values, and unknown tickers.
+    """Return when the values of a long table of R rows are known, name -> values [R], and unknown tickers.
 
     The frame has `date`, the time that a value is about; `known_at`, when it was known; `row`, the first row of the market
     that may show it (T for none); and, unless a value counts for all tickers, `ticker`, its column in the market (-1 for
@@ -224,13 +224,13 @@ def _known(
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
-    """[R] datetime64[ns] on the clock of the market, NaT where blank. Midnight is a day, which no time zone moves."""
+    """Return stamps [R] datetime64[ns] on the clock of the market, NaT where blank. Midnight is a day, which no time zone moves."""
     stamps = parse_stamps(column, label, day_first)
     return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, stamps.on_clock(timeline.zone))
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """[R] positions of the tickers in the market, -1 for others, and the others. An old symbol counts as the new one."""
+    """Return positions [R] of the tickers in the market, -1 for others, and these others. An old symbol counts as the new one."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):
@@ -247,7 +247,7 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
 
 
 def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
-    """[R] float64. Raises DataError for text, dates, an infinite value, and a column without any number."""
+    """Return numbers [R] float64. Raises DataError for text, dates, an infinite value, and a column without any number."""
     values = parse_numbers(frame[name], name, label, mark)
     if np.isinf(values).any():
         row = int(np.isinf(values).argmax())
@@ -260,7 +260,7 @@ def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
 
 
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
-    """A column [T, N], or [T] for one value for all tickers, and its entry for the manifest."""
+    """Return a column [T, N], or [T] for one value for all tickers, and its entry for the manifest."""
     shared = "ticker" not in cells
     days, width = len(market.dates), 1 if shared else len(market.tickers)
     cells = cells.assign(ticker=0) if shared else cells[cells["ticker"] >= 0]

@@ -93,7 +93,7 @@ def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
 
 
 def _without_number(label: str) -> str:
-    """The label without the number that pandas adds to repeated labels: Close.1 is Close."""
+    """Return the label without the number that pandas adds to repeated labels: Close for Close.1."""
     bare = re.sub(r"\.\d+$", "", label)
     return bare if field_of(bare) else label
 
@@ -122,7 +122,7 @@ def by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 
 
 def _level_of_fields(names: Sequence[object], pairs: Pairs, name: str) -> int:
-    """The level of the header that holds the fields, 0 or 1. Raises DataError if neither or both could."""
+    """Return the level of the header that holds the fields, 0 or 1. Raises DataError if neither or both could."""
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]
     if len(levels) == 2:

@@ -66,7 +66,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
       may be a known word such as OPEN.
 
-    Raises DataError for a table that fits none of these, or two, naming both; InputError for a `ticker_column` that the
+    Raises DataError for a table that fits no layout, or two, naming both; InputError for a `ticker_column` that the
     table does not have.
     """
     columns, pairs = _columns(frame, name)
@@ -105,7 +105,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """Return the end of a message on a table that may hold several assets: its columns, and how to name the one of tickers."""
+    """Return the end of a message on a table that may hold several assets: its columns, and how to name that of the tickers."""
     return (
         f"Its columns are {listed(columns)}; name the one that holds the tickers with ticker_column=, or give ticker= if "
         "all rows are bars of one asset"
@@ -113,7 +113,7 @@ def ask_for_tickers(columns: Sequence[Column]) -> str:
 
 
 def _columns(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """The levels of the row index and the columns, and the columns of a header of two levels."""
+    """Return the levels of the row index and the columns, and the columns of a header of two levels."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns, pairs = [], []
@@ -138,7 +138,7 @@ def _text(label: object) -> str:
 
 
 def _dates(columns: Sequence[Column], name: str) -> Column:
-    """The column of dates. Raises DataError for none, and for two that differ."""
+    """Return the column of dates. Raises DataError for none, and for two that differ."""
     ranks: dict[int, list[Column]] = {}
     for column in columns:
         if column.word == DATES[0] or (column.word in DATES and holds_dates(column.values, digits=True)):
@@ -162,7 +162,7 @@ def _dates(columns: Sequence[Column], name: str) -> Column:
 
 
 def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None) -> Column | None:
-    """The column of tickers, or None. Raises DataError if two identifiers contradict each other."""
+    """Return the column of tickers, or None. Raises DataError if two identifiers contradict each other."""
     if ticker_column is not None:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:
@@ -220,7 +220,7 @@ def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str)
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
-    """Field -> its column. Raises DataError for two columns of one spelling."""
+    """Return field -> its column. Raises DataError for two columns of one spelling."""
     flags = {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
     usable = [c for c in columns if not (c.word in ("adjusted", "adj") and {text.lower() for text in c.texts} <= flags)]
     fields = {}
@@ -234,7 +234,7 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 
 
 def _left_out(columns: Sequence[Column]) -> list[str]:
-    """A sentence on columns of unknown meaning."""
+    """Return a sentence on columns of unknown meaning."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
     return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
 
@@ -259,7 +259,7 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
 
 
 def _wide(columns: Sequence[Column], name: str) -> Numbers:
-    """(close, ticker) -> values of a wide table. Raises DataError for a table that is not clearly wide."""
+    """Return (close, ticker) -> values for a wide table. Raises DataError for a table that is not clearly wide."""
     for column in columns:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():

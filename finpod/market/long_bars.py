@@ -23,7 +23,7 @@ class LongBars:
     """R bars sorted by asset and date, each with a close. The bars of an asset are adjacent rows, whatever sessions it lacks."""
 
     tickers: tuple[str, ...]
-    """[N] symbols."""
+    """[N] symbols of the assets."""
     code: Array
     """[R] int, position of the row's asset among `tickers`, never decreasing."""
     date: Array

@@ -94,7 +94,7 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
     """Return a small CSV, separated by commas or semicolons, as stripped text ("" for empty cells) with lower-case labels.
 
     Errors call the file `kind`, one of its rows `entry`, and are about `argument`. Raises InputError for a missing file and
-    DataError for one that is no CSV, lacks one of `columns` or has no row.
+    DataError for a file that is no CSV, lacks one of `columns` or has no row.
     """
     needed = ", ".join(columns)
     if not source.is_file():
@@ -135,7 +135,7 @@ def ticker_of(source: Path) -> str:
 
 
 def _read_parquet(source: Path) -> pd.DataFrame:
-    """A parquet file as a frame with its index."""
+    """Return a parquet file as a frame with its index."""
     try:
         return pd.read_parquet(source)
     except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
@@ -148,7 +148,7 @@ def _read_parquet(source: Path) -> pd.DataFrame:
 
 
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
-    """A CSV as a frame. Columns of numbers and words for missing values are numeric, others text."""
+    """Return a CSV as a frame. Columns of numbers and words for missing values are numeric, others text."""
     from pyarrow import csv as arrow_csv
 
     lines = _first_lines(source)
@@ -187,7 +187,7 @@ def _stays_text(label: str) -> bool:
 
 
 def _first_lines(source: Path) -> list[tuple[int, str]]:
-    """The first lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
+    """Return the first lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
     with source.open("rb") as stream:
         head = stream.read(_HEAD)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

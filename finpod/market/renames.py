@@ -25,7 +25,7 @@ BUNDLED = Path(__file__).with_name("renames.csv")
 """Well-known renames by date, in the format of a user's file. Those without a date are for members only, because in prices the
 new symbol also belonged to another company."""
 GRACE = np.timedelta64(10, "D")
-"""Time around the day of a rename within which a vendor may change the symbol. After a longer pause it is another company's."""
+"""Time around the day of a rename within which a vendor may change the symbol. After a longer pause another company has it."""
 ALIKE = 0.005
 """Largest relative difference between two closes of one day that count as the same price."""
 LEVEL = np.log(1.5)

@@ -70,7 +70,7 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
 def load_snapshot(folder: str | Path) -> MarketData:
     """Return a snapshot after checking its hash, once any process that is writing it has finished.
 
-    Raises InputError for a folder that holds no snapshot, DataError for one that is damaged or of another format.
+    Raises InputError for a folder that holds no snapshot, DataError for a snapshot that is damaged or of another format.
     """
     source = Path(folder)
     with locked(source.parent, shared=True):

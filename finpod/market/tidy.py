@@ -1,4 +1,4 @@
-"""Tidy bars: one row an asset and session, whatever table they come in."""
+"""Tidy bars: one row an asset and session, from tables of any layout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tidy_bars(
     It takes every layout that `finpod.market.layouts.recognise` knows. `ticker` is the ticker of a table without tickers,
     `ticker_column` the label of the column of tickers. Of a file, `reread` gives the frame with a decimal comma, and
     `file_ticker` the ticker in its name. Without `ticker` the dates of one asset must neither repeat nor run back and forth,
-    which those of several assets in one table would. Rows given twice are dropped; two different rows for one ticker and day
+    as the dates of several assets in one table do. Rows given twice are dropped; two different rows for one ticker and day
     are an error. The `log` notes what was decided or changed. Raises DataError for what cannot be used.
     """
     log = RepairLog() if log is None else log
@@ -110,7 +110,7 @@ def _check_order(days: Array, layout: Layout, name: str) -> None:
 
 
 def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
-    """The tickers of all bars, [T] or [T * N], and a sentence on those that were respelled.
+    """Return the tickers of all bars, [T] or [T * N], and a sentence on those that were respelled.
 
     `ticker` is the user's, `own_ticker` that of a table without tickers.
     """
@@ -137,7 +137,7 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
 
 
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, part_of_row: Array, parts: Sequence[str]) -> pd.DataFrame:
-    """The bars sorted by date and ticker, equal rows once. Raises DataError for different bars of one ticker and day."""
+    """Return the bars sorted by date and ticker, equal rows once. Raises DataError for different bars of one ticker and day."""
     order = np.lexsort((bars["ticker"].cat.codes, bars["date"]))
     if (np.diff(order) < 0).any():
         bars, part_of_row = bars.take(order).reset_index(drop=True), part_of_row[order]

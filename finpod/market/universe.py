@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Argument that stands for the benchmark or calendar of the universe; without a universe, for that of `DEFAULT`."""
+"""Argument that selects the benchmark or calendar of the universe; without a universe, of `DEFAULT`."""
 DEFAULT = "nasdaq100"
 
 
@@ -37,7 +37,7 @@ class Index(NamedTuple):
     benchmark: str
     """Yahoo's ticker of the fund that tracks the index."""
     calendar: str
-    """Name of its exchange in exchange_calendars."""
+    """Exchange of the index, by its name in exchange_calendars."""
     size: int
     """Number of companies by the rules of the index. Companies with two share classes make the list of members longer."""
 
@@ -52,7 +52,7 @@ INDEXES = {
         Index("csi500", "CSI 500", "510500.SS", "XSHG", 500),
     )
 }
-"""The indexes by name. Shanghai and Shenzhen have the same sessions, those of XSHG."""
+"""Indexes by name. Shanghai and Shenzhen have the same sessions, those of the calendar XSHG."""
 
 _CORRECTED = (
     ("nasdaq100", "NDOI", "", "ENDP"),  # never its symbol
@@ -165,7 +165,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     """Return the membership of a CSV with the columns ticker, from, to_exclusive, separated by commas or semicolons.
 
     Tickers may have any spelling (see `finpod.market.parsing.normal_ticker`).
-    Raises InputError for a missing file and DataError, naming the row, for one that cannot be used.
+    Raises InputError for a missing file and DataError, naming the row, for a file that cannot be used.
     """
     source = Path(path)
     table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")

@@ -35,7 +35,7 @@ class _Span(NamedTuple):
     last: np.datetime64
     """Last session of the request."""
     over: np.datetime64
-    """Last session that is over; <= last."""
+    """Last session that is over, at most `last`."""
 
 
 def fetch_market(
@@ -143,7 +143,7 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
 
 
 def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
-    """The members under their newest symbols, and their index, if the universe is one."""
+    """Return the members under their newest symbols, and their index, if the universe is one."""
     if not isinstance(universe, str):
         symbols = _symbols(universe)
         return static_members(symbols, sentence=f"static list of {len(symbols)} tickers asked for"), None
@@ -152,7 +152,7 @@ def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
 
 
 def _symbols(labels: Sequence[str]) -> list[str]:
-    """The tickers in Yahoo's spelling, each once. Raises InputError for an invalid symbol."""
+    """Return the tickers in Yahoo's spelling, each once. Raises InputError for an invalid symbol."""
     symbols = list(dict.fromkeys(normal_ticker(label) for label in labels))
     if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
         raise InputError(f"{wrong[0]!r} is not a symbol; Yahoo's have letters, digits and . - = ^ only, such as BRK-B")
@@ -160,7 +160,7 @@ def _symbols(labels: Sequence[str]) -> list[str]:
 
 
 def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
-    """The parameters of a request. A fetch resumes an earlier one only if these are equal."""
+    """Return the parameters of a request. A fetch resumes an earlier one only if these are equal."""
     return {
         "server": base_url or "Yahoo",
         "start": f"{span.first!s:.10}",
@@ -192,7 +192,7 @@ def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: boo
 
 
 def _without_member_day(bars: pd.DataFrame, fetched: Collection[str], membership: Membership, span: _Span) -> list[str]:
-    """Members without a bar on any day of their membership: their symbol now belongs to another company."""
+    """Return members without a bar on any day of their membership: their symbol now belongs to another company."""
     tickers = [ticker for ticker in membership.during(span.first, span.last) if ticker in fetched]
     has_bar = bars.pivot_table("close", "date", "ticker", aggfunc="count").reindex(columns=tickers).gt(0)
     met = (has_bar.to_numpy() & membership.grid(has_bar.index.to_numpy(), tickers)).any(axis=0)

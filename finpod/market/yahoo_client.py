@@ -135,7 +135,7 @@ def _reason(answer: Response | Exception | None) -> Missing:
 
 
 def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
-    """The rows of one ticker that have a close: `date` and the values of `COLUMNS`, float64."""
+    """Return the rows of one ticker that have a close: `date` and the values of `COLUMNS`, float64."""
     if frame is None or not frame.size:
         return pd.DataFrame()
     if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.levels[1]):

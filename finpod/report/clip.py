@@ -1,4 +1,4 @@
-"""The clip of an agent of a locomotion run: `record` makes it, and the training report shows that of the best."""
+"""The clip of an agent of a locomotion run. `record` makes it, and the training report shows the clip of the best agent."""
 
 from __future__ import annotations
 

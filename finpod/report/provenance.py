@@ -52,7 +52,7 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
 
 
 def _records(value: Any) -> list[Mapping[str, Any]]:
-    """The rows of a list of mappings; empty for any other value."""
+    """Return the rows of a list of mappings; empty for any other value."""
     is_table = isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value)
     return list(value) if is_table else []
 
@@ -108,7 +108,7 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """A value of JSON. Whole numbers have no commas: they may be seeds, to be copied."""
+    """Return a value of JSON as text. Whole numbers have no commas: they may be seeds, to be copied."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (isinstance(value, float) and not math.isfinite(value)):

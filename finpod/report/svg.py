@@ -41,7 +41,7 @@ PALETTE = {
     "run-5": "#0a7589",
     "run-6": "#6b6b00",
 }
-"""Colours on light paper. `_style.css.j2` has the same for light mode, and those for dark mode. No two are equal."""
+"""Colours on light paper. `_style.css.j2` has them for light mode, and others for dark mode. No two are equal."""
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 """Keys of `PALETTE` for lines that others are compared with."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")

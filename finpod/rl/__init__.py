@@ -11,8 +11,8 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Updates a policy. Its constructor takes a policy, a table or None, the number of groups of environments, a config and
-    a generator."""
+    """Algorithm that updates a policy. Its constructor takes a policy, a table or None, the number of groups of environments, a
+    config and a generator."""
 
     Config: Any
     """Frozen dataclass of its settings. It has `num_steps`, the steps of each environment between two updates. If it has
@@ -20,9 +20,9 @@ class Learner(Protocol):
     bounds: Any
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
-    """True if it needs differentiable environments; then environments do not share rows."""
+    """True if the learner needs differentiable environments; their environments do not share rows."""
     updates: int
-    """Updates so far."""
+    """Number of updates so far."""
 
     def __init__(self, policy: Policy, table: Table | None, groups: int, config: Any, generator: Any) -> None: ...
 
@@ -38,8 +38,8 @@ class Learner(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Continue from the state of a checkpoint."""
 
 
 LEARNERS: dict[str, type[Learner]] = {"ppo": PPO, "apg": APG}
-"""Name -> learner."""
+"""Name -> class of the learner."""

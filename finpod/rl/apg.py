@@ -38,15 +38,15 @@ class ScorerSpec:
     """Sizes of a `ScorerPolicy`."""
 
     features: int
-    """F, features of an asset."""
+    """Number F of features of an asset."""
     network: str = "linear"
-    """'linear', or 'mlp' for two layers that also see the mean over the assets."""
+    """Kind of network: 'linear', or 'mlp' for two layers that also see the mean over the assets."""
     hidden: int = PolicySpec.hidden
     """Width of both layers of 'mlp'."""
     action: str = "tilt"
     """Kind of action: 'tilt' or 'softmax'."""
     tilt: float = PolicySpec.tilt
-    """k of the tilt, used to translate weights back to actions."""
+    """Factor k of the tilt, used to translate weights back to actions."""
 
 
 class Scores(NamedTuple):
@@ -59,7 +59,7 @@ class Scores(NamedTuple):
     cash: Tensor
     """[D, 1] logit of cash."""
     among: Tensor
-    """[D, N] bool: assets that may be held."""
+    """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
     """[D, N] weights of the anchor; None for equal weight."""
 
@@ -111,11 +111,11 @@ class Play(NamedTuple):
     """Returns of K steps, each [K, E] float64. Gradients pass through `net` and `turnover`."""
 
     net: Tensor
-    """Simple returns, net of costs."""
+    """Simple returns of the accounts, net of costs."""
     baseline: Tensor
     """Simple returns of the task's baseline."""
     turnover: Tensor
-    """Traded notional / equity."""
+    """Traded notional / equity of the accounts."""
 
 
 def active(play: Play) -> Tensor:
@@ -124,7 +124,7 @@ def active(play: Play) -> Tensor:
 
 
 def log_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean ln(1 + net), the growth rate of wealth. `penalty` is not used."""
+    """Return the mean of ln(1 + net), the growth rate of wealth. `penalty` is not used."""
     return (1 + play.net).clamp(min=LEAST).log().mean()
 
 
@@ -142,7 +142,7 @@ def mean_variance_objective(play: Play, penalty: float) -> Tensor:
 def cvar_objective(play: Play, penalty: float) -> Tensor:
     """Return mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000) of sum_K(a).
 
-    CVaR is minus the mean of the worst tenth of these sums over the environments.
+    CVaR is minus the mean of the worst tenth of the sums over the environments.
     """
     over = active(play)
     worst = over.sum(0).topk(math.ceil(TAIL * over.shape[1]), largest=False).values
@@ -170,7 +170,7 @@ OBJECTIVES: dict[str, tuple[Callable[[Play, float], Tensor], float]] = {
     "drawdown": (drawdown_objective, 0.2),
     "turnover": (turnover_objective, 0.001),
 }
-"""Name -> objective, and its default penalty, which `APGConfig.penalty` multiplies."""
+"""Name -> objective and its default penalty, which `APGConfig.penalty` multiplies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,19 +178,19 @@ class APGConfig:
     """Settings of APG."""
 
     objective: str = "active"
-    """Name in `OBJECTIVES`."""
+    """Name of the objective in `OBJECTIVES`."""
     penalty: float = 1.0
     """Factor on the default penalty of the objective."""
     network: str = "linear"
     """Network of the scorer in tasks that score assets: 'linear' or 'mlp'."""
     num_steps: int = 16
-    """K, steps through which gradients pass."""
+    """Number K of steps through which gradients pass."""
     learning_rate: float | None = None
     """Initial step size of Adam; None is the default of the network (`ADAM`)."""
     anneal_lr: bool = True
-    """Anneal the step size linearly to zero."""
+    """True to anneal the step size linearly to zero."""
     weight_decay: float = 0.0
-    """Decoupled weight decay."""
+    """Coefficient of decoupled weight decay."""
     smooth: float = 1e-4
     """Size of a trade, as a share of the account, below which its cost is smoothed in training, see `settle`. 0 trains on
     the exact cost, which has a kink where nothing is traded."""
@@ -219,7 +219,7 @@ BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.002, 0.3), "penalt
 
 
 class APG:
-    """Learner: `update` takes one gradient step on the `Play` that `collect` returned."""
+    """Learner whose `update` takes one gradient step on the `Play` that `collect` returned."""
 
     Config = APGConfig
     bounds = BOUNDS
@@ -237,7 +237,7 @@ class APG:
         )
 
     def collect(self, env: DifferentiableEnvironment) -> Play:
-        """Take K steps with the policy's mean actions and keep the graph.
+        """Take K steps with the policy's mean actions, and return their `Play` with its graph.
 
         Raises InputError for an environment that is not differentiable and for an action that is not finite.
         """
@@ -258,7 +258,7 @@ class APG:
     def update(self, play: Play, progress: float = 0.0) -> dict[str, Tensor]:
         """Take a gradient step; return statistics of the play as device tensors.
 
-        `progress` in [0, 1] anneals the step size. A gradient that is not finite counts as zero.
+        The step size falls linearly to 0 at `progress` 1. A gradient that is not finite counts as zero.
         """
         config = self.config
         objective, usual = OBJECTIVES[config.objective]
@@ -288,7 +288,7 @@ class APG:
         return {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint, with the settings of this learner."""
+        """Continue from the state of a checkpoint, with the settings of this learner."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0]["weight_decay"] = self.config.weight_decay
         self.updates = int(state["updates"])

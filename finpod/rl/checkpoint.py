@@ -26,7 +26,7 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
     "dense": (DensePolicy, DenseSpec),
     "scorer": (ScorerPolicy, ScorerSpec),
 }
-"""Kind -> policy class and class of its sizes, for policies that a checkpoint can build without its task."""
+"""Kind -> policy class and class of its sizes, for policies that a checkpoint can build without their task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Checkpoint:
     seed: int
     """Seed of the agent."""
     steps: int
-    """Environment steps of training, including those of its ancestors."""
+    """Number of environment steps of training, including those of the agent's ancestors."""
     versions: dict[str, str]
     """Versions of finpod and torch."""
 
@@ -84,18 +84,18 @@ class Checkpoint:
             ) from error
 
     def to_bytes(self) -> bytes:
-        """Return the content of a file."""
+        """Return the checkpoint as the content of a file."""
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}, buffer)
         return buffer.getvalue()
 
     def save(self, path: Path) -> None:
-        """Write a file, whole or not at all."""
+        """Write the checkpoint to a file, whole or not at all."""
         files.write_bytes(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read a file written by `save`, without running code in it. Raises CheckpointError for any other file."""
+        """Return the checkpoint of a file, without running code in it. Raises CheckpointError for a file not written by `save`."""
         try:
             stored = path.read_bytes()
         except FileNotFoundError as error:
@@ -106,7 +106,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
-        """Read the result of `to_bytes`. Raises CheckpointError that names `path` for any other content."""
+        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError that names `path` for any other content."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way

@@ -26,12 +26,12 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
 
 
 class Episodes(NamedTuple):
-    """One whole episode of each of E environments."""
+    """Outcome of one whole episode of each of E environments."""
 
     returns: Tensor
-    """[E] float64, sums of rewards."""
+    """[E] float64 sums of the rewards."""
     lengths: Tensor
-    """[E] int64, steps."""
+    """[E] int64 numbers of steps."""
 
 
 def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:

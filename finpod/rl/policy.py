@@ -18,7 +18,7 @@ from torch import Tensor, nn
 MOST_KEPT = 0.98
 """Largest weight of the present holding, as an action. With 1 the scores would have no effect."""
 SUMMARY = 3
-"""Number of account features of the value head: cash, mean score of the holdings, concentration."""
+"""Number of account features of the value head: cash, mean score of the holdings, and concentration."""
 
 
 def linear(
@@ -73,7 +73,7 @@ class Policy(nn.Module):
     """
 
     spec: Any
-    """Dataclass of the sizes, from which the policy is built again."""
+    """Dataclass of the sizes, from which the policy can be built again."""
     log_std: nn.Parameter
     """[] or [A] log of the exploration noise."""
     kind = "own"
@@ -107,13 +107,13 @@ class PolicySpec:
     """Sizes of a `MarketPolicy`."""
 
     features: int
-    """F, features of an asset."""
+    """Number F of features of an asset."""
     hidden: int = 32
     """Width of both layers of the encoder."""
     action: str = "tilt"
     """Kind of action: 'tilt', 'softmax' or 'shares'."""
     tilt: float = 1.0
-    """k of the tilt, used to translate weights back to actions."""
+    """Factor k of the tilt, used to translate weights back to actions."""
     log_std_init: float = math.log(0.5)
     """Initial log standard deviation of the actions."""
 
@@ -124,14 +124,14 @@ class Code(NamedTuple):
     score: Tensor
     """[D, N] action for an account without positions."""
     inertia: Tensor
-    """[D, N] weight of the present holding, as an action; from -`MOST_KEPT` to `MOST_KEPT`."""
+    """[D, N] weight of the present holding, as an action, from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
     """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder,
     as its gradient is several times that of the policy."""
     among: Tensor
-    """[D, N] bool: assets that may be held."""
+    """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
     """[D, N] weights of the anchor; None for equal weight."""
 
@@ -154,7 +154,7 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return [..., 1, A] bool, the action dimensions in use: assets that may be held, and cash; all with 'shares'."""
+        """Return a bool mask [..., 1, A] of the action dimensions in use: assets that may be held, and cash; all with 'shares'."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -240,9 +240,9 @@ class DenseSpec:
     """Sizes of a `DensePolicy`."""
 
     inputs: int
-    """S, size of an observation."""
+    """Size S of an observation."""
     actions: int
-    """A, size of an action."""
+    """Size A of an action."""
     hidden: int = 64
     """Width of the two hidden layers of policy and value."""
     log_std_init: float = 0.0
@@ -278,11 +278,11 @@ class DensePolicy(Policy):
         return self.mean(seen), self.value(seen).squeeze(-1)
 
     def acting(self, code: None) -> Tensor:
-        """Return [1, A] bool: all dimensions."""
+        """Return a bool mask [1, A] of the action dimensions in use: all of them."""
         return torch.ones_like(self.log_std, dtype=torch.bool).unsqueeze(0)
 
     def observe(self, code: None, state: Tensor) -> None:
-        """Update mean and variance of the observations."""
+        """Update the running mean and variance of the observations."""
         self.statistics.update(state)
 
 

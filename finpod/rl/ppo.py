@@ -21,40 +21,40 @@ class PPOConfig:
     learning_rate: float = 1e-3
     """Initial step size of Adam."""
     anneal_lr: bool = True
-    """Anneal the step size linearly to zero."""
+    """True to anneal the step size linearly to zero."""
     gamma: float = 0.9
-    """Discount per decision."""
+    """Discount factor per decision."""
     gae_lambda: float = 0.9
     """Lambda of the advantage estimate."""
     clip_coef: float = 0.2
-    """Bound on the change of the probability ratio."""
+    """Bound of the change of the probability ratio."""
     ent_coef: float = 0.0
     """Initial weight of the entropy bonus."""
     anneal_ent: bool = True
-    """Anneal the entropy bonus linearly to zero."""
+    """True to anneal the entropy bonus linearly to zero."""
     vf_coef: float = 0.5
     """Weight of the value loss."""
     update_epochs: int = 4
-    """Passes over a rollout."""
+    """Number of passes over a rollout."""
     num_minibatches: int = 4
-    """Minibatches, and so optimiser steps, per pass; at most one per group of environments. A minibatch consists of whole
+    """Number of minibatches, and so of optimiser steps, per pass; at most one per group. A minibatch consists of whole
     groups (single steps in a task without a table), and sizes differ by at most one."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
     """Approximate KL divergence (per action dimension if `factored`) above which the rest of an update is skipped."""
     weight_decay: float = 0.0
-    """Decoupled weight decay."""
+    """Coefficient of decoupled weight decay."""
     num_steps: int = 16
-    """H, steps of a rollout."""
+    """Number H of steps of a rollout."""
     factored: bool = True
-    """Clip the probability ratio of each action dimension instead of the whole action. The gradient at the old policy is the
+    """True to clip the probability ratio of each action dimension, not of the whole action. The gradient at the old policy is the
     same, and the trust region does not shrink with the number of assets."""
     scale_reward: bool = False
-    """Divide rewards by the running standard deviation of the discounted return (Engstrom et al. 2020), clipped at 10. For
+    """True to divide rewards by the running deviation of the discounted return (Engstrom et al. 2020), clipped at 10. For
     tasks whose rewards grow with skill."""
     center_days: bool = True
-    """Subtract from each advantage the mean over the environments of its row, which removes the market's common move. The
+    """True to subtract from each advantage the mean over the environments of its row: the market's common move. The
     result is, up to a constant factor, the advantage over the mean of the other environments, which does not depend on the
     action. Needs several environments per row."""
 
@@ -85,7 +85,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class PPO:
-    """Learner: `update` trains the policy on the rollout that `collect` returned."""
+    """Learner whose `update` trains the policy on the rollout that `collect` returned."""
 
     Config = PPOConfig
     bounds = BOUNDS
@@ -118,7 +118,7 @@ class PPO:
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
         """Train the policy on a rollout; return losses and mean reward as device tensors.
 
-        `progress` in [0, 1] drives the schedules. Minibatches consist of whole groups with all their steps if the task has a
+        Schedules follow `progress` in [0, 1]. Minibatches consist of whole groups with all their steps if the task has a
         table, else of single steps.
         """
         config = self.config
@@ -240,7 +240,7 @@ class PPO:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint, with the settings of this learner."""
+        """Continue from the state of a checkpoint, with the settings of this learner."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

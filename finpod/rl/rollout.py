@@ -18,21 +18,21 @@ class Rollout(NamedTuple):
     row: Tensor | None
     """[H, E] int64, table row of each observation; None for a task without a table."""
     state: Tensor
-    """[H, E, S] float32."""
+    """[H, E, S] float32 observed states."""
     action: Tensor
-    """[H, E, A] float32."""
+    """[H, E, A] float32 actions."""
     log_prob: Tensor
     """[H, E, A] log density of each dimension. The log density of an action is the sum over the dimensions in use."""
     value: Tensor
-    """[H, E]."""
+    """[H, E] critic's value of the state before the step."""
     reward: Tensor
-    """[H, E]."""
+    """[H, E] rewards."""
     next_value: Tensor
-    """[H, E] value of the state after the step, before any reset."""
+    """[H, E] critic's value of the state after the step, before any reset."""
     terminated: Tensor
-    """[H, E] bool."""
+    """[H, E] bool mask of episodes that ended in a final state."""
     truncated: Tensor
-    """[H, E] bool."""
+    """[H, E] bool mask of episodes that were cut off."""
     policy_version: int
     """Number of updates of the policy before the rollout."""
 

@@ -36,7 +36,7 @@ class Table(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Result of evaluating a policy."""
+    """Result of the evaluation of a policy."""
 
     metrics: Mapping[str, float]
     """Metrics by name, NaN where undefined. `Task.measure` names the one that agents are ranked by."""
@@ -55,13 +55,13 @@ class Space:
     start: Mapping[str, Any] = field(default_factory=dict)
     """Value of every setting for the first agent."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Positive numbers: bounds of log-uniform draws and of mutation by factors."""
+    """Name -> bounds of a positive number, for log-uniform draws and mutation by factors."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Sets of names from which a subset is drawn; None means all."""
+    """Name -> set of names from which a subset is drawn; None means all of them."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values from which one is drawn."""
+    """Name -> values of which one is drawn."""
     learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Bounds that replace the learner's bounds of its settings."""
+    """Name of a setting of the learner -> bounds that replace the learner's own."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for which `Space(**values)` is the same space."""
@@ -73,17 +73,17 @@ class Space:
 
 
 class Environment(Protocol):
-    """E environments stepped together. When an episode ends, the next one begins in the same step."""
+    """E environments that are stepped together. When an episode ends, the next one begins in the same step."""
 
     num_envs: int
-    """E."""
+    """Number of environments E."""
     groups: int = 1
     """Number of groups; the E / groups environments of a group share their row. Used only if the task has a table."""
     differentiable: bool = False
-    """True for a `DifferentiableEnvironment`."""
+    """True if the environment is a `DifferentiableEnvironment`."""
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes. A seed makes these and all later episodes reproducible."""
+        """Begin all episodes and return their observations. A seed makes these and all later episodes reproducible."""
         raise NotImplementedError
 
     def observe(self) -> Observation:
@@ -91,7 +91,7 @@ class Environment(Protocol):
         raise NotImplementedError
 
     def step(self, action: Tensor) -> Step:
-        """Apply actions [E, A]."""
+        """Apply actions [E, A] and return the step."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -113,27 +113,27 @@ class DifferentiableEnvironment(Protocol):
     differentiable: bool
 
     def observe(self) -> Observation:
-        """Return the current observations, with their gradient graph since `detach`."""
+        """Return the current observations. Gradients flow back through them to the last `detach`."""
 
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep:
-        """Apply actions [E, A] and keep the graph. `smooth` > 0 smooths kinks, such as that of costs, over that width."""
+        """Apply actions [E, A] and return the step with its graph. `smooth` > 0 is the width over which kinks are smoothed."""
 
     def detach(self) -> None:
         """Stop gradients of later steps from reaching earlier steps."""
 
     def check(self) -> None:
-        """As in `Environment`."""
+        """Raise InputError that names the first bad action, as in `Environment`."""
 
 
 class Task(Protocol):
     """A task to learn. A subclass defines the members in `NEEDED`; the others have defaults for a task without a table."""
 
     name: str
-    """One word, used in logs and folders."""
+    """Name in one word, used in logs and folders."""
     num_inputs: int
-    """S, size of an observation's state."""
+    """Size S of an observation's state."""
     num_actions: int
-    """A, size of an action."""
+    """Size A of an action."""
     num_envs: int = 64
     """Default number of environments that an agent trains in."""
     steps: int = 600_000
@@ -146,7 +146,7 @@ class Task(Protocol):
         raise NotImplementedError
 
     def score(self, policy: Policy) -> Score:
-        """Evaluate a policy, deterministically and on data that training does not see."""
+        """Return the score of a policy, evaluated deterministically and on data that training does not see."""
         raise NotImplementedError
 
     def table(self, device: torch.device) -> Table | None:

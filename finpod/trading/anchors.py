@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EQUAL = "equal-weight"
-"""Default anchor."""
+"""Name of the default anchor."""
 QUARTER = 3 * MONTH
-"""Sessions over which the dollar volume is averaged."""
+"""Number of sessions over which the dollar volume is averaged."""
 SUM = 1e-9
-"""Tolerance of a sum of weights above one."""
+"""Largest amount by which weights may sum to more than 1, for rounding."""
 GIVEN = "anchor"
 """Name of the extra column that holds weights given as an array."""
 
@@ -77,7 +77,7 @@ def require_anchor(name: object) -> None:
 def anchor_weights(
     execution: Execution, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
 ) -> Tensor:
-    """Return the weights [T, N] float64 of an anchor. Row t is known at the close of t; zero except for members with a bar.
+    """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t is known at the close of t.
 
     'extra:COLUMN' takes them from a column of the `market`; `ready` checks its `rows`. Raises InputError for an unknown
     name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.

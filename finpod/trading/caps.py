@@ -11,7 +11,7 @@ from torch import Tensor
 from finpod.errors import InputError
 
 LOOSE = 1e-6
-"""Tolerance of a sum of weights above one, and the smallest cap on a weight."""
+"""Largest amount by which weights may sum to more than 1, and the smallest cap on a weight."""
 
 
 def within_caps(

@@ -19,16 +19,16 @@ from finpod.trading.caps import within_caps
 from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 Row = int | Tensor
-"""One row for all accounts, or rows [E], one per account."""
+"""One row for all accounts, or one row per account [E]."""
 
 MONTH = 21
-"""Sessions over which volatility and dollar volume are measured for market impact."""
+"""Number of sessions over which volatility and dollar volume are measured for market impact."""
 UNSEEN = 0.03
-"""Return assumed for a session without a return: an asset without history is assumed to be volatile."""
+"""Return assumed for an asset without a return on a session: an asset without history is assumed to be volatile."""
 
 
 class Account(NamedTuple):
-    """Cash [...] and shares [..., N] in adjusted units, float64."""
+    """Cash [...] and shares [..., N] of accounts, in adjusted units, float64."""
 
     cash: Tensor
     shares: Tensor
@@ -43,25 +43,25 @@ class Execution:
     price: Tensor
     """[T, N] float64 fill price; the last known price where the asset is not tradable, 1 before its first bar."""
     tradable: Tensor
-    """[T, N] bool: there is a bar with a price to fill at."""
+    """[T, N] bool mask of the assets that have a bar with a price to fill at."""
     mark: Tensor
     """[T, N] float64 close, carried forward over missing bars; 1 before the asset's first bar."""
     has_bar: Tensor
-    """[T, N] bool: there is a close. A decision on that row may hold these assets."""
+    """[T, N] bool mask of the assets with a close. A decision on that row may hold these assets."""
     member: Tensor
-    """[T, N] bool."""
+    """[T, N] bool mask of the members of the universe."""
     delisted: Tensor
-    """[T, N] bool: the first session after the asset's last bar."""
+    """[T, N] bool mask of the first session after each asset's last bar."""
     factor: Tensor | None
-    """[T, N] float64 adjusted / as traded, carried forward; None means 1."""
+    """[T, N] float64 ratio of adjusted price to price as traded, carried forward; None means 1."""
     volume: Tensor | None = None
     """[T, N] float64 adjusted volume in shares, NaN where unknown; None if the data have no volumes."""
     month: int = MONTH
-    """Rows of `MONTH` sessions."""
+    """Number of rows in `MONTH` sessions."""
 
     @property
     def lag(self) -> int:
-        """Rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills."""
+        """Number of rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills."""
         return 0 if self.fill == "open" else 1
 
     def decision_row(self, row: Row) -> Row:
@@ -129,7 +129,7 @@ class Execution:
         whole_shares: bool = False,
         smooth: float = 0.0,
     ) -> Fill:
-        """Fill the orders of the decision taken at `row`. Only members on the decision day can be bought; all can be sold.
+        """Return the fill of the decision taken at `row`. Only members on the decision day can be bought; all assets can be sold.
 
         With market impact, nothing is traded while no member's volume is known. `smooth` is passed to `settle`.
         """

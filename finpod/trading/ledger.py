@@ -78,18 +78,18 @@ class Costs:
 
 
 class Fill(NamedTuple):
-    """Result of one settlement."""
+    """Cash and shares after one settlement, and what was traded."""
 
     cash: Tensor
-    """[...] after the fill, never below zero."""
+    """[...] cash after the fill, never below zero."""
     shares: Tensor
-    """[..., N] after the fill, never below zero."""
+    """[..., N] shares after the fill, never below zero."""
     traded: Tensor
-    """[..., N] shares bought (positive) or sold (negative)."""
+    """[..., N] shares bought (positive) or sold (negative) by the fill."""
     notional: Tensor
-    """[...] traded notional, both sides, in currency."""
+    """[...] traded notional of the fill, both sides, in currency."""
     cost: Tensor
-    """[...] cost of these trades, in currency; `cost_of` gives it for each asset."""
+    """[...] cost of the fill, in currency; `cost_of` gives it for each asset."""
 
 
 def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def settle(
     whole_shares: bool = False,
     smooth: float = 0.0,
 ) -> Fill:
-    """Fill `orders` [..., N], in shares (negative for sells), at `price` [..., N].
+    """Return the `Fill` of `orders` [..., N], in shares (negative for sells), at `price` [..., N].
 
     Sells settle first and are limited to the position. Buys share the cash pro rata and pay their cost from it, so that
     cash never falls below zero. Assets that are not `tradable` [..., N] are not filled; assets with `may_buy` [..., N] False

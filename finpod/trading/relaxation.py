@@ -13,13 +13,13 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
-"""Sessions times assets settled at once: few enough to stay in the cache, and for torch to use one thread."""
+"""Number of sessions times assets settled at once: few enough to stay in the cache, and for torch to use one thread."""
 CLOSE = 1e-12
-"""Largest change of an account in the last sweep, as a share of its equity."""
+"""Largest change of an account in the last sweep, as a share of its equity, at which the sweeps have converged."""
 EASY = 4
-"""Sweeps after which a block converges if every order is filled."""
+"""Number of sweeps after which a block converges if every order is filled."""
 SWEEPS = 24
-"""Sweeps after which a block that has not converged is simulated session by session."""
+"""Number of sweeps after which a block that has not converged is simulated session by session."""
 
 
 def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: Terms) -> Path:

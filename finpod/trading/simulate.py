@@ -20,7 +20,7 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""(step, row, account) -> target weights [..., N], NaN for accounts that do not trade; None if no account trades."""
+"""Function (step, row, account) -> target weights [..., N]: NaN for accounts that do not trade, None if no account trades."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,11 @@ class Terms:
     """Costs, initial cash and trading rules of an account. The `Execution` says when orders are filled."""
 
     costs: Costs = field(default_factory=Costs)
-    """Cost of each side of a trade."""
+    """Costs of each side of a trade."""
     cash: float = 1_000_000.0
-    """V_0, in currency."""
+    """Initial equity V_0, in currency."""
     whole_shares: bool = False
-    """Trade whole shares, as traded, only."""
+    """True to trade whole shares, as traded, only."""
     delisting_return: float = 0.0
     """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None
@@ -61,7 +61,7 @@ class Window:
     """Sessions of a market in which accounts trade: from the close of row `first` to that of row `last`."""
 
     market: MarketData
-    """The market."""
+    """Market that is traded."""
     execution: Execution
     """Fill prices, marks and masks of the market."""
     first: int
@@ -76,7 +76,7 @@ class Window:
 
     @property
     def decision_rows(self) -> Array:
-        """[n] last row that each decision sees; -1 if that row would lie before the data."""
+        """[n] last row that each decision sees; -1 if there is no such row in the data."""
         return np.arange(self.first, self.last) - self.execution.lag
 
     @property
@@ -89,19 +89,19 @@ class Path(NamedTuple):
     """History of accounts [...] over n steps."""
 
     equity: Tensor
-    """[n + 1, ...] at each close."""
+    """[n + 1, ...] equity at each close."""
     shares: Tensor
-    """[n + 1, ..., N] at each close, before the fills at it."""
+    """[n + 1, ..., N] shares at each close, before the fills at that close."""
     traded: Tensor
     """[n, ..., N] shares bought or sold by the fill of step k."""
     cost: Tensor
-    """[n, ..., N] cost of these trades, in currency."""
+    """[n, ..., N] cost of the trades, in currency."""
     turnover: Tensor
     """[n, ...] traded notional / equity at the fill."""
     delisted: Tensor
     """[n, ..., N] shares turned to cash because the asset was delisted."""
     unfilled: Tensor
-    """[n, ..., N] bool: there was an order to buy, but no position after the fill."""
+    """[n, ..., N] bool mask of assets with an order to buy but without a position after the fill."""
     targets: Tensor
     """[n, ..., N] float64: weights decided at step k, within the caps; NaN without a decision."""
 
@@ -112,19 +112,19 @@ class Session(NamedTuple):
     target: Tensor | None
     """[..., N] decided weights, within the caps. None if there was no decision; orders, fill and turnover are then zero."""
     orders: Tensor
-    """[..., N] in shares."""
+    """[..., N] orders in shares."""
     fill: Fill
-    """Their settlement."""
+    """Settlement of the orders."""
     turnover: Tensor
     """[...] traded notional / equity at the fill."""
     filled: Account
-    """After the fill."""
+    """Accounts after the fill."""
     account: Account
-    """At the next close."""
+    """Accounts at the next close."""
 
     @property
     def unfilled(self) -> Tensor:
-        """[..., N] bool: there was an order to buy, but no position after the fill."""
+        """[..., N] bool mask of assets with an order to buy but without a position after the fill."""
         return (self.orders > 0) & (self.fill.shares == 0)
 
 
@@ -132,15 +132,15 @@ class Totals(NamedTuple):
     """History of accounts [...] over n steps, summed over assets."""
 
     equity: Tensor
-    """[n + 1, ...] at each close."""
+    """[n + 1, ...] equity at each close."""
     turnover: Tensor
     """[n, ...] traded notional / equity at the fill."""
     cost: Tensor
-    """[n, ...] in currency."""
+    """[n, ...] costs in currency."""
     unfilled: Tensor
-    """[...] int64: orders to buy that led to no position."""
+    """[...] int64 number of orders to buy that led to no position."""
     delisted: Tensor
-    """[...] int64: positions turned to cash because the asset was delisted."""
+    """[...] int64 number of positions turned to cash because the asset was delisted."""
 
 
 def simulate(
@@ -158,7 +158,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """Like `simulate`, starting with `account` at the close of row `first`; also return the accounts at the last close."""
+    """Return the path as `simulate` does, but from `account` at the close of row `first`; and the accounts at the last close."""
     zeros, no_turnover = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
     none_unfilled, undecided = zeros > 0, torch.full_like(zeros, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
@@ -182,7 +182,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Like `simulate`, but keep only sums over assets, for many accounts. Bitwise equal, except for sums of costs."""
+    """Return sums over assets of the path that `simulate` returns, for many accounts. Bitwise equal, except for sums of costs."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
@@ -217,7 +217,7 @@ def anchor_decisions(
 
 
 def phases(execution: Execution, weights: Tensor, first: int, last: int, hold: int, terms: Terms) -> Tensor:
-    """Return the equity [n + 1, hold] of accounts that rebalance to `weights` [T, N] every `hold` rows; the p-th starts at
+    """Return the equity [n + 1, hold] of accounts that rebalance to `weights` [T, N] every `hold` rows. Account p starts at
     row first + p."""
     numbers = torch.arange(hold, device=weights.device).unsqueeze(-1)
 

@@ -12,40 +12,40 @@ from typing import Any, NamedTuple, Protocol
 from finpod.errors import FinpodError, first_line
 
 Work = Callable[[Any, Any], Any]
-"""(context, piece) -> result; the context is the same for all pieces."""
+"""Function (context, piece) -> result; the context is the same for all pieces."""
 
 
 class Placement(NamedTuple):
     """Process and time of a piece of work."""
 
     node: str
-    """Host or node."""
+    """Name of the host or node."""
     pid: int
-    """Process."""
+    """Id of the process."""
     started: float
-    """Unix time."""
+    """Unix time at which the piece of work started."""
     ended: float
-    """Unix time."""
+    """Unix time at which it ended."""
 
 
 class Completed(NamedTuple):
     """A piece of work that succeeded."""
 
     key: str
-    """The piece."""
+    """Key of the piece."""
     result: Any
     """Value that the work returned."""
     place: Placement
-    """Where it ran."""
+    """Process and time of the work."""
 
 
 class Failed(NamedTuple):
     """A piece of work that failed or was lost."""
 
     key: str
-    """The piece."""
+    """Key of the piece."""
     reason: str
-    """Reason, in one line."""
+    """Reason of the failure, in one line."""
     fatal: bool
     """True if the work raised an error and would fail again; False if its process or node was lost."""
     error: BaseException | None = None
@@ -53,7 +53,7 @@ class Failed(NamedTuple):
 
 
 class Executor(Protocol):
-    """Runs pieces of work, each identified by a unique key."""
+    """Interface that runs pieces of work, each identified by a unique key."""
 
     def capacity(self) -> int:
         """Return the useful number of started and unfinished pieces at this time. It may change at any time."""
@@ -79,7 +79,7 @@ def timed(work: Work, context: Any, piece: Any) -> tuple[Any, Placement]:
 
 
 class InlineExecutor:
-    """Runs one piece at a time in this process, during `wait`."""
+    """Executor that runs one piece at a time in this process, during `wait`."""
 
     def __init__(self, work: Work, context: Any) -> None:
         self._work, self._context = work, context
@@ -90,11 +90,11 @@ class InlineExecutor:
         return 1
 
     def start(self, key: str, piece: Any) -> None:
-        """Queue it."""
+        """Queue a piece."""
         self._queue.append((key, piece))
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Run the first piece in the queue."""
+        """Run the first piece in the queue and return its outcome."""
         if not self._queue:
             return []
         key, piece = self._queue.popleft()
@@ -104,11 +104,11 @@ class InlineExecutor:
             return [Failed(key, with_kind(error), fatal=True, error=error)]
 
     def describe(self) -> str:
-        """This process."""
+        """Return the description 'this process'."""
         return "this process"
 
     def close(self) -> None:
-        """Forget the queue."""
+        """Forget the pieces in the queue."""
         self._queue.clear()
 
 

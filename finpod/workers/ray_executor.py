@@ -25,30 +25,30 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Pieces queued beyond the slots, as a share of the slots. No slot waits for the driver, and an autoscaler sees demand."""
+"""Pieces queued beyond the slots, as a share of the slots: no slot waits for the driver, and an autoscaler sees demand."""
 POLL = 1.0
 """Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
-"""Seconds in which a cluster must answer such a query; after 60 s Ray ends this process."""
+"""Seconds in which a cluster must answer a query of its size; after 60 s Ray ends this process."""
 KNOCK = 5.0
 """Seconds in which the address of a cluster must accept a connection; Ray itself would try for minutes."""
 GRACE = 30.0
 """Seconds added to the time limit of a piece, for the start of a new process."""
 LOOK = 0.5
-"""Most seconds between two checks of the Ray processes that finpod started; 15 s after they end, Ray ends this process."""
+"""Most seconds between two checks that Ray's processes still run; 15 s after they end, Ray ends this process."""
 VITAL = ("raylet", "gcs_server")
-"""Processes that Ray cannot run without."""
+"""Names of the processes that Ray cannot run without."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as errors of cancelled pieces
 """Environment variables of the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Further ones for a Ray that finpod starts, which accepts connections from this machine only."""
+"""Further environment variables for a Ray that finpod starts, which accepts connections from this machine only."""
 
 _CONTEXTS: dict[str, Any] = {}
 """In a worker: key -> the last context received."""
 
 
 class RayExecutor:
-    """Runs `work` on Ray: on the running cluster at `address` or RAY_ADDRESS, else on a Ray started on this machine.
+    """Executor that runs `work` on Ray: on the running cluster at `address` or RAY_ADDRESS, else on a Ray started on this machine.
 
     `pods` is the number of pieces that run at a time, or 'auto' for as many as the cluster currently has room for. Each
     takes `cpus` and `gpus`, which may be fractions: 0.25 puts four pods on a GPU. A piece that has not ended after `timeout`
@@ -215,7 +215,7 @@ class RayExecutor:
         return lost
 
     def describe(self) -> str:
-        """Nodes and slots."""
+        """Return the numbers of nodes and slots."""
         nodes, slots = len(self._alive()), self.slots()
         room = f"room for {slots} pod{'s' * (slots > 1)}" if slots else f"no room yet for a pod of {self._cpus:g} CPUs"
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, {room}"

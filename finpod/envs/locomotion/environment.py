@@ -23,7 +23,7 @@ MAX_FAILURES = 100
 
 
 class LocomotionEnv:
-    """W worlds. A world whose simulation fails (NaN, overflow) terminates with reward 0, is reset and counted.
+    """W worlds of one task. A world whose simulation fails (NaN, overflow) terminates with reward 0, is reset and counted.
 
     More than `max_failures` failed worlds end the run. Actions are multiplied by `action_scale`. An action that is not finite
     or whose size is `HUGE` or more counts as 0 and is recorded until `check` is called.
@@ -41,12 +41,12 @@ class LocomotionEnv:
         self._generator = torch.Generator(device=self.device).manual_seed(torch_seed(require_seed(seed)))
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=self.device)
         self.failures = torch.zeros((), dtype=torch.int64, device=self.device)
-        """Worlds that have failed so far."""
+        """Number of worlds that have failed so far."""
         self._clock = 0
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes."""
+        """Begin all episodes and return the first observations [W, S]."""
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
         everywhere = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -61,7 +61,7 @@ class LocomotionEnv:
 
     @torch.no_grad()
     def step(self, action: Tensor) -> Step:
-        """Apply actions [W, A] to the motors for `frame_skip` physics steps."""
+        """Apply actions [W, A] to the motors for `frame_skip` physics steps, and return the step."""
         spec, state = self.spec, self.physics.state
         good = (action.abs() < HUGE).all(-1)
         self._remember(good)

@@ -74,11 +74,11 @@ class Physics:
     """W simulations of one model, on either engine."""
 
     state: dict[str, Tensor]
-    """Live tensors by MuJoCo's names, see `Spec`. Values written to ctrl take effect in the next step."""
+    """Live tensors by MuJoCo's names, see `Spec`. Values written to 'ctrl' take effect in the next step."""
     initial_qpos: Tensor
     """[nq] positions of the model at rest."""
     dt: float
-    """Seconds of a step."""
+    """Length of a step in seconds."""
     device: torch.device
 
     def step(self) -> Tensor:
@@ -90,11 +90,11 @@ class Physics:
         raise NotImplementedError
 
     def save(self) -> dict[str, Tensor]:
-        """Return a state for `load`."""
+        """Return the state of all worlds, which `load` reads."""
         return {name: self.state[name].clone() for name in STATE}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue exactly."""
+        """Continue exactly from a state that `save` returned."""
         for name in STATE:
             self.state[name].copy_(state[name])
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
-"""Files of the folder: MuJoCo's binary model, positions [T, nq] float64, and the frames written, [T, H, W, 3] uint8."""
+"""Files in the folder: MuJoCo's binary model, positions [T, nq] float64, and the frames written, [T, H, W, 3] uint8."""
 CAMERA = "track"
-"""Camera of Gymnasium's models, which follows the centre of mass."""
+"""Name of the camera in Gymnasium's models that follows the centre of mass."""
 
 
 def draw(folder: Path, width: int, height: int) -> None:

@@ -28,11 +28,11 @@ from finpod.errors import InputError
 WIDTH, HEIGHT = 320, 240
 """Width and height of a clip in pixels."""
 RATE = 25
-"""Approximate frames per second of simulated time."""
+"""Approximate number of frames per second of simulated time."""
 SECONDS = 10.0
 """Default limit on the simulated time that a clip shows."""
 COLOURS = 128
-"""Colours of a GIF, the same in all frames."""
+"""Number of colours of a GIF, the same in all frames."""
 INSTALL = "install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)"
 
 
@@ -42,20 +42,20 @@ class Episode(NamedTuple):
     positions: NDArray[np.float64]
     """[T, nq] positions of the joints before each step."""
     total: float
-    """Return: sum of the rewards."""
+    """Return of the episode: sum of its rewards."""
     fell: bool
-    """True if it ended before the time limit."""
+    """True if the episode ended before the time limit."""
     step: float
     """Simulated seconds per step."""
 
     @property
     def steps(self) -> int:
-        """T, its length."""
+        """Number of steps T of the episode."""
         return len(self.positions)
 
     @property
     def seconds(self) -> float:
-        """Length in simulated seconds."""
+        """Length of the episode in simulated seconds."""
         return self.steps * self.step
 
 
@@ -63,7 +63,7 @@ class Film(NamedTuple):
     """Frames at equal intervals of simulated time."""
 
     frames: NDArray[np.uint8]
-    """[T, H, W, 3]."""
+    """[T, H, W, 3] frames."""
     interval: float
     """Seconds from one frame to the next."""
 
@@ -122,7 +122,7 @@ def png(film: Film) -> bytes:
 
 
 def gif(film: Film) -> bytes:
-    """Return the content of a GIF file."""
+    """Return the film as the content of a GIF file."""
     image, buffer = _pillow(), io.BytesIO()
     some = np.concatenate(film.frames[:: math.ceil(len(film.frames) / 10)])
     palette = image.fromarray(some).quantize(COLOURS, method=image.Quantize.FASTOCTREE)

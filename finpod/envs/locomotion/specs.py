@@ -17,7 +17,7 @@ from finpod.errors import InputError, did_you_mean
 
 State = Mapping[str, Tensor]
 TIME_LIMIT = 1000
-"""Steps after which an episode is truncated."""
+"""Number of steps after which an episode is truncated."""
 VARIANTS = ("standard", "full", "fast")
 
 
@@ -64,36 +64,36 @@ def humanoid(state: State) -> Tensor:
 
 
 def humanoid_full(state: State) -> Tensor:
-    """Return `humanoid` and external forces."""
+    """Return the observation of `humanoid`, and external forces."""
     return torch.cat([humanoid(state), forces(state)], -1)
 
 
 def always(state: State) -> Tensor:
-    """Return True [W]."""
+    """Return True [W]: every state is healthy."""
     return torch.ones_like(state["qpos"][:, 0], dtype=torch.bool)
 
 
 def ant_healthy(state: State) -> Tensor:
-    """Return [W] bool: the torso is between 0.2 m and 1 m high."""
+    """Return a bool mask [W] of worlds whose torso is between 0.2 m and 1 m high."""
     height = state["qpos"][:, 2]
     return (height >= 0.2) & (height <= 1.0)
 
 
 def humanoid_healthy(state: State) -> Tensor:
-    """Return [W] bool: the torso is between 1 m and 2 m high."""
+    """Return a bool mask [W] of worlds whose torso is between 1 m and 2 m high."""
     height = state["qpos"][:, 2]
     return (height > 1.0) & (height < 2.0)
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return [W] bool: the torso is above 0.7 m and within 0.2 rad of upright, and no coordinate is beyond 100."""
+    """Return [W] bool: True if the torso is above 0.7 m and within 0.2 rad of upright, and no coordinate is beyond 100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
 
 
 def walker_healthy(state: State) -> Tensor:
-    """Return [W] bool: the torso is between 0.8 m and 2 m high and within 1 rad of upright."""
+    """Return [W] bool: True if the torso is between 0.8 m and 2 m high and within 1 rad of upright."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     return (height > 0.8) & (height < 2.0) & (angle.abs() < 1.0)
 
@@ -116,7 +116,7 @@ class Spec:
     """
 
     gym_id: str
-    """Gymnasium's environment of this definition."""
+    """Name of Gymnasium's environment with this definition."""
     gym_options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `gymnasium.make` for this definition."""
     variant: str = "standard"
@@ -124,30 +124,30 @@ class Spec:
     model: str
     """File of the model among Gymnasium's assets."""
     frame_skip: int
-    """Physics steps per environment step."""
+    """Number of physics steps per environment step."""
     num_inputs: int
-    """S, size of an observation."""
+    """Size S of an observation."""
     num_actions: int
-    """A, motors."""
+    """Number A of motors."""
     action_limit: float = 1.0
     """Bound of the action space. Larger controls have no larger effect, but a larger cost."""
     reads: tuple[str, ...] = ()
     """Derived fields and model constants that the functions read."""
     observe: Callable[[State], Tensor]
-    """State -> observation [W, S]."""
+    """Function of a state that returns the observation [W, S]."""
     position: Callable[[State], Tensor] = forward
-    """State -> coordinate [W] in metres; its change per second is the speed."""
+    """Function of a state that returns a coordinate [W] in metres; its change per second is the speed."""
     healthy: Callable[[State], Tensor] = always
-    """State -> bool [W]; an episode in an unhealthy state terminates."""
+    """Function of a state that returns bool [W]; an episode in an unhealthy state (False) terminates."""
     contact_cost: Callable[[State], Tensor] | None = None
-    """State -> cost [W] of external forces."""
+    """Function of a state that returns the cost [W] of external forces."""
     forward_weight: float = 1.0
     control_weight: float
     healthy_reward: float = 0.0
     qpos_noise: float
     """Bound of the uniform noise on the positions of a new episode."""
     qvel_noise: float
-    """Bound of the uniform noise on its velocities; with `qvel_normal`, the standard deviation of normal noise."""
+    """Bound of the uniform noise on the velocities of a new episode; with `qvel_normal`, the deviation of normal noise."""
     qvel_normal: bool = False
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
@@ -210,7 +210,7 @@ FULL: dict[str, dict[str, Any]] = {
     "ant": {"num_inputs": 105, "observe": ant_full, "contact_cost": ant_contact},
     "humanoid": {"num_inputs": 348, "observe": humanoid_full, "contact_cost": humanoid_contact},
 }
-"""Fields that the full variant changes."""
+"""Fields of a task that the full variant changes."""
 EULER = ("halfcheetah",)
 """Tasks whose model has a fast integrator already."""
 
