@@ -325,7 +325,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
     dates, benchmark_dates = dates_of(equity, "the equity curve"), dates_of(benchmark, "the benchmark")
     if dates is not None and benchmark_dates is not None:
         keys = [key.astype("datetime64[D]") for key in (dates, benchmark_dates)]
-        if any((key[1:] == key[:-1]).any() for key in keys):  # intraday
+        if any((key[1:] == key[:-1]).any() for key in keys):  # intraday: a date is repeated
             keys = [dates, benchmark_dates]
         _, rows, benchmark_rows = np.intersect1d(keys[0], keys[1], return_indices=True)
         return curve[rows], other[benchmark_rows], dates[rows]

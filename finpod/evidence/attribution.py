@@ -178,7 +178,7 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
     equity = result.equity.to_numpy()
     worth, fills = result.weights.to_numpy() * equity[:, None], _shares_added(result, "fill")
     shares = np.cumsum(fills + _shares_added(result, "delisted"), axis=0)
-    invested_in = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # less is rounding
+    invested_in = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # smaller shares are rounding errors
     if not invested_in.any():
         return
     first = int(invested_in.any(axis=1).argmax())

@@ -94,7 +94,7 @@ class Child(FeatureTable):
             self._extra.append(extra)
             extra = ExtraData(self._extra.tables, len(self.market.tickers))
             vars(self.market).update(self._rows.tables, last_bar=last_bar, extra=extra)
-            vars(self.market).pop("content_hash", None)  # it was of fewer rows
+            vars(self.market).pop("content_hash", None)  # the hash was of fewer rows
         view = MarketView(self.market, row, step=step, cash=cash, equity=equity, held=held, table=self)
         decision = self._strategy.decide(view)
         if hasattr(decision, "keys"):

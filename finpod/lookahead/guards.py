@@ -64,21 +64,21 @@ def install() -> None:
     for name, arguments in CLOCKS.items():
         if hasattr(time, name):
             setattr(time, name, _recorded(getattr(time, name), "clock", f"reads the clock (time.{name})", arguments))
-    if sys.version_info < (3, 14):  # later ones were not tried
+    if sys.version_info < (3, 14):  # later versions of Python were not tried
         for kind, name in ((datetime, "now"), (datetime, "utcnow"), (date, "today")):
             _record_method(kind, name)
     sys.addaudithook(_heard)
 
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
-    if event == "import" and args[0] in NATIVE and args[1] is None:  # not loaded yet
+    if event == "import" and args[0] in NATIVE and args[1] is None:  # the module is not loaded yet
         _record_readers(args[0])
     if event not in EVENTS:
         return
     kind, deed = EVENTS[event]
     subject = ""
     if kind == "file":
-        written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or it is new
+        written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or the file is new
         if written or isinstance(args[0], int) or args[0] == ":memory:":
             return
         subject = os.fsdecode(args[0] or ".")

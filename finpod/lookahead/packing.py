@@ -72,7 +72,7 @@ class _Packer(ByValue):
             self._names.update((id(part), name) for part in value)
         elif isinstance(value, FunctionType):
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # it is empty yet
+                with contextlib.suppress(ValueError):  # the cell is still empty
                     self._names[id(cell.cell_contents)] = name
         elif not self._trusted:
             if note := self._later_data(value):

@@ -32,10 +32,10 @@ class Section(NamedTuple):
     `values` maps the subject of the page to what the macro prints, or to None if the page has no such section.
     """
 
-    name: str  # of the macro, and anchor of the heading
+    name: str  # name of the macro, and anchor of the heading
     title: str
     values: Callable[[Any], Mapping[str, Any] | None] = lambda subject: {}
-    style: str = ""  # class of the element
+    style: str = ""  # CSS class of the element
 
 
 class Layout(NamedTuple):
@@ -43,9 +43,9 @@ class Layout(NamedTuple):
 
     template: str  # NAME.html.j2 is the page, _NAME.html.j2 has the macros of its sections
     charts: tuple[Spec, ...]
-    head: tuple[Section, ...]  # beside the title
-    lead: tuple[Section, ...]  # below it, without headings
-    sections: tuple[Section, ...]  # with headings
+    head: tuple[Section, ...]  # sections beside the title
+    lead: tuple[Section, ...]  # sections below the title, without headings
+    sections: tuple[Section, ...]  # further sections, with headings
 
 
 def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool = True) -> Path:

@@ -66,7 +66,7 @@ class Chart(NamedTuple):
 class Line(NamedTuple):
     """A line, or a row of bars."""
 
-    key: str  # its colour in `PALETTE`
+    key: str  # key of its colour in `PALETTE`
     values: Array  # [X], NaN where there is none
     dash: Any = "solid"  # line style of matplotlib
 
@@ -74,13 +74,13 @@ class Line(NamedTuple):
 class Shown(NamedTuple):
     """The content of a chart."""
 
-    alt: str  # as in `Chart`
+    alt: str  # description, as in `Chart`
     x: Array | Sequence[str] = ()  # [X] dates as datetime64[D], or labels, equally spaced
     lines: Sequence[Line] = ()  # in the order in which they are drawn
     bar: float = 0.0  # width of the bars at one x, in days or labels; 0 draws lines
     paint: Callable[[Axes], object] | None = None  # draws the rest, after the axes are set
     legend: Sequence[str] | None = None  # keys of the legend; None explains the lines if there are several
-    note: str = ""  # end of the title
+    note: str = ""  # text at the end of the title
 
 
 class Spec(NamedTuple):
@@ -90,15 +90,15 @@ class Spec(NamedTuple):
     None for no chart.
     """
 
-    name: str  # as templates call it
+    name: str  # name of the chart in templates
     title: str
     series: Callable[[Any], Shown | Chart | str | None]
-    axis: Literal["percent", "times", "plain", "log"] = "percent"  # how the values are written
+    axis: Literal["percent", "times", "plain", "log"] = "percent"  # format of the values
     wide: bool = False  # True to take the whole width
-    height: float = 2.5  # inches
-    zero: str = ""  # colour of a line at zero
+    height: float = 2.5  # height of the drawing, in inches
+    zero: str = ""  # key of the colour of a line at zero; empty for no line
     fill: bool = False  # True to fill the space between the strategy and zero
-    limits: tuple[float | None, float | None] | None = None  # ends of the y axis
+    limits: tuple[float | None, float | None] | None = None  # limits of the y axis
 
 
 @style.context(STYLE)
