@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +20,9 @@ from finpod.files import ENSEMBLE
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint, read_marker, save_agents
-from finpod.strategy import MarketView, Strategy
+from finpod.strategy import Decision, MarketView, Strategy
 from finpod.trading.anchors import anchor_of_view
 from finpod.trading.ledger import Costs
-
-if TYPE_CHECKING:
-    from finpod.strategy import Decision
 
 FORMAT = "finpod ensemble 2"
 
@@ -57,7 +54,11 @@ class Ensemble(Strategy):
         self.members = tuple(members)
         self.name, self.trials, self.provenance = name, trials, provenance
         self.log, self.baseline = tuple(log), tuple(baseline)
+        known = [line["returns"] for line in log if line["returns"]]
+        self.tried = [np.array(known, dtype=np.float64).T] if known else []
+        self.tried_over = [np.array(baseline)] if len(baseline) and known else []
         self.runs = tuple(runs) or (0,) * len(members)
+        self.variant_kind = "member" if len(set(self.runs)) == 1 else "seed"
         self.trained_until = task["trained_until"]
         self.windows = {key: (first, last) for key, (first, last) in task["windows"].items()}
         self.trading = TradingConfig(**{**task["trading"], "costs": Costs(**task["trading"]["costs"])})
@@ -79,29 +80,13 @@ class Ensemble(Strategy):
         self._scalings = [Scaling.from_dict(member.task_spec["scaling"]) for member in self.members]
 
     @property
-    def tried(self) -> Sequence[Array]:  # type: ignore[override]
-        """One array [n, trials] of the validation returns of all trials that have returns."""
-        known = [line["returns"] for line in self.log if line["returns"]]
-        return [np.array(known, dtype=np.float64).T] if known else []
-
-    @property
-    def tried_over(self) -> Sequence[Array]:  # type: ignore[override]
-        """The `baseline`, if it is known and there are trials."""
-        return [np.array(self.baseline)] if self.baseline and self.tried else []
-
-    @property
-    def variant_kind(self) -> str:  # type: ignore[override]
-        """ "member" for the agents of a single tournament, "seed" for several tournaments."""
-        return "member" if len(set(self.runs)) == 1 else "seed"
-
-    @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
         """The ensemble of each tournament, or, of a single tournament, each member alone."""
-        single = self.variant_kind == "member"
-        if single and len(self.members) == 1:
+        keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
+        if len(self.members) == 1:
             return ()
-        keys = [f"member {i}" for i in range(len(self.members))] if single else [f"seed {run}" for run in self.runs]
-        return [self._part([i for i, other in enumerate(keys) if other == key], key) for key in dict.fromkeys(keys)]
+        parts = {key: [i for i, other in enumerate(keys) if other == key] for key in keys}
+        return [self._part(chosen, f"{self.variant_kind} {key}") for key, chosen in parts.items()]
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]

@@ -53,7 +53,7 @@ def train(
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
     """Return the options completed from the log of a resumed or forked run, that log's record, and True if the run is resumed."""
-    from finpod.tournament.recorded import driven, may_begin, recorded_of, refuse_finished
+    from finpod.tournament.recorded import driven, may_begin, recorded_of
 
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
@@ -76,8 +76,6 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     refuse_others(values["task"], typed)
     if lacking := [name for name in needed(values) if values[name] is None]:
         raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(values))}")
-    if resume and not values["overwrite"]:
-        refuse_finished(Path(values["out"]), values["storage"])
     if resume and not again:
         console.remark(f"there is no unfinished run {resume}: beginning it")
     return values, recorded, again

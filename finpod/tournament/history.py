@@ -90,16 +90,21 @@ def read_history(run: str | Path) -> History:
         lacks = "holds no log of a tournament" if Path(run).exists() else "does not exist"
         raise InputError(f"{run} {lacks}; give a folder or a storage that finpod train wrote, or is writing", "run")
     finished = all(not name.endswith(NAME) for name in logs)
-    notes: list[str] = []
-    provenance = _provenance(place, notes) if finished else {}
-    kept = frozenset((member["agent"], member["generation"] + 1) for member in provenance.get("members", ()))
+    notes, kept, figures = list[str](), set[tuple[str, int]](), tuple[Mapping[str, Any], ...]()
+    if finished:
+        manifest = next((name for name in FINISHED if name in place.names()), FINISHED[0])
+        try:
+            provenance = json.loads(place.read(manifest))["provenance"]
+            kept = {(member["agent"], member["generation"] + 1) for member in provenance["members"]}
+            figures = tuple(provenance.get("figures", ()))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")
+        if begun_logs(Store(Path(place.where + UNFINISHED))):
+            notes.append(f"an unfinished run of the same name lies in {place.where}{UNFINISHED}")
     read = [_read(place, name, seed, kept) for name, seed in logs.items()]
     if not any(log.board.trials for log in read):
         raise InputError(f"{place.where} has just begun, and no agent is drawn yet; look again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
-    if finished and begun_logs(Store(Path(place.where + UNFINISHED))):
-        notes.append(f"an unfinished run of the same name lies in {place.where}{UNFINISHED}")
-    figures = tuple(provenance.get("figures", ()))
     return History(
         name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes), figures=figures
     )
@@ -110,19 +115,6 @@ def _logs(place: Store) -> dict[str, int]:
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
-
-
-def _provenance(place: Store, notes: list[str]) -> dict[str, Any]:
-    """The provenance of a finished run; adds a note if it cannot be read."""
-    names = place.names()
-    manifest = next((name for name in FINISHED if name in names), FINISHED[0])
-    try:
-        provenance: dict[str, Any] = json.loads(place.read(manifest))["provenance"]
-        _ = [(member["agent"], member["generation"] + 1) for member in provenance["members"]]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")
-        return {}
-    return provenance
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:

@@ -82,7 +82,8 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
     places = places_of(run, storage)
     if place := next((place for place in places if begun_logs(place)), None):
         return RunFolder(place.where)
-    _refuse_finished(run)
+    if done := next((one.where for one in places_of(run) if not {*FINISHED}.isdisjoint(one.names())), None):
+        raise InputError(f"{done} is finished: there is nothing to go on with")
     where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
     raise InputError(
         f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; give the folder of its output, or its storage="
@@ -96,44 +97,19 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
     return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))
 
 
-def driven(run: str, recorded: str | None, out: str | Path | None) -> dict[str, Any]:
-    """Return `out` and `storage` to resume a run in the place that its name tells.
+def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
+    """Return the `storage` to resume a run in the place that its name tells, and `out` if its output goes beside that place.
 
-    The ensemble goes to `out`. Without it, it goes beside the folder of the run, or, if that folder is the storage that the
-    log `recorded`, to the output that it recorded; then `out` is not returned. Raises InputError for a folder whose name
-    does not tell the output.
+    The output goes beside a folder that is not the storage which the log `recorded`, unless `out` is given. Raises InputError
+    for such a folder whose name does not tell the output.
     """
     if "://" in run:
-        return {"storage": run} | ({} if out is None else {"out": out})
+        return {"storage": run}
     folder = Path(find(run).where)
-    if out is None and recorded and "://" not in recorded and Path(recorded).resolve() == folder.resolve():
+    if out is not None or (recorded and Path(recorded).resolve() == folder.resolve()):
         return {"storage": str(folder)}
-    word = folder.name.removesuffix(UNFINISHED)
-    beside = folder.with_name(word) if word and word != folder.name else None
-    goal = beside if out is None else Path(out)
-    if goal is None:
+    if folder.suffix != UNFINISHED:
         raise InputError(
             f"{folder} does not end in {UNFINISHED}, so its name does not tell where the ensemble goes; give out="
         )
-    return {"out": goal, "storage": None if beside and goal.resolve() == beside.resolve() else str(folder)}
-
-
-def refuse_finished(out: Path, storage: str | None) -> None:
-    """Raise InputError if the output of a run exists: what is unfinished is left over from it, or another run."""
-    place = RunFolder.of(out, storage)
-    if not place.begun():
-        _refuse_finished(out)
-    elif _is_finished(out):
-        raise InputError(
-            f"{out} is finished, and {place.where} is a leftover of it or another run; remove {place.where}, give another "
-            f"out=, or replace {out} with overwrite=True"
-        )
-
-
-def _refuse_finished(run: str | Path) -> None:
-    if done := next((place.where for place in places_of(run) if _is_finished(Path(place.where))), None):
-        raise InputError(f"{done} is finished: there is nothing to go on with")
-
-
-def _is_finished(out: Path) -> bool:
-    return any((out / name).is_file() for name in FINISHED)
+    return {"storage": None, "out": folder.with_suffix("")}

@@ -30,9 +30,6 @@ DATA, WINDOWS = "task.training_data_hash", "task.windows."
 class RunFolder:
     """The place of an unfinished run, a folder or a URL: a log, agents and checkpoints for each of its tournaments."""
 
-    kind = "run"
-    """Noun in messages."""
-
     def __init__(self, place: str | Path) -> None:
         self.store = Store(place)
         self.where = self.store.where
@@ -60,11 +57,9 @@ class RunFolder:
             if begun and not overwrite:
                 raise InputError(f"{self.where} exists already; fork under another name, or pass overwrite=True")
         elif begun and not resume and not overwrite:
-            way_out = "go on with it with resume=True, or begin anew with overwrite=True"
-            raise InputError(f"{self.where} is an unfinished {self.kind}; {way_out}")
+            raise InputError(f"{self.where} is unfinished; go on with resume=True, or begin anew with overwrite=True")
         elif resume and not begun:
-            way_out = "begin one without resume=True"
-            raise InputError(f"there is no unfinished {self.kind} at {self.where}; {way_out}", argument="resume")
+            raise InputError(f"there is no unfinished run at {self.where}; leave out resume=True", argument="resume")
         source = self if resume and fork is None else fork
         if source is not None and plans:
             source._require_plans({plan.seed: plan for plan in plans}, forked=fork is not None)
@@ -149,8 +144,6 @@ def open_log(
     """
     log = TrialLog(store, run=header["plan"]["seed"])
     entry: dict[str, Any] = _plain(dict(origin))
-    if log.torn:
-        say(f"the last line of {log.where} was cut short by a crash and is dropped")
     if log.header:
         changed = differences(completed(log.header), completed(_plain(header)))
         refuse_changes(changed, store.where, forked)

@@ -11,7 +11,6 @@ from typing import Any
 
 from finpod.backtesting.engine import backtest
 from finpod.devices import pick_device
-from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.features.panel import name_of
 from finpod.files import ENSEMBLE, UNFINISHED, WALK_FORWARD, Progress, replace_folder, require_free, to_json, versions
@@ -22,13 +21,7 @@ from finpod.tournament.run_folder import RunFolder
 from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
-from finpod.walkforward.strategy import (
-    WalkForward,
-    load_walkforward,
-    read_manifest,
-    with_segments,
-    write_manifest,
-)
+from finpod.walkforward.strategy import load_walkforward, read_manifest, with_segments, write_manifest
 
 TERMS = ("costs", "cash", "whole_shares", "delisting_return", "max_weight", "max_turnover")
 """Settings of training on which the account of the backtest runs."""
@@ -78,19 +71,21 @@ def walk_forward(
     folder = SegmentsFolder(out)
     if resume and not folder.begun():
         _require_same(out, settings)
-        strategy = load_walkforward(out, own_functions(training.get("features")))
     else:
         with folder.drive(resume=resume, overwrite=overwrite):
-            strategy = _trained(
-                market, segments, training, settings, folder, resume, progress or (lambda doing, share: None)
-            )
-    return _backtested(strategy, market)
+            if resume:
+                _require_same(folder.path, settings)
+            write_manifest(folder.path, segments, settings)
+            _train(market, segments, training, folder.path, progress or (lambda doing, share: None))
+    strategy = load_walkforward(out, own_functions(training.get("features")))
+    trading = strategy.agents[0].trading  # type: ignore[attr-defined]
+    terms: dict[str, Any] = {name: getattr(trading, name) for name in TERMS} | {"fill": strategy.provenance["fill"]}
+    result = backtest(strategy, market, start=segments[0].test[0], end=segments[-1].test[1], **terms)
+    return with_segments(result, strategy)
 
 
 class SegmentsFolder(RunFolder):
     """The unfinished walk-forward whose output is the folder `out`: a folder for each segment, finished or unfinished."""
-
-    kind = "walk-forward"
 
     def __init__(self, out: Path) -> None:
         self.out, self.path = out, unfinished(out)
@@ -98,11 +93,7 @@ class SegmentsFolder(RunFolder):
 
     def begun(self) -> bool:
         """Return True if a segment is finished or has begun."""
-        return self.has(f"segment-*/{ENSEMBLE}") or self.has(f"segment-*{UNFINISHED}/seed-*/*")
-
-    def has(self, pattern: str) -> bool:
-        """Return True if there is a file of that pattern."""
-        return next(self.path.glob(pattern), None) is not None
+        return any(self.path.glob(f"segment-*/{ENSEMBLE}")) or any(self.path.glob(f"segment-*{UNFINISHED}/seed-*/*"))
 
     def keeps(self, error: BaseException, before: int) -> bool:
         """Return True if the folder is kept after an error."""
@@ -122,42 +113,23 @@ class SegmentsFolder(RunFolder):
             shutil.rmtree(rest) if rest.is_dir() else rest.unlink(missing_ok=True)
 
 
-def _trained(
-    market: MarketData,
-    segments: Sequence[Segment],
-    training: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    folder: SegmentsFolder,
-    resume: bool,
-    progress: Progress,
-) -> WalkForward:
+def _train(
+    market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], folder: Path, progress: Progress
+) -> None:
     """Train the segments that are not finished."""
-    if resume:
-        _require_same(folder.path, settings)
-    write_manifest(folder.path, segments, settings)
     for i, segment in enumerate(segments):
-        if not (folder.path / segment.folder / ENSEMBLE).is_file():
-            begun = {"resume": True} if folder.has(f"{segment.folder}{UNFINISHED}/seed-*/*") else {}
+        out = folder / segment.folder
+        if not (out / ENSEMBLE).is_file():
+            begun = {"resume": True} if RunFolder.of(out).begun() else {}
             train_ensemble(
                 market=market,
                 train=segment.train,
                 validation=segment.validation,
-                out=folder.path / segment.folder,
+                out=out,
                 progress=_part(progress, i, len(segments)),
                 **{**training, **begun},
             )
-    functions = own_functions(training.get("features"))
-    agents = [load_ensemble(folder.path / segment.folder, functions) for segment in segments]
     progress("trained", 1.0)
-    return WalkForward(segments, agents, name=folder.out.resolve().name, settings=settings)
-
-
-def _backtested(strategy: WalkForward, market: MarketData) -> BacktestResult:
-    """The backtest over all tests, on the terms of training."""
-    trading, segments = strategy.agents[0].trading, strategy.segments  # type: ignore[attr-defined]
-    terms: dict[str, Any] = {name: getattr(trading, name) for name in TERMS} | {"fill": strategy.provenance["fill"]}
-    result = backtest(strategy, market, start=segments[0].test[0], end=segments[-1].test[1], **terms)
-    return with_segments(result, strategy)
 
 
 def _part(progress: Progress, i: int, count: int) -> Progress:

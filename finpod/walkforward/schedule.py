@@ -94,9 +94,8 @@ def schedule(
     than `hold` belongs to the segment before it. Raises InputError for invalid lengths, a purge shorter than `hold`, and
     data that begin too late.
     """
-    lengths = {
-        what: as_span(text, what) for what, text in {"train": train, "validation": validation, "test": test}.items()
-    }
+    asked = {"train": train, "validation": validation, "test": test}
+    lengths = {what: as_span(length, what) for what, length in asked.items()}
     require_count("hold", hold)
     purge, embargo = gaps(market, hold, purge, embargo)
     sessions, opening = np.unique(market.sessions, return_index=True)
@@ -137,12 +136,13 @@ def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) 
 
 def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Span, hold: int) -> list[int]:
     """Rows on which tests begin: a multiple of `hold` rows after `first`, and at least `hold` rows long."""
+    begin = int(np.searchsorted(opening, first))
     if last - first < hold:
         raise InputError(
-            f"from {sessions[np.searchsorted(opening, first)]} on there are {last - first} sessions to trade, fewer than "
+            f"from {sessions[begin]} on there are {last - first} sessions to trade, fewer than "
             f"hold={hold}; let it end later"
         )
-    begin, rows = int(np.searchsorted(opening, first)), [first]
+    rows = [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
         row = first + math.ceil((int(opening[day]) - first) / hold) * hold
         if last - row < hold:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,15 +23,13 @@ from finpod.market.data import MarketData, as_date
 from finpod.measures import Array, simple_returns
 from finpod.result import BacktestResult
 from finpod.rl.checkpoint import read_marker
-from finpod.strategy import MarketView, Strategy
+from finpod.strategy import Decision, MarketView, Strategy
 from finpod.walkforward.schedule import Segment
-
-if TYPE_CHECKING:
-    from finpod.strategy import Decision
 
 FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
-SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill")
+SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill",
+          "versions")  # fmt: skip
 """Entries of an ensemble's provenance that are shown once; features are left out if segments differ."""
 
 
@@ -53,10 +51,13 @@ class WalkForward(Strategy):
         self.segments, self.agents, self.name = tuple(segments), tuple(agents), name
         self.settings = dict(settings or {})
         self._from = np.array([one.decides_from for one in segments], dtype="datetime64[ns]")
+        self.begins = np.array([one.test[0] for one in segments], dtype="datetime64[ns]")
         self._check()
         self.trained_until = agents[0].trained_until
         self.trials = sum(agent.trials for agent in agents)
-        for trait in ("every", "max_weight", "max_turnover", "anchor"):
+        self.tried = [table for agent in agents for table in agent.tried]  # each retraining is a selection of its own
+        self.tried_over = [base for agent in agents for base in agent.tried_over]
+        for trait in ("every", "max_weight", "max_turnover", "anchor", "variant_kind"):
             setattr(self, trait, getattr(agents[0], trait))
         self.features = getattr(agents[0], "features", None)
         self.windows = {
@@ -67,8 +68,7 @@ class WalkForward(Strategy):
         self.provenance = _provenance(self.segments, self.agents, self.settings)
 
     def _check(self) -> None:
-        begins = np.array([one.test[0] for one in self.segments], dtype="datetime64[ns]")
-        if (np.diff(begins) <= np.timedelta64(0)).any() or (np.diff(self._from) <= np.timedelta64(0)).any():
+        if (np.diff(self.begins) <= np.timedelta64(0)).any() or (np.diff(self._from) <= np.timedelta64(0)).any():
             raise StrategyError(f"the segments of {self.name} do not follow each other; put them in order")
         for segment, agent in zip(self.segments, self.agents, strict=True):
             known = agent.trained_until, segment.train[1], segment.validation[1]
@@ -78,21 +78,6 @@ class WalkForward(Strategy):
                     f"the agent of {self.name} that decides from {segment.test[0]} on was trained or chosen on days up to "
                     f"{until!s:.10}; train it on days before"
                 )
-
-    @property
-    def tried(self) -> Sequence[Array]:  # type: ignore[override]
-        """The arrays of all agents; each retraining is a selection of its own."""
-        return [table for agent in self.agents for table in agent.tried]
-
-    @property
-    def tried_over(self) -> Sequence[Array]:  # type: ignore[override]
-        """The baselines of all agents."""
-        return [base for agent in self.agents for base in agent.tried_over]
-
-    @property
-    def variant_kind(self) -> str:  # type: ignore[override]
-        """The kind of the first agent's variants."""
-        return self.agents[0].variant_kind
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
@@ -126,15 +111,13 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
             }
         )
     shared = agents[0].provenance
-    windows = {name: settings[name] for name in ("expanding", "purge", "embargo") if name in settings}
-    # each segment drops features of its own
-    differing = (
-        ["features"] if any(agent.provenance.get("features") != shared.get("features") for agent in agents) else []
-    )
+    # each segment may drop features of its own
+    differ = any(agent.provenance.get("features") != shared.get("features") for agent in agents)
     return {
-        **{name: shared[name] for name in (*SHARED, "versions") if name in shared and name not in differing},
+        **{name: shared[name] for name in SHARED if name in shared and not (differ and name == "features")},
         "segments": lines,
-        "walk_forward": {"segments": len(segments), **windows},
+        "walk_forward": {"segments": len(segments)}
+        | {name: settings[name] for name in ("expanding", "purge", "embargo") if name in settings},
     }
 
 
@@ -145,8 +128,7 @@ def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResu
     'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the next segment; NaN
     where undefined. 'rank_correlation' is Spearman's, of the segments' validation and out-of-sample scores.
     """
-    begins = np.array([one.test[0] for one in strategy.segments], dtype="datetime64[ns]")
-    edges = [*np.searchsorted(result.equity.index.to_numpy(), begins), len(result.equity) - 1]
+    edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
     lines = [
         {**line, **_figures(result, slice(first, last + 1))}
         for line, (first, last) in zip(strategy.provenance["segments"], pairwise(edges), strict=True)
@@ -158,10 +140,8 @@ def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResu
 
 def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
     """Figures over a part of the curves; NaN where undefined."""
-    curves = [
-        curve.iloc[part].dropna().to_numpy()
-        for curve in (result.equity, result.benchmark_equity, result.equal_weight_equity)
-    ]
+    whole = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    curves = [curve.iloc[part].dropna().to_numpy() for curve in whole]
     strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in curves)
     score = math.nan
     if len(curves[0]) > 1 and curves[0][0] > 0 and curves[2][0] > 0:
