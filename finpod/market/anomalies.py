@@ -72,7 +72,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     at = np.searchsorted(sessions, bars.date.astype("datetime64[D]"))
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
     after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
-    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # number of the missing session within its gap
+    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # missing session of its gap
     missing = sessions[at[after_gap] - gap[after_gap] + nth]
     log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, ("no bar on a session" for _ in missing))
     for kind, look in ANOMALIES.items():
