@@ -49,14 +49,14 @@ def test_every_option_reaches_the_tournament(work, monkeypatch):
     monkeypatch.setattr(finpod, "train", train)
     more = (
         "--mode async --max-correlation 0.5 --restart-rate 0.4 --checkpoint-steps 99 --stop-trials 40"
-        " --stop-steps 5000 --stop-minutes 1.5 --stop-score 0.7 --patience 6 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
+        " --stop-steps 5000 --stop-minutes 1.5 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
         " --seeds 2 --storage s3://bucket/run"
     )
     assert run(LINE, SIZE, more).error == "enough"
     plan = asked["plan"]
     assert (plan.mode, plan.alike, plan.checkpoint_steps) == ("async", 0.5, 99)
     assert plan.search == EvolutionConfig(fresh=0.4)
-    assert plan.stop == Stop(trials=40, steps=5000, seconds=90.0, score=0.7, patience=6)
+    assert plan.stop == Stop(trials=40, steps=5000, seconds=90.0)
     assert (plan.agents, plan.rounds, plan.keep, plan.steps, plan.seed) == (3, 2, 2, 8192, 0)
     assert asked["pods"] == Pods(ray=True, count=3, cpus=0.5, timeout=60.0)
     assert (asked["seeds"], asked["storage"], asked["resume"], asked["fork"]) == (2, "s3://bucket/run", False, None)

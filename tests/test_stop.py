@@ -4,7 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from made_tournaments import UPDATE, Made, check_log, lines, made_up, plan_of, play, records_of, shuffled
+from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of, shuffled
 
 from finpod.errors import InputError
 from finpod.storage import Store
@@ -26,19 +26,6 @@ def trials(board):
 
 def ended(store):
     return records_of(store)[-1]["reason"]
-
-
-def scripted(scores):
-    """A fate that gives trial i the i-th score, and later trials a score of their own."""
-
-    def fate(key, piece):
-        trial = int(key.split("/")[0])
-        if trial >= len(scores) or not piece.last:
-            return None
-        made = made_up(piece)
-        return made._replace(score=scores[trial], metrics={**made.metrics, "sharpe": scores[trial]})
-
-    return fate
 
 
 @MODES
@@ -80,36 +67,11 @@ def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("mode", "slots", "stop", "scores", "expected"),
-    [
-        ("rounds", 1, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 4),
-        ("rounds", 3, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 4),
-        ("async", 1, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 2),
-        ("async", 2, {"score": 2.5}, [0.1, 2.5, 0.3, 0.2, 0.5], 3),
-        ("rounds", 1, {"score": 99.0}, [], 12),
-        ("async", 1, {"patience": 3}, [1.0, 2.0, 1.5, 2.0, 1.5], 5),  # an equal score is not better
-        ("async", 1, {"patience": 3}, [1.0, 2.0, 1.5, 1.5, 2.1, 1.0, 1.0, 1.0], 8),
-        ("async", 1, {"patience": 2}, [None, None, 0.1, None, None], 5),  # the first score is better than none
-        ("async", 1, {"patience": 2}, [None, None, None], 3),
-        ("async", 1, {"patience": 1}, [1.0, 0.0], 2),
-        ("rounds", 1, {"patience": 4}, [3.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0], 8),
-        ("rounds", 3, {"patience": 4}, [3.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0], 8),
-    ],
-)
-def test_rules_on_scores_stop_it_in_rounds_after_the_round(store, mode, slots, stop, scores, expected):
-    board = play(store, plan_of(mode=mode, stop=Stop(**stop)), Made(slots, fate=scripted(scores)))
-    assert len(board.log) == expected
-    assert (ended(store) == "all trials done") == (expected == 12)
-
-
-@pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
         *((Stop, "trials", value) for value in (0, 1.5)),
         (Stop, "steps", -1),
         *((Stop, "seconds", value) for value in (0, math.inf, "5")),
-        (Stop, "score", math.nan),
-        *((Stop, "patience", value) for value in (0, 2.5)),
         (Plan, "mode", "turns"),
         (Plan, "alike", 1.1),
         (Plan, "retries", -1),

@@ -67,7 +67,7 @@ PLAN = options.Settings(
     },
 )
 EVOLUTION = options.Settings("tournament.evolution", "EvolutionConfig", "restart_rate=fresh")
-STOP = options.Settings("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps stop_score=score patience")
+STOP = options.Settings("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps")
 TRADING = options.Settings(
     "envs.actions",
     "TradingConfig",

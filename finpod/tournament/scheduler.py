@@ -119,9 +119,8 @@ class Scheduler:
                 trials = self.evolver.round(level, self.board, self.plan.agents)
                 self._log_draws(trials)
                 self._prune()
-            # rules on scores wait for the end of the round, as scores come in another order on every executor
             unfinished = (trial for trial in trials if trial.state == "open")
-            left = takewhile(lambda trial: not self._out_of_bounds(trial.number), unfinished)
+            left = takewhile(lambda trial: not self.stopped(trial.number), unfinished)
             self._pump(lambda: next(left, None))  # noqa: B023
             if any(self.board.trials[trial.number].state == "open" for trial in trials):
                 return
@@ -228,13 +227,18 @@ class Scheduler:
         self.board.take(self.log.append(kind, trial=trial.number, **values))
 
     def stopped(self, number: int) -> str | None:
-        """Return the stop rule that keeps the next trial, of this number, from being drawn; None if no rule does."""
-        return self._out_of_bounds(number) or self.plan.stop.enough(self.board)
+        """Return the stop rule that keeps the trial of this number from beginning; None if no rule does.
 
-    def _out_of_bounds(self, number: int) -> str | None:
-        stop, drawn = self.plan.stop, self.board.trials[:number]
-        steps = sum(self.plan.goal(trial.level, self.update) - trial.start for trial in drawn) if stop.steps else 0
-        return stop.before(number, steps, time.time() - self.status.began)
+        Except for the time, it depends only on the draws, so the tournament stops at the same trial on every executor.
+        """
+        stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
+        if stop.trials is not None and number >= stop.trials:
+            return f"{stop.trials} trials"
+        if stop.steps and sum(plan.goal(trial.level, self.update) - trial.start for trial in drawn) >= stop.steps:
+            return f"{stop.steps:,} environment steps"
+        if stop.seconds is not None and time.time() - self.status.began >= stop.seconds:
+            return f"{stop.seconds:g} seconds"
+        return None
 
     def _drop_inside(self, trial: Trial) -> None:
         if trial.steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from finpod.rl.checkpoint import versions
 from finpod.rl.task import Task
 from finpod.seeds import require_seed
 from finpod.tournament.evolution import EvolutionConfig, Evolver
-from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER, Leaderboard, Trial
+from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER
 
 FORMAT = "finpod tournament 1"
 """Format of a log."""
@@ -38,7 +38,7 @@ STEPS = 600_000
 class Stop:
     """Rules that end a tournament early; None for no rule. Running trials are finished, and no new trial begins.
 
-    With several seeds, the rules apply to each tournament. With rounds, rules on scores are checked after each round.
+    With several seeds, the rules apply to each tournament.
     """
 
     trials: int | None = None
@@ -47,43 +47,14 @@ class Stop:
     """Stop each tournament after this many environment steps of all agents."""
     seconds: float | None = None
     """Stop each tournament after this many seconds; `resume` starts a new count."""
-    score: float | None = None
-    """Stop each tournament at this validation score."""
-    patience: int | None = None
-    """Stop each tournament after this many trials without a better score."""
 
     def __post_init__(self) -> None:
-        for name in ("trials", "steps", "patience"):
-            require_count(f"stop.{name}", getattr(self, name), optional=True)
-        for name, low, kind in (("seconds", 0.0, "a positive number"), ("score", -math.inf, "a number")):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and low < value < math.inf):
-                raise InputError(f"stop.{name} is {value!r}; give {kind}, or leave it out", argument=f"stop.{name}")
-
-    def before(self, trial: int, steps: int, seconds: float) -> str | None:
-        """Return the rule that keeps the trial of this number from beginning, after `steps` of earlier trials; else None.
-
-        Except for the time, it depends only on the draws, so the tournament stops at the same trial on every executor.
-        """
-        if self.trials is not None and trial >= self.trials:
-            return f"{self.trials} trials"
-        if self.steps is not None and steps >= self.steps:
-            return f"{self.steps:,} environment steps"
-        if self.seconds is not None and seconds >= self.seconds:
-            return f"{self.seconds:g} seconds"
-        return None
-
-    def enough(self, board: Leaderboard) -> str | None:
-        """Return the rule on scores that ends the tournament; else None."""
-        best = _best(board.top(1))
-        if self.score is not None and best >= self.score:
-            return f"a score of {self.score:g}"
-        before = [] if self.patience is None else board.log[: -self.patience]
-        return f"no better score in {self.patience} trials" if before and best <= _best(before) else None
-
-
-def _best(trials: Iterable[Trial]) -> float:
-    return max((trial.score for trial in trials if not math.isnan(trial.score)), default=-math.inf)
+        require_count("stop.trials", self.trials, optional=True)
+        require_count("stop.steps", self.steps, optional=True)
+        seconds = self.seconds
+        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
+            text = f"stop.seconds is {seconds!r}; give a positive number, or leave it out"
+            raise InputError(text, argument="stop.seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +119,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Return the plan of a header; headers of earlier versions also have a `choice`."""
+        """Return the plan of a header; headers of earlier versions also have a `choice` and two more stop rules."""
+        stop = Stop(**{name: values["stop"][name] for name in ("trials", "steps", "seconds")})
         values = {name: value for name, value in values.items() if name != "choice"}
-        return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": Stop(**values["stop"])})
+        return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": stop})
 
 
 def require_count(name: str, value: Any, *, optional: bool = False) -> None:
