@@ -104,11 +104,10 @@ class Evolver:
 
     def begin(self, made: int, random: np.random.Generator) -> Settings:
         """Return an untrained agent: the first with `config`, the others varied from it or, a share of them, fresh."""
-        agent_id, seed = self._identity(made)
         if made and random.random() < self.search.fresh:
             return self.fresh(made, random)
         config = vary(self.config, self._bounds(), random) if made else self.config
-        return Settings(agent_id=agent_id, seed=seed, config=config, learner=self.learner, task=dict(self.space.start))
+        return self._agent(made, config, self.space.start)
 
     def fresh(self, made: int, random: np.random.Generator) -> Settings:
         """Return an untrained agent. Settings with bounds are drawn log-uniformly; with `structure`, sets and choices too."""
@@ -119,9 +118,7 @@ class Evolver:
         if self.search.structure:
             task |= {name: _subset(names, random) for name, names in space.subsets.items()}
             task |= {name: options[int(random.choice(len(options)))] for name, options in space.choices.items()}
-        agent_id, seed = self._identity(made)
-        config = replace(self.config, **drawn)
-        return Settings(agent_id=agent_id, seed=seed, config=config, learner=self.learner, task=task)
+        return self._agent(made, replace(self.config, **drawn), task)
 
     def copy(self, trial: Trial, made: int, random: np.random.Generator) -> Settings:
         """Return a mutated copy: each setting that does not shape the network is changed by one of the factors."""
@@ -130,13 +127,12 @@ class Evolver:
             name: float(np.clip(parent.task.get(name, self.space.start[name]) * random.choice(PERTURB), *bounds))
             for name, bounds in self.space.ranges.items()
         }
-        agent_id, seed = self._identity(made)
-        config = vary(parent.config, self._bounds(), random)
-        return replace(parent, agent_id=agent_id, seed=seed, config=config, task={**parent.task, **moved})
+        return self._agent(made, vary(parent.config, self._bounds(), random), {**parent.task, **moved})
 
-    def _identity(self, made: int) -> tuple[str, int]:
-        """Name and seed of the `made`-th agent, from 0."""
-        return f"{self.seed}-{made}", int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
+    def _agent(self, made: int, config: Any, task: Mapping[str, Any]) -> Settings:
+        """Settings of the `made`-th agent, from 0."""
+        seed = int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
+        return Settings(agent_id=f"{self.seed}-{made}", seed=seed, config=config, learner=self.learner, task=task)
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
         """Bounds of the settings of the learner on this task."""
