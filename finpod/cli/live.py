@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -79,7 +80,7 @@ class View:
         return max(left, 0.0) if left < math.inf else math.nan
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        scene, elapsed, left = self._scene, clock(self._now() - self._began), self.left()
+        scene, elapsed, left = self._scene, timedelta(seconds=int(self._now() - self._began)), self.left()
         if scene is None:
             yield Text(f"{self._doing or 'beginning'}  {elapsed}")
             return
@@ -88,13 +89,16 @@ class View:
         width = max(options.max_width // 3, 10)
         bar.add_row(Text(done), ProgressBar(scene.total, min(scene.done, scene.total), width=width))
         rate = "" if math.isnan(scene.rate) else f"{scene.rate:,.0f} steps/s, "
-        ends = "time left not known yet" if math.isnan(left) else f"{clock(left)} to go"
+        ends = "time left not known yet" if math.isnan(left) else f"{timedelta(seconds=int(left))} to go"
         rows = max(min(TOP, (console.size.height - 8) // 2), 1)
         yield Text(self._doing, style="bold", no_wrap=True, overflow="ellipsis")
         yield bar
-        yield Text(f"{rate}{elapsed} so far, {ends}, on {scene.where}", no_wrap=True, overflow="ellipsis")
+        yield Text(
+            f"{rate}{elapsed} so far, {ends}, on {scene.where}, {scene.working} busy", no_wrap=True, overflow="ellipsis"
+        )
         yield _table(("", "agent", "parent", "round", "score", "steps"), scene.board[:rows])
-        yield _table(("trial", "agent", "round", "seconds"), _pods(scene, rows, self._now()))
+        pods = [(*one, f"{max(self._now() - started, 0):.0f}") for *one, started in scene.pods[:rows]]
+        yield _table(("trial", "agent", "round", "seconds"), pods)
         if self._remark:
             yield Text(self._remark, style="yellow", no_wrap=True, overflow="ellipsis")
 
@@ -137,20 +141,3 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
     for cells in rows:
         table.add_row(*map(Text, cells))
     return table
-
-
-def _pods(scene: Scene, rows: int, now: float) -> list[tuple[str, ...]]:
-    """Return cells of the trials in training: trial, agent, round, seconds."""
-    shown = scene.pods[: rows if scene.working <= rows else rows - 1]
-    lines: list[tuple[str, ...]] = [
-        (trial, agent, at, f"{max(now - started, 0):.0f}") for trial, agent, at, started in shown
-    ]
-    more = scene.working - len(shown)
-    return [*lines, ("", f"and {more} more", "", "")] if more else lines
-
-
-def clock(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds: 0:42, 1:02:03."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
