@@ -105,8 +105,8 @@ def everything(folder):
         (f"{NEW.replace('2010-02-01:2010-06-30', '2010')}", ["--train is '2010'"]),
         *((f"{NEW} --{option} {value}", [f"--{option} is {value}"]) for option, value in {
             "agents": 0, "keep": 65, "checkpoint-steps": 0, "seeds": 0, "seed": -1, "rebalance-every": 0, "fee-bps": -1.0,
-            "max-correlation": 2.0, "restart-rate": -1.0, "stop-trials": 0, "stop-minutes": 0.0, "stop-score": "nan",
-            "patience": 0, "max-weight": 3.0,
+            "max-correlation": 2.0, "restart-rate": -1.0, "stop-trials": 0, "stop-minutes": 0.0,
+            "max-weight": 3.0,
         }.items()),
         *((f"{NEW} --ray {option}", [told]) for option, told in {
             "--pods 0": "--pods is 0", "--pods many": "--pods is 'many'", "--pod-cpus 0": "--pod-cpus is 0",
@@ -118,8 +118,6 @@ def everything(folder):
         ("train stocks --out x", ["--train is missing", "--train, --validation and --out"]),
         ("train hopper --out x --fee-bps 1", ["--fee-bps is for stocks"]),
         (f"{NEW} --variant fast", ["--variant is for locomotion"]),
-        (f"{NEW} --hold 1", ["--hold is now --rebalance-every"]),
-        (f"{WALK} 2010-09-15 --hold 5", ["--hold is now --rebalance-every"]),
         (f"{WALK} 2010-02-01", ["--start is 2010-02-01", "--train 120"]),
         (f"{WALK} 2010-09-15 --train 4x", ["--train is '4x'"]),
         (f"{WALK} 2010-09-15 --test 2", ["--test is 2"]),

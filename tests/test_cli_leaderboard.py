@@ -12,7 +12,7 @@ from made_logs import write_run
 
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import ranked
-from finpod.tournament.ranking import luck, sentences
+from finpod.tournament.ranking import luck
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def test_a_finished_run_is_ranked():
     assert [float(row["score"]) for row in rows] == pytest.approx([trial.score for trial in order], rel=1e-3)
     assert {"learning_rate", "gamma", "hidden", "inputs"} <= set(rows[0])
     assert "num_steps" not in rows[0]
-    said = sentences(luck(history.trials))
-    assert len(said) == 2
-    assert all(words(sentence) in words(ended.out) for sentence in said)
+    found = luck(history.trials)
+    assert all(f"{value:.3f}" in words(ended.out) for value in (found.best, found.alike))
+    assert f" {found.overfitting:.0%} of" in words(ended.out)
     troubles = table(ended.out, "trial")
     assert [tuple(row[name] for name in ("trial", "agent", "state", "pods-lost")) for row in troubles] == [
         ("2", "0-2", "ended", "1"), ("5", "0-5", "failed", "0")
@@ -101,14 +101,14 @@ def test_an_unfinished_run_is_shown_as_it_stands(work):
 
 def test_a_run_without_an_ensemble_is_not_finished_though_all_its_trials_have_ended(work):
     place = write_run(work / "strategies" / "ended", finished=False)
-    assert run("leaderboard ended").out.splitlines()[0].endswith("; finpod train --resume ended")
+    assert run("leaderboard ended").out.splitlines()[0].endswith("; finpod train --resume strategies/ended")
     assert json.loads(run("leaderboard ended --json").out)["finished"] is False
     shutil.copytree(place, work / "elsewhere" / "ended.unfinished")
     assert "; finpod train --resume elsewhere/ended\n" in run("leaderboard elsewhere/ended").out
     log = (place / "seed-0" / "log.jsonl").read_bytes()
     fsspec.filesystem("memory").pipe("/shelf/ended/seed-0/log.jsonl", log)
     first = run("leaderboard memory://shelf/ended").out.splitlines()[0]
-    assert first.endswith("; finpod train --resume ended --storage memory://shelf/ended")
+    assert first.endswith("; finpod train --resume memory://shelf/ended")
 
 
 def test_several_seeds_are_ranked_together_or_apart():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +20,7 @@ from finpod.files import UNFINISHED, require_free_file
 if TYPE_CHECKING:
     from finpod.tournament.history import History
     from finpod.tournament.leaderboard import Trial
+    from finpod.tournament.ranking import SelectionBias
 
 STRATEGIES = Path("strategies")
 """Folder of trained runs, relative to the current folder."""
@@ -114,7 +117,7 @@ def _notes(history: History) -> list[str]:
 def _show(history: History, top: int) -> None:
     """Print the tables for people."""
     from finpod.periods import yearly_note
-    from finpod.tournament.ranking import SCORES, luck, sentences
+    from finpod.tournament.ranking import SCORES, luck
 
     print(_summary(history))
     print(f"{history.title}\n" if history.title else "")
@@ -123,8 +126,16 @@ def _show(history: History, top: int) -> None:
         print(f"\nscore: {SCORES.get(history.measure, history.measure)}")
     if history.frequency:
         print(yearly_note(**history.frequency))
-    for note in [*sentences(luck(history.trials)), *_notes(history)]:
+    for note in [*_luck(luck(history.trials)), *_notes(history)]:
         print(f"\n{textwrap.fill(note, WIDTH)}")
+
+
+def _luck(bias: SelectionBias) -> Iterator[str]:
+    """Sentences on the selection bias; none if it is undefined."""
+    if not math.isnan(bias.alike):
+        yield f"The best of {bias.trials} trials scored {bias.best:.3f}; by luck alone, equally good ones reach {bias.alike:.3f}."
+    if not math.isnan(bias.overfitting):
+        yield f"The best on half of the validation days lay below the median on the rest in {bias.overfitting:.0%} of the splits."
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
@@ -138,45 +149,45 @@ def show_trials(history: History, top: int, command: str = "") -> None:
     troubled = [trial for trial in history.trials if trial.state == "failed" or trial.lost]
     if troubled:
         print("\nfailed, or begun again after a pod was lost")
-        console.show_table([_trouble(trial, len(history.logs) > 1) for trial in troubled])
+        console.show_table(
+            [
+                {
+                    "trial": trial.number,
+                    "agent": trial.agent,
+                    "round": trial.level,
+                    "state": trial.state,
+                    "pods lost": len(trial.lost),
+                    "why": trial.reason or next((loss.reason for loss in reversed(trial.lost)), ""),
+                }
+                for trial in troubled
+            ]
+        )
 
 
 def _summary(history: History) -> str:
     """Return size and state of a run in one line. It is finished once its ensemble is written, not when its tournaments end."""
     from finpod.figures import plural
 
-    trials, logs = history.trials, history.logs
-    agents, working = len({(trial.run, trial.agent) for trial in trials}), sum(one.state == "open" for one in trials)
-    failed = sum(trial.state == "failed" for trial in trials)
-    parts = [f"{plural(len(trials), 'trial')} of {plural(agents, 'agent')}"]
+    logs, states = history.logs, Counter(trial.state for trial in history.trials)
+    agents = len({(trial.run, trial.agent) for trial in history.trials})
+    parts = [f"{plural(len(history.trials), 'trial')} of {plural(agents, 'agent')}"]
     parts += [f"{len(logs)} seeds"] if len(logs) > 1 else []
-    parts += [f"{failed} failed"] if failed else []
-    parts += [f"{working} not ended"] if working else []
+    parts += [f"{states[key]} {text}" for key, text in (("failed", "failed"), ("open", "not ended")) if states[key]]
     ends = ", ".join(sorted({log.end for log in logs}))
     if history.finished:
         state = f"finished, {ends}"
     elif all(log.end for log in logs):
         lacks = "no ensemble yet" if history.is_of_stocks else "not finished yet"
-        state = f"{ends}, {lacks}; {_resume(history)}"
+        state = f"{ends}, {lacks}; finpod train --resume {shlex.quote(history.where.removesuffix(UNFINISHED))}"
     else:
         state = "unfinished"
     return f"{history.name}: {', '.join(parts)}; {state}"
 
 
-def _resume(history: History) -> str:
-    """Return the command that resumes a run."""
-    place, named = Path(history.where), [history.name]
-    if "://" in history.where:
-        named += ["--storage", history.where]
-    elif place.parent != STRATEGIES:
-        named = [str(place.with_name(history.name))]
-    return shlex.join(["finpod", "train", "--resume", *named])
-
-
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the ranked table, with the settings that differ between the trials of `among`."""
     from finpod.figures import ratio
-    from finpod.tournament.ranking import differing, inputs
+    from finpod.tournament.ranking import differing
 
     several, names = len(history.logs) > 1, differing(among)
     return [
@@ -195,23 +206,10 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
                 for name in names
                 if name != "features"
             },
-            **({"inputs": inputs(trial)} if "features" in names else {}),
+            **({"inputs": str(len(trial.settings.get("features") or ()) or "all")} if "features" in names else {}),
         }
         for rank, trial in enumerate(shown, start=1)
     ]
-
-
-def _trouble(trial: Trial, several: bool) -> dict[str, Any]:
-    """Return the row of a trial that failed or lost a pod."""
-    return {
-        "trial": trial.number,
-        **({"seed": str(trial.run)} if several else {}),
-        "agent": trial.agent,
-        "round": trial.level,
-        "state": trial.state,
-        "pods lost": len(trial.lost),
-        "why": trial.reason or (trial.lost[-1].reason if trial.lost else ""),
-    }
 
 
 def place_of(run: str) -> str:

@@ -21,9 +21,20 @@ from finpod.files import ENSEMBLE, TRAINED, require_free
 
 if TYPE_CHECKING:
     from finpod.ensemble import Ensemble
+    from finpod.figures import Kind
     from finpod.tournament.recorded import Recorded
     from finpod.tournament.trained_run import TrainedRun
     from finpod.trading.ledger import Costs
+
+FIGURES: dict[str, Kind] = {
+    "excess": "percent",
+    "information_ratio": "ratio",
+    "tracking_error": "percent",
+    "effective_names": "ratio",
+    "rank_correlation": "ratio",
+    "turnover": "times",
+}
+"""Figures of an agent in one window, and how they are written."""
 
 
 @options.with_options(*settings.FIRST, advanced=settings.ADVANCED)
@@ -91,9 +102,8 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
     if not pods.gpus:
         console.say_device(values["device"])
     arguments = _arguments(values, recorded, costs)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # clusters stop a driver by SIGTERM; the run can be resumed
+    # clusters stop a driver by SIGTERM; the run can be resumed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.watched(events, out, values["storage"]) as (progress, watch):
         trained: Ensemble | TrainedRun = finpod.train(
             values["task"],
@@ -112,10 +122,12 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
 
 def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
+    from finpod.active import SMALL
+    from finpod.figures import figure
     from finpod.report.pages import write_page
     from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
-    from finpod.tournament.ranking import near_baseline, of_agents
+    from finpod.tournament.ranking import near_baseline
     from finpod.tournament.trained_run import TrainedRun
 
     page, history = outputs.REPORTS / f"{trained.name}-training.html", read_history(out)
@@ -136,8 +148,14 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
         anchor = provenance.get("trading", {}).get("anchor", "equal-weight")
         print(f"{trained.name}: chosen among {trained.trials} trials on {values['validation']}")
         print(f"score: {provenance.get('score')}\nbaseline: {anchor}, restored when the agents decide\n")
-        console.show_table(of_agents(lines))
-        print("\n".join(["", *near_baseline(lines), ""]))
+        rows = []
+        for line in lines:
+            shown = {name.replace("_", " "): figure(line[name], kind) for name, kind in FIGURES.items()}
+            rows.append({"agent": line["agent"], "window": line["window"], **shown})
+        console.show_table(rows)
+        if near := ", ".join(near_baseline(lines)):
+            print(f"\nAlmost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {near}.")
+        print()
     show_trials(history, TOP, f"finpod leaderboard {out} ")
     print()
     console.show_written(written, as_json=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from finpod.active import SMALL
 from finpod.features.panel import MOST_UNDEFINED
 from finpod.periods import aside
 from finpod.report import clip
@@ -17,7 +18,7 @@ from finpod.report.provenance import flat
 from finpod.report.training_charts import CHARTS, Training
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import Trial
-from finpod.tournament.ranking import FEW, SCORES, differing, inputs, near_baseline, of_agents, sentences, tree
+from finpod.tournament.ranking import FEW, SCORES, differing, lineage, near_baseline
 
 SHOWN = 20
 """Most ranks in the tables."""
@@ -56,8 +57,8 @@ def _best(run: Training) -> dict[str, Any]:
 
 
 def _figures(run: Training) -> dict[str, Any] | None:
-    rows = of_agents(run.history.figures)
-    return {"rows": rows, "near": near_baseline(run.history.figures)} if rows else None
+    rows = run.history.figures
+    return {"rows": rows, "near": near_baseline(rows), "small": SMALL} if rows else None
 
 
 def _won(run: Training) -> dict[str, Any]:
@@ -78,9 +79,9 @@ def _won(run: Training) -> dict[str, Any]:
 
 def _setting(trial: Trial, name: str) -> str:
     """Return a setting of a trial as text; for the features their number."""
-    if name == "features":
-        return inputs(trial)
     value = trial.settings.get(name)
+    if name == "features":
+        return "all" if value is None else str(len(value))
     return "as asked" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -124,7 +125,7 @@ LAYOUT = Layout(
     head=(Section("span", "Time"),),
     lead=(
         Section("summary", "Summary"),
-        Section("luck", "Luck", lambda run: {"lines": sentences(run.luck)}),
+        Section("luck", "Luck"),
         Section("notes", "Notes", _notes),
         Section("tiles", "Key figures"),
     ),
@@ -134,7 +135,7 @@ LAYOUT = Layout(
         Section("best", "Best trials", _best),
         Section("figures", "Training and validation", _figures),
         Section("won", "Winning settings", _won),
-        Section("lineage", "Lineage", lambda run: {"lines": tree(run.drawn)}),
+        Section("lineage", "Lineage", lambda run: {"branches": lineage(run.drawn)}),
         Section("pods", "Pods"),
         Section("provenance", "Provenance", lambda run: {"groups_of_run": provenance(run.history)}),
     ),

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finpod.active import BOUND, SMALL
-from finpod.figures import percent, ratio, times
 from finpod.significance import expected_best, overfitting
 from finpod.tournament.leaderboard import Trial
 
@@ -81,47 +80,10 @@ def _overfitting(trials: Sequence[Trial]) -> float:
     return math.nan
 
 
-def sentences(bias: SelectionBias) -> list[str]:
-    """Return sentences on the selection bias; none if it is undefined."""
-    lines = []
-    if not math.isnan(bias.alike):
-        lines.append(
-            f"The best of {bias.trials} trials scored {bias.best:.3f}. Had all been equally good, luck alone would have put "
-            f"the best at about {bias.alike:.3f} (scores of mean {bias.mean:.3f} and standard deviation {bias.sd:.3f})"
-            + ("." if math.isnan(bias.expected) else f"; without any skill, at {bias.expected:.3f}.")
-        )
-    if not math.isnan(bias.overfitting):
-        lines.append(
-            "The best on one half of the validation days lay below the median on the other half in "
-            f"{100 * bias.overfitting:.0f} % of the ways to halve them: the probability of overfitting."
-        )
-    return lines
-
-
-def of_agents(figures: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Return rows of text for `History.figures`."""
-    return [
-        {
-            "agent": line["agent"],
-            "window": line["window"],
-            "excess": percent(line["excess"]),
-            "information ratio": ratio(line["information_ratio"]),
-            "tracking error": percent(line["tracking_error"]),
-            "effective names": ratio(line["effective_names"], 1),
-            "rank correlation": ratio(line["rank_correlation"], 3),
-            "turnover a year": times(line["turnover"]),
-        }
-        for line in figures
-    ]
-
-
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence on the agents of `History.figures` that almost held the baseline on validation, if there are any."""
-    lines = [line for line in figures if line["window"] == "validation" and (line["tracking_error"] or 0.0) < SMALL]
-    near = ", ".join(line["agent"] for line in lines)
-    return [f"Almost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {near}."] * bool(
-        near
-    )
+    """Return the agents of `History.figures` that almost held the baseline on validation."""
+    lines = (line for line in figures if line["window"] == "validation")
+    return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]
 
 
 def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Branch]:
@@ -148,23 +110,3 @@ def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Bra
             branches.append(Branch(depth, agent, tuple(sorted(agents[run, agent], key=lambda trial: trial.level))))
             pending += [(depth + 1, child) for child in reversed(children.get((run, agent), []))]
     return branches
-
-
-def tree(trials: Sequence[Trial]) -> list[str]:
-    """Return lines of text: agents, each below the one it was copied from, with the scores of their levels."""
-    return [
-        f"{'  ' * depth}{agent}  {', '.join(f'{trial.level}: {_score(trial)}' for trial in own)}"
-        for depth, agent, own in lineage(trials)
-    ]
-
-
-def _score(trial: Trial) -> str:
-    if trial.state != "ended":
-        return trial.state
-    return ("n/a" if math.isnan(trial.score) else f"{trial.score:.3f}") + " kept" * trial.kept
-
-
-def inputs(trial: Trial) -> str:
-    """Return the number of features that an agent observes, or "all"."""
-    features = trial.settings.get("features")
-    return "all" if features is None else str(len(features))
