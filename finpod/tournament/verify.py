@@ -40,13 +40,6 @@ class _Derived(TrialLog):
     evolver: Evolver | None = None
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        if fault := self._fault(record):
-            raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
-        if record["kind"] != "draw":  # its trials are on the board as they were recomputed
-            super()._take(record)
-
-    def _fault(self, record: Mapping[str, Any]) -> str:
-        """What is wrong with the next line; empty if nothing is."""
         kind, ended = record["kind"], len(self.board.log)
         if kind == "begin":
             header = completed(record["header"])
@@ -55,55 +48,53 @@ class _Derived(TrialLog):
             config = LEARNERS[learner].Config(**header["config"])
             search, seed = self.plan.search, self.plan.seed
             self.evolver = Evolver(seed=seed, config=config, space=space, search=search, learner=learner)
-            return ""
-        if self.evolver is None:
-            return "comes before the line that says what the tournament is"
-        if kind == "draw":
-            return self._draw(self.evolver, record)
-        if kind == "end":
-            return (
-                "" if record["trials"] == ended else f"says that {record['trials']} trials had ended, and {ended} had"
-            )
-        if kind not in OF_TRIAL:
-            return f"is of a kind that this version of finpod does not know: {kind!r}"
-        return self._of_trial(record)
+        elif self.evolver is None:
+            self._require(False, "comes before the line that says what the tournament is")
+        elif kind == "draw":
+            return self._draw(self.evolver, record)  # as recomputed
+        elif kind == "end":
+            told = record["trials"]
+            self._require(told == ended, f"says that {told} trials had ended, and {ended} had")
+        else:
+            self._require(kind in OF_TRIAL, f"is of a kind that this version of finpod does not know: {kind!r}")
+            self._check_trial(record)
+        super()._take(record)
 
-    def _draw(self, evolver: Evolver, record: Mapping[str, Any]) -> str:
-        board, plan, jobs = self.board, self.plan, record["jobs"]
-        begun = len(board.trials)
-        if record["seen"] != len(board.log):
-            return f"was drawn after {record['seen']} trials had ended, and {len(board.log)} had"
+    def _require(self, holds: bool, fault: str) -> None:
+        """Raise CheckpointError that names the line unless it `holds`."""
+        if not holds:
+            raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
+
+    def _draw(self, evolver: Evolver, record: Mapping[str, Any]) -> None:
+        board, plan, jobs, seen = self.board, self.plan, record["jobs"], record["seen"]
+        begun, ended = len(board.trials), len(board.log)
+        self._require(seen == ended, f"was drawn after {seen} trials had ended, and {ended} had")
         if plan.mode == "async":
             for _ in jobs:
                 board.draw([evolver.draw(board, plan.agents, plan.rounds)])
         else:
             level = max((trial.level for trial in board.trials), default=0) + 1
-            if any(trial.state == "open" for trial in board.trials):
-                return f"begins round {level} before all trials of the one before have ended"
+            self._require(begun == ended, f"begins round {level} before all trials of the one before have ended")
             board.draw(evolver.round(level, board, plan.agents))
-        if len(board.trials) != begun + len(jobs):
-            return f"draws {len(jobs)} agents for a round of {len(board.trials) - begun}"
+        made = len(board.trials) - begun
+        self._require(made == len(jobs), f"draws {len(jobs)} agents for a round of {made}")
         for trial, drawn in zip(board.trials[begun:], jobs, strict=True):
             # with settings of the learner that are newer than the log
             whole = {**drawn, "settings": Settings.from_dict(drawn["settings"]).to_dict()}
-            for name, follows, stands in differences(
-                *(json.loads(to_json_line(one)) for one in (trial.to_record(), whole))
-            ):
-                differs = f"{name} {stands!r:.100} where {follows!r:.100} follows"
-                return f"does not follow from those before it: trial {trial.number} has {differs}"
-        return ""
+            follows, stands = (json.loads(to_json_line(one)) for one in (trial.to_record(), whole))
+            for name, one, other in differences(follows, stands):
+                differs = f"trial {trial.number} has {name} {other!r:.100} where {one!r:.100} follows"
+                self._require(False, f"does not follow from those before it: {differs}")
 
-    def _of_trial(self, record: Mapping[str, Any]) -> str:
+    def _check_trial(self, record: Mapping[str, Any]) -> None:
         kind, number, steps = record["kind"], record["trial"], record.get("steps")
-        if not 0 <= number < len(self.board.trials):
-            return f"is of trial {number}, which was never drawn"
-        if self.board.trials[number].state != "open":
-            return f"is of trial {number}, which had ended before"
-        end = self.levels[self.board.trials[number].level - 1]
-        if kind == "checkpoint" and not 0 < record["steps"] < end:
-            return f"has trial {number} at {steps} steps, which is not inside its level"
-        if kind == "submit" and steps != end:
-            return f"has trial {number} at {steps} steps, and its level ends at {end}"
-        if kind == "submit" and record["score"] != record["metrics"][self.measure]:
-            return f"scores trial {number} at {record['score']}, and its metrics say otherwise"
-        return ""
+        self._require(0 <= number < len(self.board.trials), f"is of trial {number}, which was never drawn")
+        trial = self.board.trials[number]
+        self._require(trial.state == "open", f"is of trial {number}, which had ended before")
+        end, at = self.levels[trial.level - 1], f"has trial {number} at {steps} steps"
+        if kind == "checkpoint":
+            self._require(0 < record["steps"] < end, f"{at}, which is not inside its level")
+        elif kind == "submit":
+            self._require(steps == end, f"{at}, and its level ends at {end}")
+            same = record["score"] == record["metrics"][self.measure]
+            self._require(same, f"scores trial {number} at {record['score']}, and its metrics say otherwise")
