@@ -68,6 +68,16 @@ class Loss(NamedTuple):
     at: float
 
 
+ENTRIES = {
+    "trial": "number",
+    "settings": "agent_settings",
+    "parent_id": "parent",
+    "source": "source",
+    "copied": "copied",
+}
+"""Entry of a `draw` record -> field of a trial."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
     """One agent trained to one level of experience and validated there.
@@ -128,28 +138,13 @@ class Trial:
 
     def to_record(self) -> dict[str, Any]:
         """Return the entry of a `draw` record."""
-        return {
-            "trial": self.number,
-            "generation": self.level - 1,
-            "settings": self.agent_settings,
-            "parent_id": self.parent,
-            "source": self.source,
-            "copied": self.copied,
-        }
+        return {"generation": self.level - 1, **{entry: getattr(self, name) for entry, name in ENTRIES.items()}}
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], run: int = 0, start: int = 0) -> Trial:
         """Return the trial of an entry of a `draw` record."""
-        return cls(
-            run=run,
-            number=values["trial"],
-            level=values["generation"] + 1,
-            agent_settings=values["settings"],
-            parent=values["parent_id"],
-            source=values["source"],
-            copied=values["copied"],
-            start=start,
-        )
+        given = {name: values[entry] for entry, name in ENTRIES.items()}
+        return cls(run=run, start=start, level=values["generation"] + 1, **given)
 
     def after(self, record: Mapping[str, Any]) -> Trial:
         """Return the trial after one more record: 'lost', 'failed', 'checkpoint' or 'submit'; null is NaN."""
@@ -225,10 +220,6 @@ class Leaderboard:
         """Return all trials that ended or failed, as `ranked` orders them."""
         return list(self._order)
 
-    def top(self, count: int) -> list[Trial]:
-        """Return the first `count` of the ranking."""
-        return self._order[:count]
-
     def better_half(self, level: int) -> list[Trial]:
         """Return the better half of a level, rounded down; best first."""
         order = self._levels.get(level, [])
@@ -244,15 +235,13 @@ class Leaderboard:
         has the numbers of trials to leave out. Raises FinpodError if no agent has a score, or all that have are left out.
         """
         agents: dict[str, Trial] = {}
-        for trial in self.top(BOARD):
+        for trial in self._order[:BOARD]:
             if not math.isnan(trial.score) and trial.number not in without:
                 agents.setdefault(trial.agent, trial)
-        if not agents and all(math.isnan(trial.score) for trial in self.log):
-            raise FinpodError("no agent has a validation score: all are undefined; train longer, or look at the data")
         if not agents:
-            raise FinpodError(
-                "no agent that has a validation score can be read any more; restore their files and resume, or train again"
-            )
+            why = "all are undefined; train longer, or look at the data"
+            why = "files of the others cannot be read; restore them and resume" if without else why
+            raise FinpodError(f"no agent has a validation score: {why}")
         chosen, rest = list[Trial](), list[Trial]()
         for trial in agents.values():
             others = () if base is None else [(trial.returns - base, other.returns - base) for other in chosen]

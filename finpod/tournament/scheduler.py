@@ -192,7 +192,8 @@ class Scheduler:
         returns = [] if trained.returns is None else trained.returns.tolist()
         self._log(trial, "submit", score=trained.score, metrics=trained.metrics, returns=returns, steps=trained.steps,
                   place=place)  # fmt: skip
-        self._drop_inside(trial)
+        if trial.steps:
+            self._remove(inside_file(number))
         self._filed.add(number)
         self.status.latest, self.status.losses = self.board.trials[number], trained.losses
         if self.plan.mode == "async" and len(self._filed) > self._prune_at:
@@ -219,7 +220,8 @@ class Scheduler:
     def _fail(self, trial: Trial, reason: str) -> None:
         """Log that a trial has failed; it ranks last."""
         self._log(trial, "failed", reason=reason)
-        self._drop_inside(trial)
+        if trial.steps:
+            self._remove(inside_file(trial.number))
         self.status.remark = f"agent {trial.agent} is out: {reason}"
 
     def _log(self, trial: Trial, kind: str, **values: object) -> None:
@@ -240,10 +242,6 @@ class Scheduler:
             return f"{stop.seconds:g} seconds"
         return None
 
-    def _drop_inside(self, trial: Trial) -> None:
-        if trial.steps:
-            self._remove(inside_file(trial.number))
-
     def _remove(self, name: str) -> None:
         with suppress(InputError):  # an unneeded file may stay
             self.store.remove(name)
@@ -252,12 +250,11 @@ class Scheduler:
         """Remove the files of agents that no trial will begin with and that cannot be selected."""
         trials = self.board.trials
         needed = {trial.source for trial in trials if trial.state == "open"}
-        top = {trial.number for trial in self.board.top(BOARD)}
-        latest = max(trial.level for trial in trials)
+        top = {trial.number for trial in self.board.ranked()[:BOARD]}
         for number in sorted(self._filed - needed - top):
-            level = trials[number].level
-            taken = {(number, False), (number, True)} <= self.board.taken
-            if (level < latest if self.plan.mode == "rounds" else taken) or level == self.plan.rounds:
+            # a new round, which has been drawn, begins with no other
+            taken = self.plan.mode == "rounds" or {(number, False), (number, True)} <= self.board.taken
+            if taken or trials[number].level == self.plan.rounds:
                 self._remove(agent_file(number))
                 self._filed.discard(number)
 

@@ -24,14 +24,11 @@ FORMAT = "finpod tournament 1"
 """Format of a log."""
 LEVELS = "levels"
 """Entry of a header: environment steps at the end of each level."""
-OF_PLAN = ("keep", "checkpoint_steps", "retries", "alike", "stop")
-"""Fields of a plan on which no agent depends."""
-FREE = ("versions", "undefined", "baseline", "data_title", "plan.choice", *(f"plan.{name}" for name in OF_PLAN))
-"""Entries of a header that may change when a run is resumed."""
+FREE = ("versions", "undefined", "baseline", "data_title", "plan.choice", "plan.keep", "plan.checkpoint_steps",
+        "plan.retries", "plan.alike", "plan.stop")  # fmt: skip
+"""Entries of a header that may change when a run is resumed; no agent depends on them."""
 FIXED = ("task", "format", "measure")
 """Entries that may not change even in a fork: scores would not be comparable."""
-STEPS = 600_000
-"""Default number of environment steps of an agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ class Plan:
     """Rounds; after each, mutated copies of strong agents replace weak ones."""
     keep: int = 3
     """Agents selected for the ensemble."""
-    steps: int = STEPS
+    steps: int = 600_000
     """Environment steps of an agent over all rounds."""
     seed: int = 0
     """Seed of all random numbers."""
