@@ -213,5 +213,5 @@ def _made(kind: type, path: Path, noun: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise StrategyError(
-            f"{path}: {kind.__name__}() failed, and a {noun} must need no arguments ({_place(error, path)})"
+            f"{path}: {kind.__name__}() failed; a {noun} must be created without arguments ({_place(error, path)})"
         ) from error

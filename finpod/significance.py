@@ -104,7 +104,9 @@ def growth_interval(
     """
     steps = np.stack([_checked(one, len(returns)) for one in (returns, other)])
     if (steps <= -1).any():
-        raise InputError(f"a return is {steps.min():g}; the growth of a lost account has no interval")
+        raise InputError(
+            f"a return is {steps.min():g}, so the account is lost; an interval of the growth needs returns above -1"
+        )
     days = steps.shape[1]
     days_twice = np.tile(steps, 2)  # blocks wrap around to the first day
     sums = np.cumsum(np.log1p(np.pad(days_twice, ((0, 0), (1, 0)))), axis=1)
@@ -245,9 +247,7 @@ def minimum_length(
     is not above `benchmark`; NaN for constant returns and for fewer than three.
     """
     if not 0.5 <= level < 1:
-        raise InputError(
-            f"level is {level}; a level that is to be passed lies from 0.5 to below 1, such as 0.95", argument="level"
-        )
+        raise InputError(f"level is {level}; give a level from 0.5 to below 1, such as 0.95", argument="level")
     sharpe, spread = _sharpe_and_spread(returns)
     lead = sharpe - benchmark / math.sqrt(periods_per_year)
     if not lead > 0:

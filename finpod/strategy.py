@@ -250,7 +250,7 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
     Ties go to the earlier column. Raises InputError if k is not positive.
     """
     if k < 1:
-        raise InputError(f"top_k picks {k} names; ask for at least one", argument="k")
+        raise InputError(f"top_k picks {k} assets; ask for at least one", argument="k")
     ranked = np.where(np.isnan(strength) | (False if among is None else ~np.asarray(among)), -np.inf, strength)
     order = np.argsort(-ranked, kind="stable")[:k]
     chosen = order[ranked[order] > -np.inf]

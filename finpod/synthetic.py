@@ -201,7 +201,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):
-        raise InputError("a market with missing bars cannot be resampled; select names and dates without any")
+        raise InputError("a market with missing bars cannot be resampled; select assets and dates without missing bars")
     count = length if days is None else days
     require_number("days", count, 2, LARGEST, Integral)
     rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)

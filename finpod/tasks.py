@@ -297,7 +297,7 @@ def make_stock_task(
     if validation_rows[0] <= train_rows[1]:
         raise InputError(
             f"validation starts on {market.dates[validation_rows[0]]!s:.10}, before training ends on "
-            f"{market.dates[train_rows[1]]!s:.10}; let it start later",
+            f"{market.dates[train_rows[1]]!s:.10}; start validation later",
             argument="validation",
         )
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):

@@ -179,20 +179,20 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
     weights = _as_array(decision, tickers, where)
     if weights.shape != (len(tickers),):
         raise StrategyError(
-            f"{where} decided weights of shape {weights.shape}; give one for each of {len(tickers)} names"
+            f"{where} returned weights of shape {weights.shape}; return one weight for each of the {len(tickers)} assets"
         )
     if _unusable(weights):
         finite = np.isfinite(weights)
         if not finite.all():
             column = int(np.argmin(finite))
-            raise StrategyError(f"{where} decided {weights[column]} for {tickers[column]}; weights must be finite")
+            raise StrategyError(f"{where} returned {weights[column]} for {tickers[column]}; weights must be finite")
         if weights.min() < -TOLERANCE:
             raise StrategyError(
-                f"{where} decided {weights.min():g} for {tickers[int(weights.argmin())]}; weights must not be negative "
+                f"{where} returned {weights.min():g} for {tickers[int(weights.argmin())]}; weights must not be negative "
                 "(finpod is long only)"
             )
         raise StrategyError(
-            f"{where} decided weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
+            f"{where} returned weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
         )
     clean = torch.from_numpy(weights).clamp(min=0)
     return _scaled(clean, clean.sum(-1, keepdim=True)).numpy()
@@ -218,14 +218,14 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
             keys = list(by_ticker.keys())
             if len(set(keys)) < len(keys):
                 twice = next(key for key in keys if keys.count(key) > 1)
-                raise StrategyError(f"{where} gives {twice} twice; give each ticker one weight")
+                raise StrategyError(f"{where} returned {twice} twice; return one weight for each")
             if unknown:
-                raise StrategyError(f"{where} names {', '.join(unknown[:3])}, which the market does not have")
+                raise StrategyError(f"{where} returned weights for {', '.join(unknown[:3])}, not in the market")
             decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
         return np.array(decision, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise StrategyError(
-            f"{where} decided {type(decision).__name__}, which is not weights ({first_line(error)}); return an "
+            f"{where} returned {type(decision).__name__}, which is not weights ({first_line(error)}); return an "
             "array, a Series, a dict or None"
         ) from error
 

@@ -18,8 +18,8 @@ from finpod.records import Audit, Severity
 from finpod.rules import Momentum
 from finpod.strategy import Strategy, top_k
 
-AHEAD = ", but it looks ahead: this is no evidence of skill"
-UNAUDITED = ", and it was not audited"
+AHEAD = ", but the strategy looks ahead: this is no evidence of skill"
+UNAUDITED = ", and the strategy was not audited"
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,8 @@ def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
             f"{market.dates[-1]!s:.10}; pass what it needs, such as market.tickers instead"
         )
         assert all(
-            said.endswith(", but it has later rows within reach: this is no evidence of skill") for said in verdicts
+            said.endswith(", but the strategy has later rows within reach: this is no evidence of skill")
+            for said in verdicts
         )
         assert line.endswith(": CAN LOOK AHEAD")
 

@@ -140,7 +140,7 @@ def test_dust_below_zero_is_forgiven_however_often():
     dusty[:, :, 0] = 0.5
     np.testing.assert_array_equal(backtest(dusty, market).equity, backtest(dusty.clip(min=0), market).equity)
     dusty[1, 4, 7] = -1.1e-6
-    with pytest.raises(StrategyError, match=r"strategy weights 1 on 2024-01-05 decided -1.1e-06 for H"):
+    with pytest.raises(StrategyError, match=r"strategy weights 1 on 2024-01-05 returned -1.1e-06 for H"):
         backtest(dusty, market)
 
 

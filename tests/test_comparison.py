@@ -158,8 +158,8 @@ def test_what_is_better_every_day_is_better_than_luck_explains():
     better = replace(steady, strategy="strategy", equity=(1 + steps).cumprod() * 1e6)
     found = compare([better, steady])
     assert found.pairs[0].cagr.low > 0
-    assert contrasts(found)[0][-1].startswith("more")
-    assert contrasts(compare([steady, better]))[0][-1].startswith("worse")
+    assert contrasts(found)[0][-1].startswith("significantly better")
+    assert contrasts(compare([steady, better]))[0][-1].startswith("significantly worse")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_dividend_missing_from_the_adjusted_close(dirty):
 
 @pytest.mark.parametrize("name", ["yahoo_bad_split", "yahoo_missing_dividend"])
 def test_stamps_of_another_exchange_ask_for_its_calendar(dirty, name):
-    with pytest.raises(DataError, match=r"stamps are at UTC\+0[92]:00, not on the clock of XNYS; name the exchange"):
+    with pytest.raises(DataError, match=r"times are at UTC\+0[92]:00, which XNYS does not use; give the exchange"):
         read(dirty / f"{name}.csv")
 
 

@@ -135,7 +135,7 @@ def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
 
 def test_c20_a_short_position_is_refused_as_long_only():
     for strategy in (gives(np.array([-0.5, 0.5])), np.tile([-0.5, 0.5], (4, 1))):
-        with pytest.raises(StrategyError, match=r"on 2024-01-01 decided -0.5 for A.*long only"):
+        with pytest.raises(StrategyError, match=r"on 2024-01-01 returned -0.5 for A.*long only"):
             backtest(strategy, flat_market(10, 10))
 
 

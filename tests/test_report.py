@@ -153,7 +153,7 @@ def test_e05_a23_missing_benchmark_days_render(missing):
     result = make_result(days=130, benchmark="QQQ" if benchmark.notna().any() else "none", benchmark_equity=benchmark)
     html = render(result)
     assert percent(result.metrics.total_return) in html
-    assert ("on the days the benchmark has" in html) == result.has_benchmark
+    assert ("on the days on which the benchmark has bars" in html) == result.has_benchmark
     assert ('<th scope="col">no benchmark</th>' in html) == (not result.has_benchmark)
     assert not re.search("<t[hd][^>]*>none<|none (had|returned)", html)
     assert chart(replace(result, equal_weight_equity=result.equity * np.nan), "relative").svg == ""

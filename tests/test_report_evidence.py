@@ -98,7 +98,10 @@ def test_in_sample_the_trials_are_candidates_and_the_ratio_is_deflated_by_them(r
     monkeypatch.setattr(sections, "evidence", lambda result: skill.evidence(result) | chosen)
     before, here = answers(render(result)), answers(render(replace(result, in_sample=True)))
     assert "61.4%" not in before.values()
-    assert here["Probability that it is above the best of 16 without skill"] == "61.4%"
+    assert (
+        here["Probability that the true Sharpe ratio is above that of the best of 16 candidates without skill"]
+        == "61.4%"
+    )
 
 
 def test_rules_are_ranked_by_sharpe_and_the_strategy_stands_out(result, html):

@@ -24,15 +24,15 @@ ROWS = (
 """Figures in the order of display."""
 NO_INTERVAL = {
     "short": "the history is too short",
-    "ruined": "one of them was ruined",
-    "same": "they are the same account",
+    "ruined": "one of the two accounts was ruined",
+    "same": "the two accounts are the same",
 }
 """Reason -> text on why a pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
     "data": ("the data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
     "terms": ("the terms differ", lambda value: describe_terms(*value)),
     "cash": ("the starting cash differs", lambda value: f"{value:,}"),
-    "risk_free": ("the risk-free rates differ, so Sharpe ratios here are against 0 %", percent),
+    "risk_free": ("the risk-free rates differ, so the Sharpe ratios use a rate of 0 %", percent),
 }
 """Setting -> text on how it differs, and the format of its values."""
 _HEADING = 18
@@ -49,7 +49,7 @@ def format_comparison(comparison: Comparison) -> str:
     lines += [short_note(returns)] if comparison.is_short else []
     lines += [TURNOVER, yearly_note(comparison.periods_per_year, comparison.periods_per_year), ""]
     for label, cagr, cagr_span, sharpe, sharpe_span, verdict in contrasts(comparison):
-        shown = f"CAGR {cagr} points ({cagr_span}), Sharpe {sharpe} ({sharpe_span}): " if cagr else ""
+        shown = f"CAGR {cagr} points ({cagr_span}), Sharpe {sharpe} ({sharpe_span}); " if cagr else ""
         lines.append(f"{label}: {shown}{verdict}")
     shared = [f"{one.first}/{one.second} {ratio(table.loc[one.first, one.second])}" for one in comparison.pairs]
     lines += filter(None, [pairs_note(comparison)])
@@ -106,7 +106,7 @@ def _contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
         return label, "", "", "", "", f"no interval: {NO_INTERVAL[pair.reason]}"
     cagr, sharpe = ([_signed(100 * end, 1) for end in pair.cagr[:3]], [_signed(end, 2) for end in pair.sharpe[:3]])
     growth, quality = (LUCK[code_of(one)] if math.isfinite(one.low) else "" for one in (pair.cagr, pair.sharpe))
-    verdict = growth if quality in (growth, "") else f"growth {growth}, Sharpe {quality}"
+    verdict = growth if quality in (growth, "") else f"growth {growth}; Sharpe {quality}"
     return label, cagr[1], f"{cagr[0]} to {cagr[2]}", sharpe[1], f"{sharpe[0]} to {sharpe[2]}", verdict
 
 
@@ -119,17 +119,17 @@ def _signed(value: float, digits: int) -> str:
 def pairs_note(comparison: Comparison) -> str:
     """Return a note on how many intervals exclude zero by luck; empty for a single pair."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
-    return f"of {judged} pairs without any difference, one in twenty would seem to differ" if judged > 1 else ""
+    return f"even if none of the {judged} pairs differed, one in twenty would seem to" if judged > 1 else ""
 
 
 def selection(comparison: Comparison) -> str:
     """Return a sentence on the selection bias of choosing among these runs."""
-    bias = "Choosing the best of several runs on the window they are compared on is selection bias, and flatters the chosen one"
+    bias = "Choosing the best of several runs on the window of their comparison is selection bias, and flatters the chosen run"
     if comparison.is_short:
         return f"{bias}."
     shown = [f"{ratio(best)} for the best of {number:,}" for number, best in comparison.chance.items()]
     behind = f", all the candidates behind these {len(comparison.runs)} runs" if len(shown) > 1 else ""
     return (
-        f"{bias}: without any skill, luck alone is expected to show an information ratio over equal weight of "
+        f"{bias}: luck alone is expected to give runs without skill an information ratio over equal weight of "
         f"{' and of '.join(shown)}{behind}."
     )

@@ -111,7 +111,7 @@ def backtest(
         raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
     if fast and isinstance(strategy, Strategy):
         raise InputError(
-            "fast=True needs ready weights; leave it out for a Strategy, which decides day by day", argument="fast"
+            "fast=True needs an array of weights; leave fast out for a Strategy, which decides daily", argument="fast"
         )
     check_rates(risk_free)
     require_opened(opened)

@@ -49,7 +49,7 @@ def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
     ticker called 'cash', which pyfolio would take for the cash.
     """
     if "cash" in result.weights.columns:
-        raise InputError("a ticker is called 'cash', which pyfolio takes for the cash; rename it in the market data")
+        raise InputError("pyfolio takes a ticker called 'cash' for the cash; rename the ticker in the market data")
     daily = result.by_session()
     values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
     positions = values.loc[:, (values != 0).any()]

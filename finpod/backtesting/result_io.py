@@ -130,7 +130,7 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
         raise InputError(f"{source} {problem}; {fix}", argument="run") from error
     if version != FORMAT:
         raise InputError(
-            f"{source} has result format {version}, this finpod reads {FORMAT}; run it again", argument="run"
+            f"{source} has result format {version}, this finpod reads {FORMAT}; run the backtest again", argument="run"
         )
     if wrong := _damage(source):
         raise InputError(f"{source} is damaged: {wrong}; run the backtest again", argument="run")

@@ -15,10 +15,10 @@ from finpod.result import BacktestResult
 Data = Mapping[str, Any]
 
 REASONS = {
-    "ready_weights": "ready weights are not audited; a row may have used later rows",
+    "ready_weights": "weights given as an array are not audited; a row of weights may depend on later prices",
     "no_decision": "the strategy made no decision on the days sampled",
-    "not_repeatable": "two decisions on the same data differ on {note}, so look-ahead cannot be told from chance; draw random "
-    "numbers from a generator of the strategy's own",
+    "not_repeatable": "on {note}, two decisions on the same data differ, so the audit cannot tell look-ahead from chance; draw "
+    "random numbers from a generator that the strategy seeds itself",
     "failed": "{note}",
 }
 """Code of a reason -> text on why an audit has no outcome."""
@@ -37,14 +37,14 @@ UNCHECKED = {
 NO_RANDOM_PORTFOLIOS = {
     "intraday": "they are for daily bars",
     "never_traded": "the strategy never traded",
-    "one_asset": "there are no two assets to choose from",
+    "one_asset": "there are fewer than two assets to choose from",
 }
 """Reason -> text on why random portfolios were left out."""
 
 _NOT_BOUGHT = "{day}: {ticker} was not bought: %s ({count:# such order} in all)"
 EVENTS = {
-    "skipped": "{day}: no row before the start to decide on; the first decision was skipped",
-    "delisted": "{day}: {ticker} has no more bars (it left the exchange, or its source ended); {shares:.6g} shares turned to "
+    "skipped": "{day}: the first decision was skipped, because the data have no row before the start",
+    "delisted": "{day}: {ticker} has no later bars (it was delisted, or its data end); {shares:.6g} shares were converted to "
     "cash at {price:.6g}",
     "not_member": _NOT_BOUGHT % "it was not a member on the day of the decision",
     "no_price": _NOT_BOUGHT % "there was no price to fill at",
@@ -53,19 +53,19 @@ EVENTS = {
 }
 """Code of an event -> template for its fields."""
 
-_NOT_DATED = "{note} and does not set trained_until: nothing shows on which days it was fitted"
-_CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s ({days} of {checked} days)"
+_NOT_DATED = "{note} and does not set trained_until, so the days on which the model was fitted are unknown"
+_CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s (on {days} of {checked} days)"
 FINDINGS = {
     "cut": _CHANGES % "are left out",
     "noise": _CHANGES % "are replaced by noise",
     "held": "{where}: on {day} '{subject}' holds {note}; pass {instead} instead",
     "model": "{where}: '{subject}' is " + _NOT_DATED,
-    "fill": "fills: first leak on {day}; with fill='{fill}' an order of that decision for {subject} is filled at {size:.6g}, a "
-    "price the decision has seen",
+    "fill": "fills: first leak on {day}; with fill='{fill}' the order for {subject} is filled at {size:.6g}, a price that was "
+    "known when the order was decided",
     "backfilled": "data: prices of {subject} do not move from {day} until its first real bar on {until}: they look "
     "back-filled{others}",
-    "extra": "data: the column extra:{subject} has a rank correlation of {size:.2f} with the next returns, {over} "
-    "{sessions:# session} from {day} on; the limit is {most:.2f}; check its dates",
+    "extra": "data: from {day} on, the column extra:{subject} has a rank correlation of {size:.2f} with the next returns, {over} "
+    "{sessions:# session} (the limit is {most:.2f}); check the dates of the column",
 }
 """Kind of a finding -> template. The other kinds are what was read while a decision was taken."""
 _READ = "{where}: {who} {note} while {doing} {day}"
@@ -87,18 +87,18 @@ def _say(template: str, data: Data) -> str:
 
 
 def _chosen(data: Data) -> str:
-    where = {"validation": " on validation days", "window": ", on these very days"}.get(data["on"], "")
-    return f"chosen among {plural(data['trials'], 'trial')}{where}; the best of many looks better than it is"
+    where = {"validation": " on validation days", "window": ", on the days of this backtest"}.get(data["on"], "")
+    return f"chosen among {plural(data['trials'], 'trial')}{where}; the best of many trials looks better than it is"
 
 
 def _index_list(data: Data) -> str:
     index = _say("{size} members of the {title} on {day}", data)
     if data["members"] < data["size"]:
         return (
-            f"the list of members is incomplete: it has {data['members']} of {index}; most missing ones have left since, which "
-            "flatters every strategy"
+            f"the list of members is incomplete: it has {data['members']} of {index}; most missing companies have left the "
+            "index since, which flatters every strategy"
         )
-    return f"the list of members has {data['members']} assets for the {index}; some of them were no longer members"
+    return f"the list of members has {data['members']} assets for the {index}; some of these assets were not members"
 
 
 def _capped(data: Data) -> str:
@@ -106,13 +106,13 @@ def _capped(data: Data) -> str:
     parts += [f"no decision trades above {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
     if data["in_cash"]:
         fewest, decisions = math.ceil(1 / data["max_weight"] - 1e-6), plural(data["in_cash"], "decision")
-        parts[-1] += f"; the rest stayed in cash on {decisions} with fewer than {fewest:,} assets"
+        parts[-1] += f"; the rest of the account stayed in cash on {decisions} with fewer than {fewest:,} assets"
     return f"capped, as shares of the account: {' and '.join(parts)}"
 
 
 def _too_good(data: Data) -> str:
     figure = f"a Sharpe ratio of {data['sharpe']:.2f}" if "sharpe" in data else f"growth of {data['cagr']:.0%} a year"
-    return f"too good: {figure} is more than any known daily strategy earns after costs; look for look-ahead first"
+    return f"too good: {figure} is more than any known daily strategy earns after costs; check for look-ahead first"
 
 
 def _unaudited(data: Data) -> str:
@@ -160,12 +160,12 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "strategy",
     "unknown_universe": "the data do not say how their assets were chosen; a choice with hindsight flatters every strategy",
     "missing_members": lambda data: (
-        _say("{count:# member} without prices on some of these dates, left out on them: {tickers}", data)
+        _say("{count:# member} left out on the dates on which their prices are missing: {tickers}", data)
         + " ..." * (data["count"] > len(data["tickers"]))
     ),
     "index_list": _index_list,
     "note": "{text}",
-    "other_fill": "it was trained and chosen with fills at the {trained}, and is filled at the {filled} here",
+    "other_fill": "the strategy was trained and selected with fills at the {trained}; this backtest fills at the {filled}",
     "unfilled": lambda data: event_sentence(Event(**data)),
     "capped": _capped,
     "too_good": _too_good,
@@ -173,19 +173,19 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "all_cash": "degenerate policy: almost all cash, {cash:.1%} of the account",
     "one_asset": "degenerate policy: almost all in one asset, {share:.1%} of what is invested",
     "one_trading_day": "buy and hold: it traded on one day only",
-    "untouched": "close to buy and hold: at most {share:.1%} of the account differed from positions left alone from {day} on",
+    "untouched": "close to buy and hold: from {day} on, at most {share:.1%} of the account differed from untouched positions",
     "constant_cash": "market timing that never switches: about {cash:.0%} of the account is always in cash",
     "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
     "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
     "rules_daily_only": "{rules} are left out: they are rules for daily bars",
     "rules_missing": "{rules} are left out: the package {package} is not installed",
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
-    "rule_fell_back": "{rule} found no solution on {days:# day} and held inverse volatility then",
+    "rule_fell_back": "{rule} found no optimum on {days:# day}; on these days it held inverse-volatility weights",
     "no_random_portfolios": lambda data: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[data['reason']]}",
     "shortened": _shortened,
-    "several_rivals": "the runs do not share one benchmark and one equal weight (data, costs, fills or start differ): each is "
-    "shown",
-    "intraday": "intraday runs are compared session by session, from the {from} of the first one",
+    "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills or start "
+    "differ; the table shows each",
+    "intraday": "intraday runs are compared session by session, from the {from} of the first common session",
 }
 """Code of a warning, or of a note on a comparison -> template for its data, or a function of them."""
 
@@ -255,7 +255,7 @@ def format_audit(audit: Audit) -> str:
 
 def hurdle(candidates: int) -> str:
     """Return text for the threshold of a deflated Sharpe ratio."""
-    return f"the best of {candidates:,} without skill" if candidates > 1 else "zero"
+    return f"the best of {candidates:,} candidates without skill" if candidates > 1 else "zero"
 
 
 def anchor_name(result: BacktestResult) -> str:
@@ -265,9 +265,9 @@ def anchor_name(result: BacktestResult) -> str:
 
 
 LUCK = {
-    Code.MORE: "more than luck explains",
+    Code.MORE: "significantly better: luck alone does not explain it",
     Code.NOT_DISTINGUISHABLE: "not distinguishable from luck",
-    Code.WORSE: "worse than luck explains",
+    Code.WORSE: "significantly worse: bad luck alone does not explain it",
 }
 
 
@@ -277,9 +277,9 @@ def verdict_lines(result: BacktestResult) -> list[str]:
     lines = []
     for verdict in verdicts(result):
         hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
-        but = ", but assets chosen with hindsight explain it as well" if hindsight else ""
+        but = ", but assets chosen with hindsight may" if hindsight else ""
         span = _span(verdict, result.candidates)
-        lines.append(f"Excess over {names[verdict.over]}: {span}: {LUCK[verdict.code]}{but}{doubt(result.audit)}")
+        lines.append(f"Excess over {names[verdict.over]}: {span}; {LUCK[verdict.code]}{but}{doubt(result.audit)}")
     return lines
 
 
@@ -291,7 +291,7 @@ def luck_sentence(result: BacktestResult) -> str:
         return ""
     return (
         f"Growth over {anchor_name(result)} is {_span(verdict, result.candidates)}, and the chance that "
-        f"{lead(result.candidates)} is {100 * deflated:.0f} %: {LUCK[verdict.code]}{doubt(result.audit)}"
+        f"{lead(result.candidates)} is {100 * deflated:.0f} %; {LUCK[verdict.code]}{doubt(result.audit)}"
     )
 
 
@@ -314,6 +314,6 @@ def doubt(audit: Audit | None) -> str:
     if audit is None or audit.passed:
         return ""
     if audit.passed is None:
-        return ", and it was not audited"
+        return ", and the strategy was not audited"
     does = "has later rows within reach" if audit.only_held else severity_of(audit).lower()
-    return f", but it {does}: this is no evidence of skill"
+    return f", but the strategy {does}: this is no evidence of skill"

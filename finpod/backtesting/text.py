@@ -89,7 +89,7 @@ def spread_note(result: BacktestResult) -> str:
     """Return a note that the members of one tournament understate luck; empty for other variants."""
     if not result.variants or result.variant_kind != "member":
         return ""
-    return "members of one tournament are similar, so their deviation understates luck; train more seeds to see it"
+    return "members of one tournament are similar, so their deviation understates luck; train with more seeds to measure it"
 
 
 def spread_line(result: BacktestResult) -> str:

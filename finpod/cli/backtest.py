@@ -16,8 +16,8 @@ from finpod.files import EXPORT, require_free, require_free_file
 from finpod.trading.ledger import Costs
 
 Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
-Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; by default that of the data.")]
-End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; by default that of the data.")]
+Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; by default the first of the data.")]
+End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; by default the last of the data.")]
 Features = Annotated[
     Path | None,
     typer.Option(
@@ -38,12 +38,12 @@ def backtest(
     opened: Annotated[
         int,
         typer.Option(
-            help="Number of results of this window that were looked at, this one included; widens the interval of the verdict."
+            help="Number of results on this window that you have seen, with this one; widens the interval of the verdict."
         ),
     ] = 1,
     allow_in_sample: Annotated[
         bool,
-        typer.Option("--allow-in-sample", help="Allow a window that overlaps the training days; the report says so."),
+        typer.Option("--allow-in-sample", help="Allow a window that overlaps the training days; the report warns."),
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the strategy.")] = None,
     quick: Annotated[
@@ -100,7 +100,7 @@ def audit(
     end: End = None,
     features_from: Features = None,
     days: Annotated[int, typer.Option(help="Sessions to check.")] = 12,
-    seed: Annotated[int, typer.Option(help="Seed of the sampled days and the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the choice of days and for the noise.")] = 0,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:

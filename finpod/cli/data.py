@@ -52,7 +52,7 @@ FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
 @options.with_options(options.MARKET.only("benchmark", "calendar"))
 def fetch(
     tickers: Annotated[
-        str | None, typer.Argument(help="The same as --universe, without the option.", show_default=False)
+        str | None, typer.Argument(help="The universe, instead of --universe.", show_default=False)
     ] = None,
     universe: Annotated[
         str | None,
@@ -66,7 +66,7 @@ def fetch(
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; doubled each time.")] = 5.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; each retry doubles it.")] = 5.0,
     deadline: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 1800.0,
     base_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Server to ask instead of Yahoo's, with the same interface.")
@@ -138,9 +138,7 @@ def import_file(
 @options.with_options(READING, FILES)
 def check(
     market: Source = "sample",
-    everything: Annotated[
-        bool, typer.Option("--all", help="List all recorded places of repairs and anomalies.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List all recorded repairs and anomalies.")] = False,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:

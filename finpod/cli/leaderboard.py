@@ -44,14 +44,14 @@ def leaderboard(
         ),
     ],
     top: Annotated[int, typer.Option(help="Number of ranks to print.")] = TOP,
-    seed: Annotated[int | None, typer.Option(help="Only the tournament of this seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Show only the tournament with this seed.")] = None,
     report: Annotated[bool, typer.Option("--report", help="Write an HTML report of the training.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the report, implies --report; by default reports/NAME-training.html.")
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Recompute every random draw from the log; a log that differs is an error."),
+        typer.Option("--verify", help="Recompute every random draw of the run, and fail if the log differs."),
     ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
@@ -63,7 +63,7 @@ def leaderboard(
     from finpod.tournament.verify import verify_log
 
     if top < 1:
-        raise InputError(f"top is {top}; it must be a whole number from 1 on", argument="top")
+        raise InputError(f"top is {top}; it must be a whole number of at least 1", argument="top")
     with console.progress("reading"):
         history = read_history(place_of(run)).of(seed)
         written, page = outputs.Written(()), f"{outputs.plain_word(history.name)}-training.html"
@@ -79,7 +79,7 @@ def leaderboard(
         console.show_json(facts(history))
     else:
         _show(history, top)
-        print("\nThe log was verified: every draw follows from the lines before it.\n" if verify else "", end="")
+        print("\nThe log was verified: every random draw follows from the lines before it.\n" if verify else "", end="")
         print(end="\n" * len(written.paths))
     console.show_written(written, as_json)
 

@@ -177,7 +177,7 @@ class Market:
     market: str = "sample"
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
     members: str | None = None
-    """Members: a CSV, or an index (nasdaq100, sp500, dow30, csi300, csi500); by default every ticker is a member for all time."""
+    """Assets to trade on each date: a CSV of members, or an index (nasdaq100, sp500, dow30, csi300, csi500); by default all."""
     ticker_column: str | None = None
     """Column of the tickers, if it is not recognised by its name."""
     renames: str | None = None
@@ -185,9 +185,9 @@ class Market:
     extra: list[str] | None = None
     """Table of your own columns, parquet or CSV; may be repeated."""
     benchmark: str = "auto"
-    """Ticker of the benchmark; 'auto': the fund of the index (QQQ without an index), or that of the snapshot; 'none': none."""
+    """Ticker of the benchmark. 'auto' takes that of the snapshot or of the index, else QQQ; 'none' compares with no benchmark."""
     calendar: str = "auto"
-    """Exchange calendar, by its name in exchange_calendars; 'auto': that of the index, else XNYS; 'none': every date."""
+    """Exchange calendar, by its name in exchange_calendars. 'auto' takes that of the index, else XNYS; 'none' keeps all dates."""
     periods_per_year: float | None = None
     """Bars a year, for yearly figures; by default measured from the dates."""
 
@@ -198,10 +198,10 @@ TERMS = Settings(
     "trading.simulate",
     "Terms",
     "cash whole_shares max_weight max_turnover",
-    cash={"help": "Cash before the first order."},
+    cash={"help": "Initial cash."},
     max_weight={"help": "Largest weight of an asset; by default no cap, or that of the trained agent."},
     max_turnover={
-        "help": "Largest turnover of one decision, both sides, as a share of the account; default as for --max-weight."
+        "help": "Largest turnover of one decision, both sides, as a share of the account; has the default of --max-weight."
     },
 )
 FILL = Settings("cli.options", "Fill", "fill")
@@ -266,5 +266,5 @@ def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Ar
     from finpod.loading import load_features
 
     if file is not None and not Path(strategy).is_dir():
-        raise InputError(f"--features-from is for a trained folder, and {strategy} is none; leave it out")
+        raise InputError(f"--features-from is for a trained folder, and {strategy} is not one; leave it out")
     return [] if file is None else load_features(file)

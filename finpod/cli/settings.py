@@ -33,7 +33,7 @@ class Run:
     learner: str = "ppo"
     """Learning algorithm."""
     features: str = "default"
-    """'default', 'published', or names separated by commas."""
+    """Features: 'default', 'published', or names separated by commas."""
     seeds: int = 1
     """Number of tournaments, with seed, seed + 1, ...; the best agents of all are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -47,9 +47,9 @@ class Run:
     storage: str | None = None
     """URL for log and checkpoints, such as s3://bucket/run; by default a folder beside --out."""
     resume: str | None = None
-    """Continue an unfinished run, by its name, with the settings in its log; if --out has that name, start it if missing."""
+    """Continue the unfinished run NAME with the settings in its log. With --out of the same name, a missing run is started."""
     fork: str | None = None
-    """Start from a copy of an unfinished run, by its name; settings may change."""
+    """Start from a copy of the unfinished run NAME; settings may change."""
     tensorboard: Path | None = None
     """Folder for TensorBoard event files."""
 
@@ -149,7 +149,7 @@ def needed(values: Mapping[str, Any]) -> tuple[str, ...]:
 def refuse_others(task: str, typed: Collection[str]) -> None:
     """Raise InputError for an option of stocks with another task, and for --variant with a task that has none."""
     if "variant" in typed and task not in NAMES:
-        raise InputError(f"--variant is for locomotion, and the task {task} has none; leave it out")
+        raise InputError(f"--variant is for locomotion, and the task {task} has no variants; leave it out")
     if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
         raise InputError(f"{spelled(idle[0])} is for stocks, and the task {task} has no market; leave it out")
 

@@ -36,7 +36,7 @@ class Windows:
     test: str = "1y"
     """Length of each test, after which the next agents trade."""
     expanding: bool = False
-    """Expanding windows: every training begins on the first day of the first one."""
+    """Expanding windows: every training window begins on the same day."""
     purge: int | None = None
     """Sessions left out between training and validation; by default --rebalance-every."""
     embargo: int | None = None

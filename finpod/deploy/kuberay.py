@@ -125,9 +125,8 @@ class Cluster:
         object.__setattr__(self, "ray", self.ray or installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
-            raise InputError(
-                f"Ray {self.ray} has no token authentication; give 2.52.0 or later", argument="ray_version"
-            )
+            fault = "is not a version" if release is None else "has no token authentication"
+            raise InputError(f"Ray {self.ray[:80]!r} {fault}; give 2.52.0 or later", argument="ray_version")
         for name, value in self.env.items():
             require_variable(name, value)
         _require_once("workers", [group.name for group in self.workers])
@@ -159,7 +158,7 @@ def ray_job(
         _require_number(what, count, least)
     line = command_line(command)
     if expanded := next((word for word in command if "$(" in word or "$$" in word), None):
-        raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the word out")
+        raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the value itself")
     _require_kept(command, cluster.claims)
     spec: dict[str, Any] = {
         "entrypoint": line,
@@ -180,7 +179,7 @@ def _require_kept(command: Sequence[str], claims: Sequence[Claim]) -> None:
         out = posixpath.normpath(value if equals else following)
         if option == "--out" and not any(out.startswith(f"{one.mount}/") for one in claims):
             raise InputError(
-                f"--out {out} is lost when the pod exits; mount a claim, such as NAME:/runs, and write there (--out /runs/...)"
+                f"--out {out} is lost when the pod exits; mount a volume, --claim NAME:/runs, and write there (--out /runs/...)"
             )
 
 

@@ -104,7 +104,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
     """
     if candidates < 1:
         raise InputError(
-            f"opened is {candidates}; give 1 or more, as a window with a result was opened at least once",
+            f"opened is {candidates}; give the number of results seen on this window, 1 or more",
             argument="opened",
         )
     if candidates == 1:

@@ -165,14 +165,14 @@ def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[i
     if not scaling.names:
         name, share = min(dropped.items(), key=lambda item: item[1])
         raise InputError(
-            f"{name} is undefined on {share:.1%} of the training rows, and no other feature on fewer; at most half may be: "
-            "load earlier sessions for the features to warm up, or start the training window later",
+            f"every feature is undefined on more than half of the training rows, {name} on the fewest, {share:.1%}; load earlier "
+            "sessions for the features to warm up, or start the training window later",
             argument="features",
         )
     if not any(scaling.sd):
         raise InputError(
-            f"every feature is constant on the training rows {fit[0]}:{fit[1]}, {scaling.names[0]} among them; "
-            "choose others, or a longer window",
+            f"every feature, such as {scaling.names[0]}, is constant on the training rows {fit[0]}:{fit[1]}; "
+            "choose other features, or a longer window",
             argument="features",
         )
 

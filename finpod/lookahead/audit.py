@@ -89,7 +89,7 @@ def quick_audit(
     with closing(_Audited(strategy, market, packed, window)) as audited:
         try:
             if packed.error:
-                raise StrategyError(f"it cannot be audited: {packed.error}")
+                raise StrategyError(f"the strategy cannot be audited: {packed.error}")
             return audited.verdict(run, days=2, seed=0)
         except Exception as error:  # whatever a strategy does; the backtest itself will say so too
             kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "

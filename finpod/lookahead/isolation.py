@@ -125,9 +125,9 @@ class Child(Strategy):
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             day = f"{self._market.dates[self.at[1]]!s:.10}"
             if time.monotonic() - begun >= LIMIT:
-                raise ChildError(f"it took more than {LIMIT} seconds on {day}; make its decisions faster") from error
+                raise ChildError(f"the strategy took more than {LIMIT} seconds on {day}; make it faster") from error
             how = f"ended on {day} (exit code {self._process.wait()})"
-            raise ChildError(f"its process {how}; it must neither exit nor be killed") from error
+            raise ChildError(f"the strategy's process {how}; it must not exit or be killed") from error
         succeeded, value, sights = reply
         for sight in sights:
             self.sights.setdefault(sight, self.at)

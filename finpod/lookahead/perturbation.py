@@ -42,7 +42,7 @@ def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
     asset, a bar after a gap, a change of membership or a missing bar: there the use of later rows shows."""
     require_seed(seed)
     if days < 1:
-        raise InputError(f"days is {days}; it must be a whole number from 1 on", argument="days")
+        raise InputError(f"days is {days}; it must be a whole number of at least 1", argument="days")
     if days >= len(rows):
         return rows
     random = np.random.default_rng(seed)

@@ -121,7 +121,7 @@ def _jumps(placed: Placed) -> Suspects:
     rows, sizes = rows[near], SPLIT_SIZES[off.argmin(axis=1)][near]
     return rows, (
         f"a return of {np.expm1(move[row]):+.2%} is near a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
-        f"{'or another unit ' if n >= 100 else ''}that is not in the prices; left alone, as it may be real"
+        f"{'or another unit ' if n >= 100 else ''}that is not in the prices; left unchanged, as the return may be real"
         for row, n in zip(rows, sizes, strict=True)
     )
 
@@ -148,7 +148,7 @@ def _likely_renames(placed: Placed) -> Suspects:
     old, new = ends[pairs[:, 0]], begins[pairs[:, 1]]
     return old, (
         f"ends at {close[one]:g}; {bars.tickers[bars.code[other]]} begins on {bars.date[other]!s:.10} at "
-        f"{close[other]:g}; if they are one listing, join them with renames="
+        f"{close[other]:g}; if the two are one listing, join them with renames="
         for one, other in zip(old, new, strict=True)
     )
 

@@ -155,7 +155,7 @@ def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name
         log.repair(kind, tickers[dropped], when[dropped], "bar", "a bar", "dropped")
     dropped = ~(is_session & over)[row] | outside
     if dropped.all():
-        raise DataError(f"{name} holds no bar of a session of {calendar} that is over; check its dates")
+        raise DataError(f"{name} holds no bar of a completed session of {calendar}; check its dates")
     return dropped
 
 
@@ -171,8 +171,8 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     late = first - first.astype("datetime64[D]") >= LATE_START
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
-            f"{name}: its days begin at {first[late][0]!s:.16} and the like, and {outside.sum():,} of its bars are outside "
-            f"the hours of {calendar}; give intraday times as in New York, or with their UTC offset"
+            f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and days begin as late as "
+            f"{first[late][0]!s:.16}; give intraday times in the time of the exchange, or with their UTC offset"
         )
     return outside
 
@@ -183,13 +183,13 @@ def _check_exchange(
     foreign = sorted(offsets - sessions.offsets - {"+00:00"})
     odd = dates[~is_session]
     if foreign:
-        fault = f"its stamps are at UTC{foreign[0]}, not on the clock of {calendar}"
+        fault = f"its times are at UTC{foreign[0]}, which {calendar} does not use"
     elif len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
-        fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are no sessions of {calendar}"
+        fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are not sessions of {calendar}"
     else:
         return
     raise DataError(
-        f"{name}: {fault}; name the exchange with calendar=, such as XTKS or XLON (none: every date counts)",
+        f"{name}: {fault}; give the exchange with calendar=, such as XTKS or XLON (or none, to keep every date)",
         argument="calendar",
     )
 

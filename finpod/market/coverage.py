@@ -46,7 +46,7 @@ def membership_facts(
     if not member.any():
         raise DataError(
             f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
-            f"members are written {', '.join(missing[:3]) or 'not at all'}, prices {', '.join(tickers[:3])}: use the same "
+            f"the members are {', '.join(missing[:3]) or 'none'}, and the prices are of {', '.join(tickers[:3])}; use the same "
             "symbols for both"
         )
     everyone = np.hstack([member, membership.grid(dates, missing)])

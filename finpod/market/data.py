@@ -221,7 +221,7 @@ class MarketData:
 
     def _outside(self, day: np.datetime64, argument: str = "date") -> InputError:
         span = f"from {self.dates[0]!s:.10} to {self.dates[-1]!s:.10}"
-        return InputError(f"{day!s:.10} lies outside the data, which run {span}; choose within", argument=argument)
+        return InputError(f"{day!s:.10} lies outside the data ({span}); choose a date within them", argument=argument)
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) of the sessions within [start, end]; None means no limit.

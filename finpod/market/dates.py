@@ -125,8 +125,8 @@ def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | N
     wrong = ~clock.between(*_YEARS, inclusive="left") & stamps.notna()
     if wrong.any():
         raise DataError(
-            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write dates as YYYY-MM-DD, with a time "
-            "as YYYY-MM-DD HH:MM:SS, and its UTC offset as +HH:MM if it is not on the exchange's clock"
+            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS. "
+            "Times of another zone than the exchange's need their UTC offset, as +HH:MM"
         )
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1
@@ -190,7 +190,7 @@ def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_f
     shown = [choice for choice, values in above.items() if len(values)]
     if not shown and day_first is None:
         raise DataError(
-            f"{name}: {text.iloc[0]!r} and all its other dates may be day first or month first; say which with "
+            f"{name}: every date, such as {text.iloc[0]!r}, may have the day first or the month first; say which with "
             "day_first=True or day_first=False",
             argument="day_first",
         )

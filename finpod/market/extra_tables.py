@@ -163,14 +163,11 @@ def _long(
         others = [label for label in labels if label not in tickerlike and not (one_variable and label in members)]
         if members and others:
             raise DataError(
-                f"{name} has a column {members[0]}, a ticker of the market in capitals, and {others[0]} may be a variable: it "
-                "may be one variable by ticker, or hold one value for all tickers in each column; add a column ticker, or "
-                "rename the column"
+                f"{name} has a column {members[0]}, a ticker of the market, and a column {others[0]}, which may be a variable; "
+                f"add a column ticker, or rename {members[0]} if it is a variable"
             )
         if variable is None:
-            raise DataError(
-                f'{name} has a column for each ticker and no name; give it as {{"name": frame}}, or add a column ticker'
-            )
+            raise DataError(f'{name} has one column a ticker; give its name, {{"name": frame}}, or a column ticker')
         keys = [label for label in KEYS if label in frame.columns]
         return frame.melt(id_vars=keys, value_vars=labels, var_name="ticker", value_name=variable)
     return frame.rename(columns={labels[0]: key}) if key is not None and len(labels) == 1 else frame

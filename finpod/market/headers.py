@@ -132,7 +132,7 @@ def _level_of_fields(names: Sequence[object], pairs: Pairs, name: str) -> int:
     if not levels:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
     if len(levels) == 2:
-        way_out = "call the level of the tickers ticker, as both levels of the header have a close"
+        way_out = "name the level of the tickers 'ticker', as both levels of the header have a close"
         raise ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
     return levels[0]
 

@@ -149,7 +149,7 @@ def _dates(columns: Sequence[Column], name: str) -> Column:
         ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
     if not ranks[min(ranks)]:
         if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
-            raise DataError(f"{name} has dates in its header; turn it (frame.T), one row a date")
+            raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
         raise DataError(f"{name} has no column date, and no other that holds dates; {shown}")
     best, *others = ranks[min(ranks)]
@@ -179,7 +179,7 @@ def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column:
         return candidates[0]
     unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
     if len(unnamed) > 1:
-        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; call that of the tickers ticker")
+        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name that of the tickers 'ticker'")
     return unnamed[0] if unnamed else None
 
 
@@ -192,8 +192,8 @@ def _check_identifiers(columns: Sequence[Column], name: str) -> None:
             ticker = twice["ticker"].iloc[0]
             one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
             raise DataError(
-                f"{name} can be read by {columns[0].label} and by {other.label}, and {columns[0].label} {ticker} has two of "
-                f"the latter, {one} and {two}; say with ticker_column= which of them tells the assets apart",
+                f"{name} has two columns that may identify the assets, {columns[0].label} and {other.label}: {ticker} appears "
+                f"with {one} and with {two}; choose one of the two columns with ticker_column=",
                 argument="ticker_column",
             )
 
@@ -264,7 +264,7 @@ def _wide(columns: Sequence[Column], name: str) -> Numbers:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
             raise DataError(
-                f"{name} has a column {column.label} that counts rows, and no column close; take it out if it is no ticker"
+                f"{name} has a column {column.label} that counts rows, and no column close; remove it if it is not a ticker"
             )
     words = [column for column in columns if column.known]
     if len(words) == len(columns):

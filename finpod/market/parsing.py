@@ -117,7 +117,7 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
         unsure = unsure or next((value for value in text[:1] if "," in value), None)
     if unsure is not None:
         raise DataError(
-            f"{name}: {unsure!r} may be a thousand with a comma or a number with a decimal comma; say which with "
+            f"{name}: {unsure!r} may have a comma for thousands or a decimal comma; say which with "
             "decimal='.' or decimal=','",
             argument="decimal",
         )

@@ -56,7 +56,7 @@ def read_bars(
             text = f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
             raise InputError(text, argument="path")
         if ticker is not None:
-            text = f"ticker={ticker} is for one file; those of the folder {source} have the ticker in their name"
+            text = f"ticker={ticker} is for one file, and {source} is a folder; name each file after its ticker"
             raise InputError(text, argument="ticker")
         parts = [read_bars(file, log=log, **options) for file in files]
         return join_bars(parts, source.name, [file.name for file in files], log)

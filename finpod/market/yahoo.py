@@ -75,7 +75,9 @@ def fetch_market(
     membership, index = _members(universe)
     benchmark, exchange = settled(benchmark, calendar, index)
     if exchange is None:
-        raise InputError("calendar is None; name the exchange to fetch from, such as XNYS or XSHG", argument="calendar")
+        raise InputError(
+            "calendar is None; give the exchange on which the tickers trade, such as XNYS or XSHG", argument="calendar"
+        )
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     tickers = _symbols([*against, *membership.during(span.first, span.last)])

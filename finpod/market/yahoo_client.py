@@ -141,7 +141,7 @@ def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
     if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.levels[1]):
         missing = sorted(set(COLUMNS) - set(frame.columns.get_level_values(-1)))
         raise DataError(
-            f"yfinance {yfinance.__version__} gives another table than finpod knows (no {', '.join(missing) or 'ticker'}"
+            f"yfinance {yfinance.__version__} returned a table that finpod cannot read (no {', '.join(missing) or 'ticker'}"
             " in its columns); install the version of constraints.txt"
         )
     if (ticker, "Close") not in frame.columns:
