@@ -33,10 +33,7 @@ FIXED = ("task", "format", "measure")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early; None for no rule. Running trials are finished, and no new trial begins.
-
-    With several seeds, the rules apply to each tournament.
-    """
+    """Rules that end a tournament early; None for no rule. Running trials are finished, and no new trial begins."""
 
     trials: int | None = None
     """Stop each tournament after this many trials."""
