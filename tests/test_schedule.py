@@ -82,7 +82,7 @@ def test_purge_and_embargo_are_the_hold_and_a_short_rest_belongs_to_the_segment_
         ({"test": -3}, "test is -3"),
         ({"hold": 0}, "hold is 0"),
         ({"hold": 2.5}, "hold is 2.5"),
-        ({"test": 3, "hold": 8}, "test is 3"),
+        ({"test": 3, "hold": 8}, "test=3"),
         ({"validation": 12, "hold": 8}, "validation window before 2024-07-01 has 3 sessions"),
         ({"train": 10, "hold": 8}, "training window before 2024-07-01 has 1 sessions"),
         ({"purge": 60}, "training window before 2024-07-01 has 0 sessions"),

@@ -180,7 +180,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "rules_daily_only": "{rules} are left out: they are rules for daily bars",
     "rules_missing": "{rules} are left out: the package {package} is not installed",
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
-    "rule_fell_back": "{rule} found no optimum on {days:# day}; on these days it held inverse-volatility weights",
+    "rule_fell_back": "{rule} found no optimum on {days:# day} and held inverse-volatility weights then",
     "no_random_portfolios": lambda data: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[data['reason']]}",
     "shortened": _shortened,
     "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills or start "

@@ -82,7 +82,9 @@ def complete(real: str) -> MarketData:
     bars = [market.has_bar, *(np.isfinite(table) for table in (market.open, market.volume) if table is not None)]
     whole = np.all(bars, axis=(0, 1))
     if whole.sum() < NAMES:
-        raise InputError(f"{real} has {whole.sum()} assets without missing bars; give {NAMES}", argument="real")
+        raise InputError(
+            f"{real} has {whole.sum()} assets without missing bars; give at least {NAMES}", argument="real"
+        )
     return market.select([name for name, keep in zip(market.tickers, whole, strict=True) if keep])
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from finpod.cli.outputs import Written
 
 
+RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
+"""Old name of an option -> its new name."""
 FIELDS = {
     "features": "features_from",
     "stop.seconds": "stop_minutes",
@@ -85,6 +87,8 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
     typed = getattr(error, "option_name", None)
     if typed and not getattr(error, "param", None):
         known = {spelling: spelling for one in command.params for spelling in one.opts if spelling.startswith("--")}
+        if (new := RENAMED.get(typed)) in known:
+            return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
     message = error.format_message().rstrip(".").replace("Value error, ", "")
     value = _typed(getattr(error, "param", None), words)

@@ -94,7 +94,7 @@ def facts(history: History) -> dict[str, Any]:
         "name": history.name,
         "where": history.where,
         "finished": history.finished,
-        **({"title": history.title} if history.title else {}),
+        **{name: history.task[name] for name in ("title",) if name in history.task},
         **history.frequency,
         "trials": len(trials),
         "agents": len({(trial.run, trial.agent) for trial in trials}),
@@ -120,7 +120,7 @@ def _show(history: History, top: int) -> None:
     from finpod.tournament.ranking import SCORES, luck
 
     print(_summary(history))
-    print(f"{history.title}\n" if history.title else "")
+    print(f"{history.task['title']}\n" if "title" in history.task else "")
     show_trials(history, top)
     if any(trial.state == "ended" for trial in history.trials):
         print(f"\nscore: {SCORES.get(history.measure, history.measure)}")

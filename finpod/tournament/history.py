@@ -49,11 +49,6 @@ class History:
         return task
 
     @property
-    def title(self) -> str:
-        """Title of the task, such as "Ant-v5, standard variant: 27 inputs, 8 actions"; empty for a task without one."""
-        return str(self.task.get("title", ""))
-
-    @property
     def frequency(self) -> dict[str, float]:
         """Bars and sessions a year of the scores, by name; empty for other tasks and logs of earlier versions."""
         return {name: self.task[name] for name in ("periods_per_year", "sessions_per_year") if name in self.task}

@@ -32,7 +32,7 @@ class Terms:
     cash: float = 1_000_000.0
     """Initial equity V_0, in currency."""
     whole_shares: bool = False
-    """True to trade whole shares, as traded, only."""
+    """Trade whole shares, as traded, only."""
     delisting_return: float = 0.0
     """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None

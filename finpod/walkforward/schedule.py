@@ -149,7 +149,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
             break
         if row == rows[-1]:
             raise InputError(
-                f"test is {test.length}{test.unit}, shorter than hold={hold}; take a longer test or decide more often",
+                f"test={test.length}{test.unit} has fewer sessions than hold={hold}; give a longer test or decide more often",
                 argument="test",
             )
         rows.append(row)
