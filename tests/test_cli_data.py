@@ -93,7 +93,7 @@ def test_check_for_machines_lists_every_place(faulty):
 def test_a_file_of_one_name_takes_the_options_its_messages_name():
     Path("prices.csv").write_text("Date;Close\n03/04/2024;1,234\n05/06/2024;2,345\n")
     for options, told in (
-        ("", "may be a thousand"),
+        ("", "--decimal"),
         ("--decimal ,", "--day-first or --month-first"),
         ("--decimal , --day-first", "benchmark QQQ"),
         ("--decimal , --day-first --benchmark none --calendar MARS", "'MARS'"),

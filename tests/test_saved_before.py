@@ -65,7 +65,7 @@ def test_the_leaderboard_reads_a_run(saved, name, count):
 
 
 def test_a_result_of_the_old_format_is_refused_in_one_line():
-    with pytest.raises(InputError, match=r"result has result format 2, .*; run it again$") as raised:
+    with pytest.raises(InputError, match=r"result has result format 2") as raised:
         finpod.load_result(SAVED / "result")
     assert "\n" not in str(raised.value)
 

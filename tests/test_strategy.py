@@ -118,7 +118,7 @@ def test_top_k_ranks_nan_last_and_ties_by_column():
     assert top_k(strength, 2, among=np.array([True, True, False, True, False])).tolist() == [0.5, 0, 0, 0.5, 0]
     assert top_k(np.full(3, NAN), 2).tolist() == [0, 0, 0]
     assert top_k(np.array([-np.inf, 1.0]), 2).tolist() == [0, 1]
-    with pytest.raises(InputError, match="top_k picks 0 names"):
+    with pytest.raises(InputError, match="top_k picks 0"):
         top_k(strength, 0)
 
 
