@@ -73,7 +73,7 @@ rl
 tasks | locomotion environments
 workers
 evidence
-backtesting | relaxation
+backtesting
 tournament
 ensemble | training
 walkforward

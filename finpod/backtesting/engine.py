@@ -42,7 +42,6 @@ class Options(TypedDict, total=False):
     allow_in_sample: bool
     name: str | None
     examine: bool | None
-    fast: bool
     progress: Progress | None
 
 
@@ -70,7 +69,6 @@ def backtest(
     allow_in_sample: bool = False,
     name: str | None = None,
     examine: bool | None = None,
-    fast: bool = False,
     progress: Progress | None = None,
 ) -> BacktestResult | Backtests:
     """Run a strategy, or ready weights, over the sessions of [start, end] and return a `BacktestResult`.
@@ -87,8 +85,7 @@ def backtest(
     with. Equal weight and the baselines have no caps.
 
     Ready weights have shape [T, N]. Row t is a decision that has seen the rows up to t; a row of NaN trades nothing.
-    Weights [S, T, N] are S strategies and give their `Backtests`. Weights are not copied. `fast=True` settles many
-    sessions at once, about ten times faster. Equity agrees to 1e-9; the number of negligible trades may differ.
+    Weights [S, T, N] are S strategies, which are run together and give their `Backtests`. Weights are not copied.
 
     Every strategy is audited for look-ahead up to a sampled decision. With `examine` (the default for trained agents),
     it is also compared with baselines and random portfolios, and its decisions are replayed at other costs and account
@@ -96,9 +93,8 @@ def backtest(
     rebalanced as often as the strategy decides (`every`). Its interval is widened for `opened`, the number of results of
     this window that were looked at. `progress` is called with a description of the step and the share that is done.
 
-    Raises InputError for a window without two sessions, a window that starts on or before `trained_until` (unless
-    `allow_in_sample`), and for `fast` with a Strategy, whose decisions are taken day by day. Raises StrategyError,
-    naming strategy and day, for invalid weights.
+    Raises InputError for a window without two sessions, and for one that starts on or before `trained_until` (unless
+    `allow_in_sample`). Raises StrategyError, naming strategy and day, for invalid weights.
     """
     if not isinstance(market, MarketData):
         raise InputError(
@@ -109,10 +105,6 @@ def backtest(
         raise InputError(f"name is {name!r:.60}; give a text", argument="name")
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
-    if fast and isinstance(strategy, Strategy):
-        raise InputError(
-            "fast=True needs an array of weights; leave fast out for a Strategy, which decides daily", argument="fast"
-        )
     check_rates(risk_free)
     require_opened(opened)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -134,7 +126,6 @@ def backtest(
         opened=opened,
         risk_free=risk_free,
         in_sample=_in_sample(who, label, window.dates[0], allow_in_sample),
-        fast=fast,
     )
     if isinstance(strategy, Strategy):
         return _of_strategy(strategy, label, run, examine, progress)
@@ -162,7 +153,7 @@ def _of_weights(
     """Return the result of precomputed weights, or the results of many."""
 
     def alone(s: int) -> BacktestResult:
-        path = path_of(ready, s, run.window, run.terms, fast=run.fast)
+        path = path_of(ready, s, run.window, run.terms)
         result = run.result(path, ready.labels[s])
         result = result if ready.many else _examined(result, path, run, examine, progress)
         return with_audit(result, Audit(None, subject="ready weights", reason="ready_weights"))
