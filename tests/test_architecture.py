@@ -88,7 +88,7 @@ cli
 UPWARD = {
     "records": {"__str__"},
     "result": {"__str__", "save", "to_json", "report"},
-    "backtesting.comparison": {"__str__", "report"},
+    "backtesting.comparison": {"__str__", "to_json", "report"},
 }
 """Methods of values that call what words, draws or writes them: their imports count for neither layers nor circles."""
 PARTS = {

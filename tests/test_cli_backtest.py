@@ -12,7 +12,7 @@ from made_commands import run
 from made_results import make_result
 
 import finpod
-from finpod.backtesting import comparison_figures
+from finpod.backtesting import comparison
 from finpod.backtesting.comparison import compare
 from finpod.backtesting.result_io import load_result
 from finpod.cli import options
@@ -190,7 +190,7 @@ def test_agents_with_own_features_are_judged_on_the_command_line(simulated):
 @pytest.fixture
 def saved(work, monkeypatch):
     """The runs one, two and three, of which the first two have the same strategy."""
-    monkeypatch.setattr(comparison_figures, "RESAMPLES", 200)
+    monkeypatch.setattr(comparison, "RESAMPLES", 200)
     for seed, (name, strategy) in enumerate([("one", "first"), ("two", "first"), ("three", "other")]):
         make_result(days=60, names=3, seed=seed, strategy=strategy).save(work / "backtests" / name)
     return work / "backtests"

@@ -16,7 +16,7 @@ from made_strategies import does
 from test_report import Page
 
 import finpod
-from finpod.backtesting import comparison_figures
+from finpod.backtesting import comparison
 from finpod.backtesting.comparison import RANKED, compare
 from finpod.backtesting.comparison_text import contrasts, figure_rows, headings, notes_of, rank_rows, selection
 from finpod.errors import InputError
@@ -47,7 +47,7 @@ def part(result, first, last):
 @pytest.fixture(scope="module", autouse=True)
 def _few_resamples():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison_figures, "RESAMPLES", 300)
+        patch.setattr(comparison, "RESAMPLES", 300)
         yield
 
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from finpod.backtesting import comparison_figures as window
-from finpod.backtesting.comparison_figures import LEVEL, RESAMPLES, Pair, Rival
 from finpod.errors import InputError
 from finpod.files import to_json
-from finpod.periods import describe
-from finpod.records import ResultWarning, records
-from finpod.result import SHORT_HISTORY, BacktestResult
-from finpod.significance import expected_best
+from finpod.measures import DUST, metrics, relative, simple_returns
+from finpod.periods import describe, session_dates
+from finpod.records import ResultWarning
+from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
+from finpod.significance import Interval, expected_best, intervals
 
+LEVEL, RESAMPLES = 0.95, 5000
+"""Level and resamples of the intervals of the differences. The seed is fixed, so results repeat."""
+EQUAL_WEIGHT = "equal weight"
+"""Kind of a rival, and name of its column in the curves of a run. The other columns are 'own' and 'benchmark'."""
 RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
 """Figures by which runs are ranked, of which higher is better, and their labels."""
 SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
@@ -28,6 +34,30 @@ SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
     "risk_free": lambda run: run.risk_free,
 }
 """Settings that must be equal for a fair comparison, and how they are read from a result."""
+
+
+class Rival(NamedTuple):
+    """Benchmark or equal weight that runs are compared with."""
+
+    kind: str
+    """'benchmark' or 'equal weight'."""
+    curve: pd.Series
+    """[n + 1] value of the rival divided by that at its first common close; NaN where it has none."""
+
+
+class Pair(NamedTuple):
+    """Lead of the first of two runs over the second, with intervals from a paired bootstrap."""
+
+    first: str
+    """Name of a run."""
+    second: str
+    """Name of the other run."""
+    cagr: Interval | None
+    """Difference of the CAGRs; None for equal accounts, a ruined one, and a short history."""
+    sharpe: Interval | None
+    """Difference of the Sharpe ratios; None in the same cases."""
+    reason: str = ""
+    """Reason for missing intervals: "short", "ruined" or "same"; empty if there are some."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,32 +129,9 @@ class Comparison:
 
     def to_json(self) -> str:
         """Return everything but the curves as deterministic JSON. Undefined figures are null."""
-        days, ranks = self.equity.index, self.ranks
-        content = {
-            "start": f"{days[0]:%Y-%m-%d}",
-            "end": f"{days[-1]:%Y-%m-%d}",
-            "returns": len(days) - 1,
-            "risk_free": self.risk_free,
-            "periods_per_year": self.periods_per_year,
-            "runs": {
-                name: _described(run) | {"figures": self.figures[name], "ranks": ranks[name]}
-                for name, run in self.runs.items()
-            },
-            "rivals": self.rival_figures,
-            "pairs": [
-                pair._asdict() | {key: span._asdict() for key in ("cagr", "sharpe") if (span := getattr(pair, key))}
-                for pair in self.pairs
-            ],
-            "level": LEVEL,
-            "resamples": RESAMPLES,
-            "correlation": self.correlation.to_dict(),
-            "unfair": [{"what": what, "runs": [*groups.values()]} for what, groups in self.unfair.items()],
-            "notes": records(self.notes),
-            "warnings": [asdict(warning) | {"runs": names} for warning, names in self.warnings],
-            "candidates": self.candidates,
-            "chance": self.chance,
-        }
-        return to_json(content)
+        from finpod.backtesting.comparison_text import to_json
+
+        return to_json(self)
 
     def report(self, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
         """Write the self-contained HTML page and return its path, as `BacktestResult.report` does."""
@@ -156,29 +163,26 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
     if unlike := [name for name in others if kinds[name] != kinds[first]]:
         one, two = (describe(original[n].periods_per_year, original[n].sessions_per_year) for n in (first, unlike[0]))
         raise InputError(f"{first} has {one} and {unlike[0]} {two}; compare daily runs with daily ones")
-    whole = {name: window.curves_of(run) for name, run in runs.items()}
-    common = window.common_sessions(original, whole)
+    whole = {name: _curves(run) for name, run in runs.items()}
+    common = _common_sessions(original, whole)
     if len(common) < 2:
         spans = ", ".join(f"{name} {_span(table.index)}" for name, table in whole.items())
         raise InputError(f"the runs have no two sessions in common ({spans}); run them over the same dates")
     cut = {name: table.loc[common] for name, table in whole.items()}
-    for name, table in cut.items():
-        if not table["own"].iloc[0] > 0:
-            raise InputError(f"{name} was ruined before {common[0]:%Y-%m-%d}, the first common session; leave it out")
+    own = pd.DataFrame({name: table["own"] for name, table in cut.items()})
+    if ruined := own.columns[~(own.iloc[0] > 0)].tolist():
+        raise InputError(f"{ruined[0]} was ruined before {common[0]:%Y-%m-%d}, the first common session; leave it out")
     rates = {run.risk_free for run in runs.values()}
-    terms = {
-        "risk_free": rates.pop() if len(rates) == 1 else 0.0,
-        "periods_per_year": runs[first].periods_per_year,
-    }
-    rivals = window.rivals_of(runs, cut)
+    terms = {"risk_free": max(rates) if len(rates) == 1 else 0.0, "periods_per_year": runs[first].periods_per_year}
+    rivals = _rivals(runs, cut)
     return Comparison(
         runs=runs,
-        equity=pd.DataFrame({name: table["own"] / table["own"].iloc[0] for name, table in cut.items()}),
+        equity=own / own.iloc[0],
         rivals=rivals,
-        figures={name: window.figures_of(run, cut[name], whole[name].index, terms) for name, run in runs.items()},
-        rival_figures={name: window.metrics_of(rival.curve, terms) for name, rival in rivals.items()},
-        correlation=window.correlation_of(cut),
-        pairs=tuple(window.pairs_of({name: table["own"] for name, table in cut.items()}, terms)),
+        figures={name: _figures(run, cut[name], whole[name].index, terms) for name, run in runs.items()},
+        rival_figures={name: _metrics(rival.curve, terms) for name, rival in rivals.items()},
+        correlation=_correlation(cut),
+        pairs=tuple(_pairs(own, terms)),
         risk_free=terms["risk_free"],
         unfair=_unfair(runs),
         notes=tuple(_notes(original, {name: table.index for name, table in whole.items()}, common, rivals)),
@@ -204,6 +208,110 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
         numbered = enumerate(labels, start=1)
         labels = [f"{label} ({place})" if labels.count(label) > 1 else label for place, label in numbered]
     return dict(zip(labels, results, strict=True))
+
+
+def _curves(run: BacktestResult) -> pd.DataFrame:
+    """Return the account, its benchmark and its equal weight by session, [n + 1, 3]."""
+    curves = {"own": run.equity, "benchmark": run.benchmark_equity, EQUAL_WEIGHT: run.equal_weight_equity}
+    return pd.DataFrame(curves).set_axis(pd.DatetimeIndex(session_dates(run.equity.index)))
+
+
+def _common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
+    """Return the closes common to all runs. V_0 of intraday runs counts only if all begin with it: others may close on its date."""
+    common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
+    opened = [
+        whole[name].index[0]
+        for name, run in original.items()
+        if run.is_intraday and run.by_session().equity.index[0] != run.equity.index[0].normalize()
+    ]
+    return common if len(opened) == len(original) and len(set(opened)) == 1 else common.difference(opened)
+
+
+def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
+    """Return the `Metrics` of a curve over its defined values; NaN for fewer than two."""
+    bars = curve.dropna()
+    return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
+
+
+def _figures(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of one run on the common window; `whole` has all sessions of the run."""
+    values, year = cut["own"].to_numpy(), {"periods_per_year": terms["periods_per_year"]}
+    against = relative(values, cut[EQUAL_WEIGHT].to_numpy(), **year)
+    turnover = float(run.turnover[_within(run, run.turnover.index, cut.index, whole)].sum())
+    costs = float(run.trades["cost"][_within(run, run.trades["date"], cut.index, whole)].sum())
+    return _metrics(cut["own"], terms) | {
+        "excess": relative(values, cut["benchmark"].to_numpy(), **year).excess,
+        "excess_over_equal_weight": against.excess,
+        "information_ratio": against.information_ratio,
+        "turnover": turnover,
+        "yearly_turnover": turnover / (len(values) - 1) * terms["periods_per_year"],
+        "costs": costs / values[0],
+    }
+
+
+def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
+    """Return a mask of the fills between the first and the last common close.
+
+    A fill at the close comes after that day's valuation. No fill is dropped at an end that is the run's own.
+    """
+    days = session_dates(pd.DatetimeIndex(dates))
+    first, last = session_dates(common[[0, -1]])
+    later = days >= first if run.fill == "close" else days > first
+    sooner = days < last if run.fill == "close" else days <= last
+    return (later | (common[0] == whole[0])) & (sooner | (common[-1] == whole[-1]))
+
+
+def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
+    """Return benchmarks, then equal weights, each once. If several differ, their names include those of their runs.
+
+    A benchmark without any value is left out."""
+    rivals: dict[str, Rival] = {}
+    for kind in ("benchmark", EQUAL_WEIGHT):
+        groups: list[tuple[str, pd.Series, list[str]]] = []
+        for name, run in runs.items():
+            if kind == "benchmark" and not run.has_benchmark:
+                continue
+            title, curve = run.benchmark if kind == "benchmark" else kind, cut[name][kind]
+            curve = curve / curve.bfill().iloc[0]
+            alike = [members for other, shown, members in groups if other == title and _same(shown, curve)]
+            if alike:
+                alike[0].append(name)
+            else:
+                groups.append((title, curve, [name]))
+        for title, curve, names in groups:
+            rivals[title if len(groups) == 1 else f"{title} ({', '.join(names)})"] = Rival(kind, curve)
+    return rivals
+
+
+def _correlation(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the correlation [R, R] of the returns less those of each run's equal weight; NaN for a run that always equals it."""
+    active = pd.DataFrame(
+        {name: simple_returns(table["own"]) - simple_returns(table[EQUAL_WEIGHT]) for name, table in cut.items()}
+    )
+    differing = active.dropna().loc[:, active.std() >= DUST]
+    return differing.corr().reindex(index=list(cut), columns=list(cut))
+
+
+def _pairs(equity: pd.DataFrame, terms: Mapping[str, Any]) -> Iterator[Pair]:
+    """Yield all pairs of accounts, with the intervals of their differences or the reason why there are none."""
+    for first, second in combinations(equity, 2):
+        curves = [equity[first], equity[second]]
+        reason, leads = "", dict[str, Interval]()
+        if len(equity) <= SHORT_HISTORY:
+            reason = "short"
+        elif not all((curve.iloc[:-1] > 0).all() for curve in curves):
+            reason = "ruined"
+        elif _same(*(curve / curve.iloc[0] for curve in curves)):
+            reason = "same"
+        else:
+            own, other = (simple_returns(curve).to_numpy() for curve in curves)
+            leads = intervals(own, {"other": other}, level=LEVEL, resamples=RESAMPLES, **terms)["other"]
+        yield Pair(first, second, leads.get("cagr"), leads.get("sharpe"), reason)
+
+
+def _same(one: pd.Series, other: pd.Series) -> bool:
+    """Return True if two curves that start at 1 are equal up to rounding."""
+    return bool(np.allclose(one, other, rtol=1e-9, atol=0, equal_nan=True))
 
 
 def _unfair(runs: Mapping[str, BacktestResult]) -> dict[str, dict[Any, list[str]]]:
@@ -237,14 +345,3 @@ def _notes(
 
 def _span(days: pd.Index) -> str:
     return f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}"
-
-
-def _described(run: BacktestResult) -> dict[str, Any]:
-    """Return the settings of a run, for the JSON."""
-    fields = ("strategy", "trained_until", "benchmark", "fill", "whole_shares", "risk_free", "trials", "opened")
-    return {name: getattr(run, name) for name in (*fields, "in_sample", "data_hash")} | {
-        "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],
-        "cash": float(run.equity.iloc[0]),
-        "costs": asdict(run.costs),
-        "warnings": records(run.warnings),
-    }

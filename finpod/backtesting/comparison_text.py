@@ -1,18 +1,21 @@
-"""A comparison of runs as text; its rows and sentences are also used by the HTML page."""
+"""A comparison of runs as text and as JSON; its rows and sentences are also used by the HTML page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-from finpod.backtesting.comparison import RANKED, Comparison
-from finpod.backtesting.comparison_figures import Pair
+from finpod import files
+from finpod.backtesting.comparison import LEVEL, RANKED, RESAMPLES, Comparison, Pair
 from finpod.backtesting.sentences import LUCK, severity_of, warning_sentence
 from finpod.backtesting.text import TURNOVER, cells, describe_terms, short_note
 from finpod.evidence.skill import code_of
 from finpod.figures import COMMON, Row, count, percent, plain, ratio, text_table
 from finpod.periods import yearly_note
+from finpod.records import records
+from finpod.result import BacktestResult
 
 ROWS = (
     *COMMON,
@@ -133,3 +136,44 @@ def selection(comparison: Comparison) -> str:
         f"{bias}: luck alone is expected to give runs without skill an information ratio over equal weight of "
         f"{' and of '.join(shown)}{behind}."
     )
+
+
+def to_json(comparison: Comparison) -> str:
+    """Return everything but the curves as deterministic JSON. Undefined figures are null."""
+    days, ranks = comparison.equity.index, comparison.ranks
+    content = {
+        "start": f"{days[0]:%Y-%m-%d}",
+        "end": f"{days[-1]:%Y-%m-%d}",
+        "returns": len(days) - 1,
+        "risk_free": comparison.risk_free,
+        "periods_per_year": comparison.periods_per_year,
+        "runs": {
+            name: _described(run) | {"figures": comparison.figures[name], "ranks": ranks[name]}
+            for name, run in comparison.runs.items()
+        },
+        "rivals": comparison.rival_figures,
+        "pairs": [
+            pair._asdict() | {key: span._asdict() for key in ("cagr", "sharpe") if (span := getattr(pair, key))}
+            for pair in comparison.pairs
+        ],
+        "level": LEVEL,
+        "resamples": RESAMPLES,
+        "correlation": comparison.correlation.to_dict(),
+        "unfair": [{"what": what, "runs": [*groups.values()]} for what, groups in comparison.unfair.items()],
+        "notes": records(comparison.notes),
+        "warnings": [asdict(warning) | {"runs": names} for warning, names in comparison.warnings],
+        "candidates": comparison.candidates,
+        "chance": comparison.chance,
+    }
+    return files.to_json(content)
+
+
+def _described(run: BacktestResult) -> dict[str, Any]:
+    """Return the settings of a run, for the JSON."""
+    fields = ("strategy", "trained_until", "benchmark", "fill", "whole_shares", "risk_free", "trials", "opened")
+    return {name: getattr(run, name) for name in (*fields, "in_sample", "data_hash")} | {
+        "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],
+        "cash": float(run.equity.iloc[0]),
+        "costs": asdict(run.costs),
+        "warnings": records(run.warnings),
+    }

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from finpod.backtesting.comparison import Comparison
-from finpod.backtesting.comparison_figures import LEVEL, RESAMPLES
+from finpod.backtesting.comparison import LEVEL, RESAMPLES, Comparison
 from finpod.backtesting.comparison_text import (
     contrasts,
     figure_rows,
