@@ -48,8 +48,6 @@ class Definition:
     """Function of `Bars` that returns [T, N] float64, or [T, 1] for a market-wide feature; NaN where undefined, never infinite."""
     warm_up: int
     """Number of sessions between an asset's first bar (the first row, for a market-wide feature) and its first value."""
-    formula: str
-    """Formula in one line, in the notation of this module."""
     kind: Kind = "cross"
     """Kind of scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()
@@ -142,9 +140,9 @@ def residual_deviation(moments: Moments) -> Tensor:
 
 
 def residual_momentum(bars: Bars) -> Tensor:
-    """Return the residual return per unit of its own noise [T, N] (Blitz, Huij and Martens, "Residual momentum", 2011).
+    """Return a sqrt(n) / sd(e) [T, N] of the regression r = a + b m + e over the n sessions t-251..t-21.
 
-    One regression over the sessions t-251..t-21 gives both beta and residuals.
+    Blitz, Huij and Martens, "Residual momentum" (2011).
     """
     moments = Moments(*(delay(part, 21) for part in bars.moments(231)))
     alpha = moments.mean[0] - market_beta(moments) * moments.mean[1]
@@ -173,59 +171,39 @@ def residual_return(bars: Bars, window: int) -> Tensor:
 
 
 def illiquidity(bars: Bars, window: int) -> Tensor:
-    """Return the logarithm of the price move per unit of currency traded (Amihud, "Illiquidity and stock returns", 2002)."""
+    """Return ln mean(|r| / (c volume)) [T, N] (Amihud, "Illiquidity and stock returns", 2002)."""
     return log(rolling_mean(ratio(bars.returns.abs(), bars.dollar_volume), window))
 
 
 def log_mean_volume(bars: Bars, window: int) -> Tensor:
-    """Return the logarithm of the mean dollar volume [T, N]."""
+    """Return ln mean(c volume) [T, N]."""
     return log(rolling_mean(bars.dollar_volume, window))
 
 
 SCALE_FREE: dict[str, Definition] = {
-    "residual_momentum_12_1": Definition(
-        residual_momentum, 252, "a sqrt(n) / s of r = a + b m + e over the sessions t-251..t-21, s = sd(e)"
-    ),
-    "momentum_12_1": Definition(partial(log_return, sessions=252, skip=21), 252, "ln(c_{t-21} / c_{t-252})"),
-    "return_63": Definition(partial(log_return, sessions=63), 63, "ln(c_t / c_{t-63})"),
-    "return_126": Definition(partial(log_return, sessions=126), 126, "ln(c_t / c_{t-126})"),
-    "return_252": Definition(partial(log_return, sessions=252), 252, "ln(c_t / c_{t-252})"),
-    "smooth_momentum_126": Definition(
-        partial(smooth_momentum, window=126), 125, "252 slope R2 of the regression of ln c on time over 126 sessions"
-    ),
-    "high_252_distance": Definition(
-        lambda bars: (bars.close / rolling_max(bars.close, 252)).log(), 251, "ln(c_t / max_252(c))"
-    ),
-    "beta_252": Definition(lambda bars: market_beta(bars.moments(252)), 252, "cov_252(r, m) / var_252(m)"),
-    "idiosyncratic_volatility_63": Definition(
-        lambda bars: residual_deviation(bars.moments(63)), 63, "sd(e) of r = a + b m + e over 63 sessions"
-    ),
-    "volatility_21": Definition(partial(volatility, window=21), 21, "sd_21(r)"),
-    "volatility_63": Definition(partial(volatility, window=63), 63, "sd_63(r)"),
-    "log_dollar_volume_63": Definition(
-        partial(log_mean_volume, window=63), 62, "ln mean_63(c volume)", tables=("volume",)
-    ),
-    "amihud_63": Definition(partial(illiquidity, window=63), 63, "ln mean_63(|r| / (c volume))", tables=("volume",)),
+    "residual_momentum_12_1": Definition(residual_momentum, 252),
+    "momentum_12_1": Definition(partial(log_return, sessions=252, skip=21), 252),
+    "return_63": Definition(partial(log_return, sessions=63), 63),
+    "return_126": Definition(partial(log_return, sessions=126), 126),
+    "return_252": Definition(partial(log_return, sessions=252), 252),
+    "smooth_momentum_126": Definition(partial(smooth_momentum, window=126), 125),
+    "high_252_distance": Definition(lambda bars: (bars.close / rolling_max(bars.close, 252)).log(), 251),
+    "beta_252": Definition(lambda bars: market_beta(bars.moments(252)), 252),
+    "idiosyncratic_volatility_63": Definition(lambda bars: residual_deviation(bars.moments(63)), 63),
+    "volatility_21": Definition(partial(volatility, window=21), 21),
+    "volatility_63": Definition(partial(volatility, window=63), 63),
+    "log_dollar_volume_63": Definition(partial(log_mean_volume, window=63), 62, tables=("volume",)),
+    "amihud_63": Definition(partial(illiquidity, window=63), 63, tables=("volume",)),
     "turbulence_63": Definition(
-        lambda bars: turbulence(bars.returns, bars.member, 63, per_name=True),
-        64,
-        "squared Mahalanobis distance of the members' returns from the 63 sessions before, divided by their number",
-        "pooled",
-        market_wide=True,
+        lambda bars: turbulence(bars.returns, bars.member, 63, per_name=True), 64, "pooled", market_wide=True
     ),
-    "residual_return_21": Definition(partial(residual_return, window=21), 252, "sum_21(r - beta_252 m)"),
-    "return_5": Definition(partial(log_return, sessions=5), 5, "ln(c_t / c_{t-5})"),
+    "residual_return_21": Definition(partial(residual_return, window=21), 252),
+    "return_5": Definition(partial(log_return, sessions=5), 5),
     "intraday_return_21": Definition(
-        lambda bars: rolling_mean((bars.close / bars.table("open")).log(), 21),
-        20,
-        "mean_21(ln(c / o))",
-        tables=("open",),
+        lambda bars: rolling_mean((bars.close / bars.table("open")).log(), 21), 20, tables=("open",)
     ),
     "volume_shock_5": Definition(
-        lambda bars: log_mean_volume(bars, 5) - log_mean_volume(bars, 63),
-        62,
-        "ln(mean_5(c volume) / mean_63(c volume))",
-        tables=("volume",),
+        lambda bars: log_mean_volume(bars, 5) - log_mean_volume(bars, 63), 62, tables=("volume",)
     ),
 }
 """Features of the default set, by name."""
@@ -235,7 +213,7 @@ SCALE_FREE: dict[str, Definition] = {
 
 
 def macd(bars: Bars) -> Tensor:
-    """Return the moving average convergence divergence [T, N], without the signal line; 0 where the price is constant."""
+    """Return EMA_12(c) - EMA_26(c) [T, N], with adjusted means of rate 2 / (n + 1); 0 where the price is constant."""
     difference = exponential_mean(bars.close, 2 / 13) - exponential_mean(bars.close, 2 / 27)
     return difference.masked_fill(difference.abs() <= DUST * bars.close, 0.0)
 
@@ -247,7 +225,7 @@ def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:
-    """Return the relative strength index [T, N] with Wilder's smoothing; 100 without a down move, NaN without any move."""
+    """Return 100 U / (U + D) [T, N], where U and D are exponential means of the up and down moves of c; NaN without any move."""
     change = bars.change("close")
     up = exponential_mean(change.clamp(min=0), 1 / window)
     down = exponential_mean((-change).clamp(min=0), 1 / window)
@@ -255,14 +233,17 @@ def relative_strength(bars: Bars, window: int) -> Tensor:
 
 
 def commodity_channel(bars: Bars, window: int) -> Tensor:
-    """Return the commodity channel index [T, N]; NaN without any move."""
+    """Return (p - mean(p)) / (0.015 mean absolute deviation(p)) [T, N] of p = (h + l + c) / 3; NaN without any move."""
     typical = (bars.table("high") + bars.table("low") + bars.close) / 3
     distance = typical - rolling_mean(typical, window)
     return ratio(distance, 0.015 * rolling_absolute_deviation(typical, window), bars.close)
 
 
 def directional_movement(bars: Bars, window: int) -> Tensor:
-    """Return the directional movement index [T, N]; NaN without directional move. The average true range of +DI and -DI cancels."""
+    """Return 100 |P - M| / (P + M) [T, N], the directional movement index; NaN without directional move.
+
+    P and M are the EMA of the up moves of h and of the down moves of l that exceed the other. The true range cancels.
+    """
     up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
     plus = exponential_mean(up * (up > down), 2 / (window + 1))
     minus = exponential_mean(down * (down > up), 2 / (window + 1))
@@ -270,38 +251,15 @@ def directional_movement(bars: Bars, window: int) -> Tensor:
 
 
 PUBLISHED: dict[str, Definition] = {
-    "macd": Definition(macd, 25, "EMA_12(c) - EMA_26(c), EMA_n adjusted, rate 2 / (n + 1)", "pooled"),
-    "boll_ub": Definition(partial(bollinger, width=2), 19, "mean_20(c) + 2 sd_20(c)", "pooled"),
-    "boll_lb": Definition(partial(bollinger, width=-2), 19, "mean_20(c) - 2 sd_20(c)", "pooled"),
-    "rsi_30": Definition(
-        partial(relative_strength, window=30),
-        30,
-        "100 U / (U + D), U and D exponential means (rate 1/30) of up and down moves of c",
-        "pooled",
-    ),
-    "cci_30": Definition(
-        partial(commodity_channel, window=30),
-        29,
-        "(p - mean_30(p)) / (0.015 mean absolute deviation_30(p)), p = (h + l + c) / 3",
-        "pooled",
-        ("high", "low"),
-    ),
-    "dx_30": Definition(
-        partial(directional_movement, window=30),
-        30,
-        "100 |P - M| / (P + M), P and M EMA_30 of the up moves of h and down moves of l that exceed the other",
-        "pooled",
-        ("high", "low"),
-    ),
-    "close_30_sma": Definition(lambda bars: rolling_mean(bars.close, 30), 29, "mean_30(c)", "pooled"),
-    "close_60_sma": Definition(lambda bars: rolling_mean(bars.close, 60), 59, "mean_60(c)", "pooled"),
-    "turbulence": Definition(
-        lambda bars: turbulence(bars.returns, bars.member, 252),
-        253,
-        "squared Mahalanobis distance of the members' returns from the 252 sessions before",
-        "pooled",
-        market_wide=True,
-    ),
+    "macd": Definition(macd, 25, "pooled"),
+    "boll_ub": Definition(partial(bollinger, width=2), 19, "pooled"),
+    "boll_lb": Definition(partial(bollinger, width=-2), 19, "pooled"),
+    "rsi_30": Definition(partial(relative_strength, window=30), 30, "pooled"),
+    "cci_30": Definition(partial(commodity_channel, window=30), 29, "pooled", ("high", "low")),
+    "dx_30": Definition(partial(directional_movement, window=30), 30, "pooled", ("high", "low")),
+    "close_30_sma": Definition(lambda bars: rolling_mean(bars.close, 30), 29, "pooled"),
+    "close_60_sma": Definition(lambda bars: rolling_mean(bars.close, 60), 59, "pooled"),
+    "turbulence": Definition(lambda bars: turbulence(bars.returns, bars.member, 252), 253, "pooled", market_wide=True),
 }
 """Features of the published set, by name and in their published order."""
 

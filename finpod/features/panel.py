@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, DataError, InputError, did_you_mean
-from finpod.features.library import FEATURES, SETS, Bars, Kind
+from finpod.features.library import FEATURES, SETS, Bars, Definition, Kind
 from finpod.features.scaling import Scaling
 from finpod.market.data import MarketData
 from finpod.market.extra import column_of
@@ -71,10 +71,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         name = name_of(feature)
         if name in available and available[name] != feature:
             raise InputError(f"two features are called {name}; rename one", argument="features")
-        if (column := column_of(feature)) is not None:
-            market.extra.is_shared(column)  # raises for a column that the market does not have
-        tables = FEATURES[name].tables if isinstance(feature, str) and column is None else ()
-        if any(getattr(market, table) is None for table in tables):
+        if any(getattr(market, table) is None for table in _definition(feature, market).tables):
             left_out.append(name)
         else:
             available[name] = feature
@@ -95,16 +92,9 @@ def compute(market: MarketData, features: Features = None, device: str | torch.d
     bars = Bars(market, device)
     values = torch.empty((*market.shape, len(available)), dtype=torch.float32, device=bars.device)
     for number, feature in enumerate(available):
-        defined = bars.has_bar
-        if (column := column_of(feature)) is not None:
-            table = torch.tensor(np.array(market.extra[column]), device=bars.device)
-        elif isinstance(feature, str):
-            definition = FEATURES[feature]
-            table = definition.function(bars)
-            defined = defined & ((bars.row if definition.market_wide else bars.age) >= definition.warm_up)
-        else:
-            table = _of_user(market, feature, bars.device)
-        values[..., number] = table.where(defined, math.nan)
+        definition = _definition(feature, market)
+        age = bars.row if definition.market_wide else bars.age
+        values[..., number] = definition.function(bars).where(bars.has_bar & (age >= definition.warm_up), math.nan)
     return values
 
 
@@ -148,7 +138,7 @@ def build_panel(
         return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
     if fit is None:
         raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
-    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=tuple(_kind_of(one, market) for one in available))
+    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=[_definition(one, market).kind for one in available])
     bars = (member & tradable)[slice(*fit)]
     shares = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1)) / bars.sum().clamp(min=1)
     undefined = {name: share for name, share in zip(names, shares.tolist(), strict=True) if share > 0}
@@ -200,15 +190,19 @@ def _expand(features: Features) -> list[Feature]:
     return single
 
 
-def _kind_of(feature: Feature, market: MarketData) -> Kind:
-    """Return the kind of scaling. A user's column with one value for all tickers cannot be scaled across them."""
-    if (column := column_of(feature)) is not None:
-        return "pooled" if market.extra.is_shared(column) else "cross"
-    return FEATURES[feature].kind if isinstance(feature, str) else "cross"
+def _definition(feature: Feature, market: MarketData) -> Definition:
+    """Return the definition of a feature; users' columns and functions have no warm-up. Raises InputError for a missing column."""
+    if callable(feature):
+        return Definition(lambda bars: _of_user(market, feature).to(bars.device, torch.float64), 0)
+    if (column := column_of(feature)) is None:
+        return FEATURES[feature]
+    # A column with one value for all tickers cannot be scaled across them.
+    kind: Kind = "pooled" if market.extra.is_shared(column) else "cross"
+    return Definition(lambda bars: torch.tensor(np.array(market.extra[column]), device=bars.device), 0, kind)
 
 
-def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor], device: torch.device) -> Tensor:
-    """Return [T, N] float64 values of a user's function."""
+def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]) -> Tensor:
+    """Return the values [T, N] of a user's function."""
     try:
         values = feature(market)
     except Exception as error:
@@ -222,4 +216,4 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
             f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and names",
             argument="features",
         )
-    return values.to(device, torch.float64)
+    return values
