@@ -94,30 +94,6 @@ def intervals(
     }
 
 
-def growth_interval(
-    returns: Array, other: Array, *, periods_per_year: float = 252, level: float = 0.95, resamples: int = 10_000
-) -> Interval:
-    """Return the percentile interval of the CAGR of `returns` [n] minus that of `other` [n].
-
-    It equals that of `intervals` but is much faster: it draws the same days and sums whole blocks. Raises InputError as
-    `intervals` does, and for a return of -1 or less.
-    """
-    steps = np.stack([_checked(one, len(returns)) for one in (returns, other)])
-    if (steps <= -1).any():
-        raise InputError(
-            f"a return is {steps.min():g}, so the account is lost; an interval of the growth needs returns above -1"
-        )
-    days = steps.shape[1]
-    days_twice = np.tile(steps, 2)  # blocks wrap around to the first day
-    sums = np.cumsum(np.log1p(np.pad(days_twice, ((0, 0), (1, 0)))), axis=1)
-    totals = [np.diff(sums[:, [0, days]])]
-    for begun, first, size in _blocks(days, resamples, block_length(steps[0] - steps[1]), seed=0):
-        blocks = sums[:, first + size] - sums[:, first]
-        totals.append(np.add.reduceat(blocks, np.flatnonzero(begun % days == 0), axis=1))
-    growth, base_growth = np.expm1(np.concatenate(totals, axis=1) * (periods_per_year / days))
-    return _interval(growth - base_growth, level)
-
-
 def block_length(values: Array) -> float:
     """Return the mean block length for a series [n], from its autocorrelations; at least n^(1/3).
 
@@ -159,22 +135,16 @@ def _checked(series: Array, days: int) -> Array:
 
 def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[Array]:
     """Yield rows [resamples, days] in chunks. With probability 1 / block a day starts a new block at random."""
-    for begun, first, size in _blocks(days, resamples, block, seed):
-        rows = np.arange(size.sum()) + np.repeat(first - begun, size)
-        rows -= days * (rows >= days)  # a block wraps around at the end
-        yield rows.reshape(-1, days)
-
-
-def _blocks(days: int, resamples: int, block: float, seed: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield blocks [B] in chunks of whole resamples: the position, the first day and the number of days of each block."""
     random = np.random.default_rng(seed)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
-        shape = (min(size, resamples - first), days)
-        anew = random.random(shape, dtype=np.float32) < 1 / block
+        anew = random.random((min(size, resamples - first), days), dtype=np.float32) < 1 / block
         anew[:, 0] = True
         begun = np.flatnonzero(anew)
-        yield begun, random.integers(days, size=len(begun)), np.diff(begun, append=anew.size)
+        shift = random.integers(days, size=len(begun)) - begun
+        rows = np.arange(anew.size) + np.repeat(shift, np.diff(begun, append=anew.size))
+        rows -= days * (rows >= days)  # a block wraps around at the end
+        yield rows.reshape(-1, days)
 
 
 def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:

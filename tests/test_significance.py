@@ -16,7 +16,6 @@ from finpod.significance import (
     block_length,
     deflated_sharpe,
     expected_best,
-    growth_interval,
     intervals,
     minimum_length,
     overfitting,
@@ -280,16 +279,3 @@ def test_ruin_and_bad_series():
     for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}, {"block": 0.5}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} {next(iter(wrong.values()))}"):
             intervals(np.zeros(5), {}, **wrong)
-
-
-def test_the_quick_interval_of_growth_is_the_one_of_all_figures():
-    random = np.random.default_rng(3)
-    base = random.normal(0.0004, 0.01, 400)
-    own = base + random.normal(0.0002, 0.004, 400) + np.repeat(random.normal(0, 0.003, 40), 10)
-    assert block_length(own - base) > 400 ** (1 / 3)
-    quick = growth_interval(own, base, level=0.9, resamples=900, periods_per_year=52)
-    whole = intervals(own, {"base": base}, level=0.9, resamples=900, periods_per_year=52)["base"]["cagr"]
-    assert quick == pytest.approx(whole, rel=1e-10, abs=1e-13)
-    for wrong, message in ((own[1:], "give series of the same days"), (own - 2, "account is lost")):
-        with pytest.raises(InputError, match=message):
-            growth_interval(base, wrong)

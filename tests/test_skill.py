@@ -115,13 +115,13 @@ def test_a_widened_interval_errs_as_seldom_for_the_best_of_many():
         widened(plain, 0)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("ratio", [0.0, 0.7])
 def test_skill_is_found_as_often_as_theory_says(ratio):
     """Independent normal active returns of a yearly information ratio: without skill, one in forty is more than luck."""
-    weeks, years, markets, deviation = 52, 10, 600, 0.005
+    weeks, years, markets, deviation = 52, 8, 400, 0.005
     drift = ratio * deviation / math.sqrt(weeks)
     active = np.random.default_rng(2).normal(drift, deviation, (markets, years * weeks))
-    codes = [verdict_of(own, np.zeros(len(own)), resamples=300, periods_per_year=weeks)[0] for own in active]
+    codes = [verdict_of(own, np.zeros(len(own)), resamples=200, periods_per_year=weeks)[0] for own in active]
     low, high = wilson(codes.count(Code.MORE), markets)
     assert low < NormalDist().cdf(ratio * math.sqrt(years) - 1.96) < high
 

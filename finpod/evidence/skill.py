@@ -23,7 +23,6 @@ from finpod.significance import (
     Interval,
     deflated_sharpe,
     expected_best,
-    growth_interval,
     intervals,
     minimum_length,
     overfitting,
@@ -85,12 +84,12 @@ def verdict_of(
     series of independent normal returns without skill, 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
     With `opened` > 1 the result is the best of that many results of these days, and the interval is `widened`.
 
-    Raises InputError for series of different lengths, fewer than two returns, NaN, a return of -1 or less, and `opened` below 1.
+    Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
-    interval = growth_interval(
-        returns, anchor_returns, periods_per_year=periods_per_year, level=LEVEL, resamples=resamples
+    found = intervals(
+        returns, {ANCHOR: anchor_returns}, periods_per_year=periods_per_year, level=LEVEL, resamples=resamples
     )
-    wide = widened(interval, opened)
+    wide = widened(found[ANCHOR]["cagr"], opened)
     return code_of(wide), wide
 
 
