@@ -1,1 +1,1 @@
-"""Audits of whether a strategy, or a feature, uses data that could not be known on the day."""
+"""The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?"""

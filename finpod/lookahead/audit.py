@@ -1,7 +1,7 @@
-"""The audit of whether a strategy, or a feature, uses data that could not be known on the day.
+"""The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?
 
-The decisions of a run are taken again in a process that is given rows in order of time and has never seen a later one. They
-must come out the same. Meanwhile the process records what is read from elsewhere.
+A child process repeats the decisions of a run. It receives rows in order of time, and never a later one. The decisions must be
+those of the run. The process also records the files, network connections, processes and clocks that the strategy uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from finpod.weights import Decided, decide_once, decisions_of
 
 CAN = Severity.CAN_LOOK_AHEAD
 UNCHECKED = ("later_decisions", "other_accounts", "other_days", "undated", "native", "system")
-"""Codes of what an audit does not cover; `backtesting.sentences.UNCHECKED` words them."""
+"""Codes of what an audit does not test. `backtesting.sentences.UNCHECKED` has the text of each."""
 
 
 def audit(
@@ -42,34 +42,33 @@ def audit(
     end: DateLike | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Return the audit of the decisions of a run over [start, end], and of the feature functions that the strategy uses.
+    """Return the audit of a strategy's decisions in a run over [start, end], and of the feature functions it uses.
 
     `finpod.audit` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
 
-    The strategy runs once in a process of its own that has the whole market. Another process, which is given rows in order
-    of time, then takes every decision again, in the accounts of the run, up to the last of `days` sampled sessions with a
-    decision. They must agree to 1e-5 in every weight. The user's feature functions are computed again on the sampled
-    sessions, on the market cut off after the session (equal to 1e-5) and with noise after it (equal to the last bit). Half
-    of the sampled sessions lie, if there are such, before listings, gaps and changes of membership.
+    The strategy first runs in a child process that has the whole market. A second child process receives rows in order of
+    time and repeats every decision with the account of the run, up to the last of `days` sampled sessions. Weights must
+    agree to 1e-5. The user's feature functions are computed again for each sampled session: they must agree to 1e-5 on the
+    market cut off after it, and to the last bit on the market with noise after it.
 
-    Files, network, processes and the clock that the strategy reads are recorded. Data that it holds of days after the first
-    decision, or after `trained_until`, are reported, and so are fitted models without `trained_until`. The market's fills,
-    first prices and extra columns are audited too. `unchecked` names what is not covered. `passed` is None if the audit has
-    no outcome.
+    The audit also reports files, network, processes and clock that the strategy uses; data that it holds of days after its
+    first decision, or after `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a price
+    that the decision has seen; and extra columns that correlate with the next return. `unchecked` lists what is not tested.
+    `passed` is None if the audit has no outcome.
 
-    `progress` is called with what is being done and the share that is done. Raises InputError for what is not a market and
-    for a window with nothing after it; StrategyError where the strategy itself fails or cannot be pickled.
+    `progress` is called with the current step and the share of the work done. Raises InputError if `market` is not a market
+    or no session follows the window, and StrategyError if the strategy fails or cannot be pickled.
     """
     if not isinstance(market, MarketData):
         raise InputError(
-            f"market is a {type(market).__name__}; give what load_market(...) or sample_market() returns",
+            f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()",
             argument="market",
         )
     market = market.benchmark_market() if strategy.trades_benchmark else market
     window = market.window(start, end)
     perturbation.sample_rows(
         market, days, seed, perturbation.auditable_rows(market, *window)
-    )  # raises before anything is run
+    )  # raises before the strategy runs
     packed = pack(strategy, market, window[0])
     if packed.error:
         raise StrategyError(f"strategy {strategy.name} cannot be audited: {packed.error}")
@@ -81,17 +80,17 @@ def audit(
 def quick_audit(
     strategy: Strategy, market: MarketData, packed: Packed, run: Sequence[Decided], window: tuple[int, int]
 ) -> Audit:
-    """Return the audit of the decisions `run` that a backtest logged in the rows `window` (first, last), up to a sampled one.
+    """Return the audit of the decisions `run` that a backtest logged in rows `window` (first, last), up to a sampled row.
 
-    `market` is what the strategy trades, `packed` the strategy as it was before the backtest. Fills are left out. It never
-    raises because of the strategy: where it fails, cannot be pickled or decides nothing, `reason` says why.
+    `packed` is the strategy as pickled before the backtest, `market` the market that it trades. Fills are not audited. If
+    the strategy fails, cannot be pickled or makes no decision, nothing is raised: the `reason` of the audit says why.
     """
     with closing(_Audited(strategy, market, packed, window)) as audited:
         try:
             if packed.error:
                 raise StrategyError(f"the strategy cannot be audited: {packed.error}")
             return audited.verdict(run, days=2, seed=0)
-        except Exception as error:  # whatever a strategy does; the backtest itself will say so too
+        except Exception as error:  # a strategy may raise anything; the backtest reports it too
             kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
             return audited.outcome(packed.findings, "failed", f"{kind}{first_line(error)}")
 
@@ -105,8 +104,8 @@ class _Audited(Isolated):
         self.tell: Progress = lambda doing, share: None
 
     def play(self) -> list[Decided]:
-        """Return the decisions of a run in a process that has the whole market."""
-        self.tell("running it once", 0.0)
+        """Run the strategy in a child process that has the whole market, and return its decisions."""
+        self.tell("running the strategy once", 0.0)
         log: list[Decided] = []
         (first, last), execution = self._window, build_execution(self.market)
         window = Window(market=self.market, execution=execution, first=first, last=last)
@@ -117,7 +116,7 @@ class _Audited(Isolated):
         return log
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
-        """Return the audit of a run's decisions up to the last of some sampled rows, and of features and fills on these rows."""
+        """Return the audit of decisions up to the last of `days` sampled rows, and of features and fills on these rows."""
         market, note = self.market, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))
@@ -136,31 +135,31 @@ class _Audited(Isolated):
         except NotRepeatable as error:
             note = str(error)
         findings += perturbation.fill_findings(market, rows, seed) if fills else ()
-        for (kind, deed, place), (where, row) in self.child.sights.items():
-            findings.append(Finding(kind, CAN, where, f"{market.dates[row]!s:.10}", place, note=deed))
+        for (kind, action, place), (where, row) in self.child.accesses.items():
+            findings.append(Finding(kind, CAN, where, f"{market.dates[row]!s:.10}", place, note=action))
         verdict = self.outcome(findings, "not_repeatable" if note else "", note)
         dates = tuple(f"{day!s:.10}" for day in market.dates[rows])
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """Return the audit with these findings, the gravest first, or with the reason why it has no outcome."""
+        """Return an audit with these findings, the most severe first, or with the reason why it has no outcome."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Compare decisions with those of a process that has not seen later rows. Raises NotRepeatable."""
+        """Return a finding if decisions change without later rows. Raises NotRepeatable if they change on the whole market."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
-        if sizes.any():  # a process that has the whole market shows if the decisions repeat at all
+        if sizes.any():  # repeat them on the whole market, too
             repeated = differences(logged, self._again(self.start(whole=True), run), CUT).any(axis=1)
             if repeated.any():
                 raise NotRepeatable(f"{self.market.dates[rows[repeated.argmax()]]!s:.10}")
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """Return the decisions [n, N] of a run taken again in a process: NaN for none, infinite where one fails."""
+        """Repeat the decisions of a run in a process. Returns weights [n, N]: NaN without a decision, infinite if it failed."""
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

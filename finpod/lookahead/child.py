@@ -1,4 +1,4 @@
-"""The process in which decisions are taken again. It is given rows in order of time and never holds a later one.
+"""The child process of an audit. It repeats decisions on rows that arrive in order of time, and never holds a later row.
 
 Started by `finpod.lookahead.isolation` as `python -m finpod.lookahead.child`. Requests and replies are pickles over pipes.
 """
@@ -26,7 +26,7 @@ from finpod.strategy import FeatureTable, MarketView
 
 
 class Rows:
-    """Tables [T, ...] that grow by rows; read-only."""
+    """Read-only tables [T, ...] to which rows can be appended."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,7 +47,7 @@ class Rows:
 
 
 class Child(FeatureTable):
-    """The state of the process: the strategy, and the market so far with its features, which the parent computes."""
+    """The state of the process: the strategy, the market up to the last row received, and features computed by the parent."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests, self._replies = requests, replies
@@ -66,35 +66,35 @@ class Child(FeatureTable):
                 limit, name, arguments = pickle.load(self._requests)
             except EOFError:
                 return
-            faulthandler.dump_traceback_later(limit, exit=True, file=2)  # ends native code that hangs, too
+            faulthandler.dump_traceback_later(limit, exit=True, file=2)  # also ends native code that hangs
             try:
                 answer = True, getattr(self, name)(*arguments)
-            except BaseException as error:  # whatever the user's code raises, SystemExit included
+            except BaseException as error:  # the user's code may raise anything, even SystemExit
                 reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
                 answer = False, reason + first_line(error)
             faulthandler.cancel_dump_traceback_later()
-            self._send("done", *answer, list(guards.sights.values()))
+            self._send("done", *answer, list(guards.accesses.values()))
 
     def _send(self, *reply: Any) -> None:
         pickle.dump(reply, self._replies)
         self._replies.flush()
 
     def load(self, path: list[str], fixed: dict[str, Any], payload: bytes) -> None:
-        """Set the guards and load the strategy; `fixed` are the fields of the market that no row changes."""
+        """Install the guards and load the strategy. `fixed` holds the fields of the market that do not depend on its rows."""
         sys.path[:] = path
         vars(self.market).update(fixed)
         guards.install()
         self._strategy = loads(payload, self.market)
 
     def decide(self, new: tuple[Any, ...] | None, row: int, step: int, cash: float, equity: float, held: Array) -> Any:
-        """Return the decision at a row, after the `new` rows, in plain values: None, an array [N] or a dict by ticker."""
+        """Append the `new` rows, and return the decision at a row as None, an array [N] or a dict by ticker."""
         if new is not None:
             tables, extra, last_bar = new
             self._rows.append(tables)
             self._extra.append(extra)
             extra = ExtraData(self._extra.tables, len(self.market.tickers))
             vars(self.market).update(self._rows.tables, last_bar=last_bar, extra=extra)
-            vars(self.market).pop("content_hash", None)  # the hash was of fewer rows
+            vars(self.market).pop("content_hash", None)  # the cached hash is that of fewer rows
         view = MarketView(self.market, row, step=step, cash=cash, equity=equity, held=held, table=self)
         decision = self._strategy.decide(view)
         if hasattr(decision, "keys"):
@@ -106,7 +106,7 @@ class Child(FeatureTable):
         return np.array(loads(function, market)(market), dtype=np.float64)
 
     def get(self, names: Any) -> tuple[tuple[str, ...], Array]:
-        """Return the names [F] and values [T, N, F] float32 of features on the rows so far."""
+        """Return the names [F] and values [T, N, F] float32 of features on the rows received so far."""
         key = tuple(names) if isinstance(names, (list, tuple)) else ("default" if names is None else names,)
         found, rows = self._features.get(key, ((), Rows()))
         if rows.count < self._rows.count:
@@ -122,14 +122,14 @@ class Child(FeatureTable):
 
 
 def loads(payload: bytes, market: MarketData) -> Any:
-    """Return the object that `packing.pack` pickled, with `market` in place of the market that was left out."""
+    """Return the object that `packing.pack` pickled. `market` takes the place of the market that was left out."""
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     unpickler.persistent_load = lambda key: market  # type: ignore[method-assign]
     return unpickler.load()
 
 
 def main() -> NoReturn:
-    """Answer requests over pipes. What a strategy prints goes nowhere, and it has no input."""
+    """Answer requests over pipes. A strategy has no input, and its output is discarded."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -137,7 +137,7 @@ def main() -> NoReturn:
     warnings.simplefilter("ignore")
     with contextlib.suppress(BrokenPipeError):
         Child(requests, replies).serve()
-    os._exit(0)  # without waiting for the threads of a strategy
+    os._exit(0)  # does not wait for threads of the strategy
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Extra columns that correlate with the next session's returns, as the columns of a table dated a session early do."""
+"""Finds extra columns that correlate with the next session's return. A table whose dates are one session early does."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3
-"""Largest mean rank correlation with the next returns that a column may have."""
+"""Mean rank correlation with the next return above which a column is reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""Rank correlation of a good forecast, and number of standard errors, that a column may have with few tickers or sessions."""
+"""Rank correlation of a good forecast, and number of standard errors. Their sum is the limit with few tickers or sessions."""
 ROWS = 1000
-"""Number of sessions to compare. From twice as many on, only each second, third, ... is compared."""
+"""Number of sessions to compare. Of at least twice as many, every second, third, ... session is compared."""
 
 
 def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
-    """Return a finding for each column that correlates with the next session's returns.
+    """Return a finding for each extra column that correlates with the next session's return in rows `first` to `last`.
 
-    Rows `first` to `last` are compared. For a column with a value per ticker, the rank correlation across tickers is averaged
-    over sessions. A column with one value for all is correlated over time with the mean return of the tickers, and with the
-    benchmark's return. Both are computed over all values, and over the new ones.
+    For a column with one value per ticker, the rank correlation across tickers is averaged over sessions. A column with one
+    value for all tickers is correlated over time with their mean return, and with the return of the benchmark. Each
+    correlation is computed over all values, and over those that differ from the row before.
     """
     findings = []
     ends = np.flatnonzero(np.r_[market.begins_session[1:], True])  # the last rows of sessions
@@ -53,9 +53,9 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
 
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
-    """Return the mean rank correlation of two tables' rows, the most that it may be, the number of sessions and the first one.
+    """Return the mean rank correlation of the rows of two tables, its limit, the number of sessions and the first session.
 
-    Sessions are the rows that have one, or the columns if `over` is 1.
+    A session is a row that has a correlation, or a column with values if `over` is 1.
     """
     each, counts = rank_correlations(one, other)
     counted = np.flatnonzero(np.isfinite(each))

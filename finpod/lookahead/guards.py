@@ -1,6 +1,6 @@
-"""Records what a process reads besides what it is given: files, network, processes and the clock.
+"""Records the files, network connections, processes and clocks that the user's code uses in a process.
 
-The guards stay for the life of the process. `finpod.lookahead.child` sets them before it loads a strategy.
+`finpod.lookahead.child` installs these guards before it loads a strategy. They stay for the life of the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from finpod.pickling import PACKAGE_FOLDERS, is_installed
 
-NETWORK = "network", "reaches for the network"
+NETWORK = "network", "uses the network"
 EVENTS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("open", "sqlite3.connect"), ("file", "reads the file")),
     **dict.fromkeys(("os.listdir", "os.scandir"), ("file", "lists the folder")),
@@ -31,7 +31,7 @@ EVENTS: Mapping[str, tuple[str, str]] = {
         ("process", "starts a process"),
     ),
 }
-"""Audit event of Python -> kind and wording of the record."""
+"""Audit event of Python -> kind and description of the access."""
 NATIVE: Mapping[str, tuple[str, ...]] = {
     "pyarrow.lib": ("memory_map", "OSFile"),
     "pyarrow._csv": ("read_csv", "open_csv"),
@@ -42,29 +42,29 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
     "polars": ("read_", "scan_"),
     "curl_cffi.requests.session": ("Session.request",),
 }
-"""Module -> functions, or beginnings of their names, that open files or connections in native code without an audit event."""
+"""Module -> functions, or prefixes of names, that open files or connections in native code and raise no audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Function of `time` -> most arguments with which a call reads the clock."""
+"""Function of `time` -> most arguments with which it reads the clock. With more, it converts the given time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
-"""Files that may hold prices even where a package ships or caches them."""
+"""Suffixes of files that may hold prices. Reading them is recorded even in the folders of packages and caches."""
 IMPORTING = ("importlib", "_frozen_importlib", "zipimport")
 SYSTEM = ("/proc", "/sys", "/etc", "/usr/share", "/usr/lib", "/dev")
 CACHES = {".cache", "Caches", "matplotlib"}
 
 
-Sight = tuple[str, str, str]
-"""One record: kind ("file", "network", "process" or "clock"), deed ('reads the file prices.csv') and place in the user's code."""
-sights: dict[tuple[str, str], Sight] = {}
-"""All records so far. Of the deeds of one place in the code, only the first is kept."""
+Access = tuple[str, str, str]
+"""Kind ("file", "network", "process" or "clock"), description ('reads the file prices.csv') and place in the user's code."""
+accesses: dict[tuple[str, str], Access] = {}
+"""Accesses so far. Of equal accesses by one place in the code, only the first is kept."""
 
 
 def install() -> None:
-    """Set all guards for the life of the process."""
+    """Install all guards for the life of the process."""
     for name, arguments in CLOCKS.items():
         if hasattr(time, name):
             setattr(time, name, _recorded(getattr(time, name), "clock", f"reads the clock (time.{name})", arguments))
-    if sys.version_info < (3, 14):  # later versions of Python were not tried
+    if sys.version_info < (3, 14):  # not tested with later versions of Python
         for kind, name in ((datetime, "now"), (datetime, "utcnow"), (date, "today")):
             _record_method(kind, name)
     sys.addaudithook(_heard)
@@ -75,24 +75,24 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
         _record_readers(args[0])
     if event not in EVENTS:
         return
-    kind, deed = EVENTS[event]
+    kind, action = EVENTS[event]
     subject = ""
     if kind == "file":
-        written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or the file is new
+        written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or creates it
         if written or isinstance(args[0], int) or args[0] == ":memory:":
             return
         subject = os.fsdecode(args[0] or ".")
-        path = Path(os.path.abspath(subject))  # noqa: PTH100  # a link's own name counts
+        path = Path(os.path.abspath(subject))  # noqa: PTH100  # links are not followed
         known = path.suffix in CODE or is_installed(str(path)) or not CACHES.isdisjoint(path.parts)
         if PRICES.isdisjoint(path.suffixes) and (known or any(path.is_relative_to(folder) for folder in SYSTEM)):
             return
-    _see(kind, deed, subject, sys._getframe(1))
+    _see(kind, action, subject, sys._getframe(1))
 
 
-def _see(kind: str, deed: str, subject: str, frame: FrameType | None) -> None:
-    """Record what the user's code does at a frame or above it, but for what an import does.
+def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
+    """Record an access at a frame, or above it, of the user's code. Accesses by an import are not recorded.
 
-    Packages may start processes, and what is neither the user's nor pandas' may read the clock.
+    Packages may start processes. Packages other than pandas, and the standard library, may read the clock.
     """
     while frame is not None and ((name := frame.f_code.co_filename)[:8] == "<frozen " or is_installed(name)):
         may = {"process": PACKAGE_FOLDERS & set(Path(name).parts), "clock": "pandas" not in Path(name).parts}
@@ -104,23 +104,23 @@ def _see(kind: str, deed: str, subject: str, frame: FrameType | None) -> None:
     if frame is not None:
         name = frame.f_code.co_qualname.rpartition("<locals>.")[2]
         where = f"{name} ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"  # noqa: PTH119
-    sights.setdefault((deed, where), (kind, f"{deed} {subject}".rstrip(), where))
+    accesses.setdefault((action, where), (kind, f"{action} {subject}".rstrip(), where))
 
 
-def _recorded(function: Callable[..., Any], kind: str, deed: str, most: float = math.inf) -> Callable[..., Any]:
-    """Return a function that records its calls with at most `most` arguments."""
+def _recorded(function: Callable[..., Any], kind: str, action: str, most: float = math.inf) -> Callable[..., Any]:
+    """Return the function, with a record of each call that has at most `most` arguments."""
 
     @wraps(function, updated=())
     def recorded(*args: Any, **options: Any) -> Any:
         if len(args) <= most:
-            _see(kind, deed, "", sys._getframe(1))
+            _see(kind, action, "", sys._getframe(1))
         return function(*args, **options)
 
     return recorded
 
 
 def _record_method(kind: type, name: str) -> None:
-    """Record a class method of a built-in type in the type itself, so that every reference to it is covered."""
+    """Record the calls of a class method of a built-in type. The type itself is changed, which covers every reference to it."""
     original, (methods, *_) = kind.__dict__[name], gc.get_referents(kind.__dict__)
 
     def read(cls: type, *args: Any, **options: Any) -> Any:
@@ -131,7 +131,7 @@ def _record_method(kind: type, name: str) -> None:
 
 
 def _record_readers(module: str) -> None:
-    """Import a module, as is about to be done, and record its native readers."""
+    """Record the calls of the native readers of a module that is about to be imported."""
     loaded = import_module(module)
     for known in NATIVE[module]:
         owner, _, name = known.rpartition(".")

@@ -1,4 +1,4 @@
-"""A strategy as it is sent to another process, and the later data that it holds."""
+"""Pickles a strategy for another process, and finds later data and undated models in it."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Fewest sessions for which an array with as many rows counts as having one row a session."""
+"""Fewest sessions of a market whose strategies are searched for arrays with one row a session."""
 
 
 class Packed(NamedTuple):
-    """Pickle of a strategy, and what was found in it."""
+    """Pickle of a strategy, and the findings on what it holds."""
 
     content: bytes
     findings: tuple[Finding, ...] = ()
     """Findings on later data and undated models that the strategy holds."""
     error: str = ""
-    """Reason why the strategy cannot be pickled; the content is then empty."""
+    """Reason why the strategy cannot be pickled, with an empty `content`; otherwise empty."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:
-    """Return the pickle of a strategy as it is before it decides on row `first`, with the user's modules by value.
+    """Return the pickle of a strategy before its first decision, on row `first`. The user's modules are pickled by value.
 
-    The market is left out. A market or a frame with later rows, an array with one row a session, and fitted models of a
-    strategy without `trained_until` are reported.
+    The market is left out of the pickle. The findings report markets and frames with later rows, arrays with one row a
+    session, and, if the strategy has no `trained_until`, fitted models.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""
     try:
         packer.dump(root)
-    except Exception as raised:  # whatever an object of the user's raises when it is pickled
+    except Exception as raised:  # the user's objects may raise anything when they are pickled
         error = f"it cannot be pickled ({type(raised).__name__}: {first_line(raised)}); "
-        error += "keep open files, locks and connections out of it"
+        error += "store no open files, locks or connections in it"
     return Packed(b"" if error else buffer.getvalue(), tuple(packer.findings.values()), error)
 
 
 class _Packer(ByValue):
-    """Looks at every object that it writes."""
+    """Pickles a strategy, and inspects every object that it pickles."""
 
     def __init__(self, buffer: io.BytesIO, root: Any, market: MarketData, first: int) -> None:
         super().__init__(buffer)
@@ -56,17 +56,17 @@ class _Packer(ByValue):
         self._trained, self._trusted = until is not None, type(root).__module__.partition(".")[0] == "finpod"
         self._market, self._day = market, f"{day!s:.10}"
         self._names: dict[int, str] = {}
-        self._passed = set[int]()  # parts of what was looked at as a whole
+        self._passed = set[int]()  # ids of parts of objects that were inspected
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:
-        """Return "market" for the market that is traded, which the reader has; None for all else."""
+        """Return "market" for the traded market, which the reader has; None for any other object."""
         if isinstance(value, MarketData):
             if value.dates[-1] > self._until:
                 self._report("held", value, f"a market {list(value.shape)} up to {value.dates[-1]!s:.10}", market=True)
             same = value.tickers == self._market.tickers and np.array_equal(value.dates, self._market.dates)
             return "market" if same else None
-        if isinstance(value, dict):  # attributes, globals and members of classes are written as dicts, too
+        if isinstance(value, dict):  # attributes, globals and class members are pickled as dicts
             self._names.update((id(part), f"{key!s:.40}") for key, part in value.items())
         elif isinstance(value, (list, tuple)) and (name := self._names.get(id(value))):
             self._names.update((id(part), name) for part in value)
@@ -83,13 +83,13 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a frame with later days, or of a table with one row a session; empty for all else."""
+        """Return a description of a frame with later days, or of a table with one row a session; empty for other objects."""
         torch, last = sys.modules.get("torch"), None
         if isinstance(value, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in value._mgr.blocks)
             last = _last_day(value)
         elif torch is not None and isinstance(value, torch.Tensor):
-            if value.requires_grad or self._market.shape[1] not in value.shape:  # rather the weights of a network
+            if value.requires_grad or self._market.shape[1] not in value.shape:  # probably weights of a network
                 return ""
         elif not isinstance(value, np.ndarray):
             return ""
@@ -113,7 +113,7 @@ class _Packer(ByValue):
 
 
 def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
-    """Return the last day that an index, or a column, of dates names; None if there is none."""
+    """Return the last day in the dates of an index or a column; None if there are no dates."""
     axes = [axis.get_level_values(level) for axis in table.axes for level in range(axis.nlevels)]
     if isinstance(table, pd.DataFrame):
         axes += [pd.Index(table.iloc[:, column]) for column in range(table.shape[1])]
@@ -127,7 +127,7 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
 
 
 def _model(value: Any) -> str:
-    """Return the kind of a fitted estimator, or of a network; empty for all else."""
+    """Return a description of a fitted estimator, or of a network; empty for other objects."""
     kind, torch = type(value).__name__, sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         return f"a network, {kind}" if next(value.parameters(), None) is not None else ""

@@ -1,4 +1,4 @@
-"""Markets whose later rows are cut off or replaced by noise, the days on which that shows most, and features computed on them."""
+"""Markets whose later rows are cut off or replaced by noise, the rows to sample, and the findings of these tests."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from finpod.trading.execution import build_execution
 
 CUT, NOISE = "cut", "noise"
 TOLERANCE = 1e-5
-"""Largest change of a weight, or relative change of a feature, that a shorter market may cause through rounding."""
+"""Largest change of a weight, or relative change of a feature, that counts as rounding on a shorter market."""
 
 
 class NotRepeatable(Exception):
-    """Error: two results on the same data differ. The text is the day."""
+    """Error: two results on the same data differ. Its text is the day."""
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Return the rows from `first` to `last` that have prices before and a row after them. Raises InputError if there is none."""
+    """Return the rows from `first` to `last` between the first bar and the last row. Raises InputError if there are none."""
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
-        raise InputError(f"no session follows {market.dates[first]!s:.10}; audit an earlier window")
+        raise InputError(f"no session follows {market.dates[first]!s:.10}; choose an earlier window")
     return rows
 
 
 def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
-    """Return a sorted sample of up to `days` of some rows. Half of them, if there are such, lie just before the first bar of an
-    asset, a bar after a gap, a change of membership or a missing bar: there the use of later rows shows."""
+    """Return a sorted sample of up to `days` of the rows. Up to half of them lie just before an asset's first bar, a bar after
+    a gap, a change of membership or a missing bar, where the use of later rows shows."""
     require_seed(seed)
     if days < 1:
         raise InputError(f"days is {days}; it must be a whole number of at least 1", argument="days")
@@ -58,7 +58,7 @@ def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
 
 
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
-    """Return the market with every row after `row` replaced by noise, extra columns too; earlier rows, tickers and dates stay."""
+    """Return the market with noise in the rows after `row`, extra columns included. Tickers and dates stay the same."""
     random = np.random.default_rng([seed, row])
     later = market.dates[row + 1 :]
     shape = len(later), len(market.tickers)
@@ -80,8 +80,8 @@ def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
 
 
 def feature_findings(isolated: Isolated, rows: Array, seed: int) -> list[Finding]:
-    """Return findings on user features whose value on one of `rows` changes when later rows are cut off or replaced by noise,
-    and raise NotRepeatable if two computations on the same data differ."""
+    """Return findings on the user's features whose values on `rows` change if later rows are cut off or replaced by noise.
+    Raises NotRepeatable if two computations on the same data differ."""
     findings = []
     for feature, kind in product(list(isolated.functions.values()), (CUT, NOISE)):
         sizes = np.array([_difference(isolated, feature, row, kind, seed) for row in map(int, rows)])
@@ -95,14 +95,14 @@ def _difference(isolated: Isolated, feature: FeatureLike, row: int, kind: str, s
     other = market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed)
     size = differences(whole, _value(FeatureTable(other), feature, row), kind)
     if size.any():
-        again = _value(FeatureTable(replace(market)), feature, row)  # a copy, so that the other process computes it
+        again = _value(FeatureTable(replace(market)), feature, row)  # the other process computes it on a copy
         if differences(whole, again, NOISE).any():
             raise NotRepeatable(f"{market.dates[row]!s:.10}")
     return size
 
 
 def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
-    """[N] of a feature; infinite where it fails."""
+    """Return the values [N] of a feature on a row; infinite if it fails."""
     try:
         return table.get([feature])[1][row, :, 0]
     except FinpodError as error:
@@ -112,7 +112,7 @@ def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
 
 
 def differences(whole: Array, other: Array, kind: str) -> Array:
-    """Return by how much results [..., N] differ, 0 if only by rounding; infinite where one appears or vanishes."""
+    """Return the differences of two results [..., N]: 0 if only rounding differs, infinite if a value appears or vanishes."""
     same = (whole == other) | (np.isnan(whole) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         size = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
@@ -121,7 +121,7 @@ def differences(whole: Array, other: Array, kind: str) -> Array:
 
 
 def change_findings(market: MarketData, where: str, kind: str, rows: Array, sizes: Array) -> list[Finding]:
-    """Return one finding, on the largest of the `differences` [R, N] on rows [R]; none if all are 0."""
+    """Return one finding on the largest of the `differences` [R, N] of rows [R]; no finding if all are 0."""
     leaking = np.flatnonzero(sizes.any(axis=1))
     if not len(leaking):
         return []
@@ -133,7 +133,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding for each kind of fill whose price stays the same if the rows after a decision become noise."""
+    """Return one finding for each kind of fill whose price does not change if the rows after a decision become noise."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
@@ -149,7 +149,7 @@ def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Findin
 
 
 def back_fill_findings(market: MarketData, first: int, last: int) -> list[Finding]:
-    """Return one finding if assets look back-filled before their first real bar, and that bar lies in the rows [first, last]."""
+    """Return one finding if prices in the rows [first, last] look back-filled, before the first real bar of their asset."""
     columns, starts, ends = back_filled(market)
     seen = np.flatnonzero((first <= ends) & (starts <= last))
     if not len(seen):
