@@ -143,7 +143,7 @@ def test_e05_e07_every_shape_of_history_renders(name):
     assert ('id="significance"' in html) == (result.metrics.days >= 20 and result.metrics.volatility > 0)
     assert ("<td>n/a</td>" in html) or len(result.returns) > 20
     final = result.equity.iloc[-1] / result.equal_weight_equity.iloc[-1] - 1
-    assert f"at the end {percent(final)}" in chart(result, "relative").alt
+    assert f"{percent(final)} at the end" in chart(result, "relative").alt
 
 
 @pytest.mark.parametrize("missing", [[0, 3, 4, 5, -1], slice(None)])

@@ -43,8 +43,8 @@ def test_what_was_not_run_is_left_out_and_named(html):
     bare, partial = render(make_result(days=40)), render(examined(**SMALL, capacity={}))
     absent = {anchor for anchor in ("baselines", "costs") if f'<h2 id="{anchor}">' not in bare}
     assert absent == {"baselines", "costs"}
-    assert [page.count("Not run for this result") for page in (html, partial, bare)] == [0, 1, 1]
-    assert "Not run for this result: other sizes." in " ".join(partial.split())
+    assert [page.count("Not computed for this result") for page in (html, partial, bare)] == [0, 1, 1]
+    assert "Not computed for this result: other sizes." in " ".join(partial.split())
     assert not any(chart(make_result(days=40), name) for name in ("fan", "fees", "sizes"))
 
 
@@ -157,10 +157,10 @@ def test_random_portfolios_say_where_the_strategy_ends(result, html):
     figures = [percent(value) for value in (result.metrics.total_return, ends[1], ends[3], ends[0], ends[4])]
     assert re.findall(r"-?[\d.]+%", drawn.alt) == figures
     assert drawn.alt in html
-    assert "40 random portfolios: median, middle half, nine in ten" in Page(html).text
+    assert "40 random portfolios: median, bands of 50 % and 90 %" in Page(html).text
     ruined = examined(**SMALL).fan.copy()
     ruined.iloc[30:, 0], ruined.iloc[10:, 1] = 0.0, np.nan
-    assert "half of the 3 random" in chart(examined(**SMALL, fan=ruined), "fan").alt
+    assert "Of 3 random" in chart(examined(**SMALL, fan=ruined), "fan").alt
     assert chart(examined(**SMALL, fan=ruined.iloc[:, :2]), "fan").svg == ""
 
 

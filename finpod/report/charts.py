@@ -1,6 +1,6 @@
-"""The charts of a backtest: what each shows, and the table of their specifications.
+"""The charts of a backtest, and the table of their specifications.
 
-Charts hold no text that a user could choose: names are in the page's legends.
+Drawings contain no text that a user could choose. The names of strategies are in the legends of the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
 from finpod.result import BacktestResult, Sweep
 
 HALF_YEAR = 126
-"""Number of returns in a rolling window; half of it for histories of less than a year."""
+"""Number of returns in a rolling window. It is halved for histories of less than a year."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the random portfolios that are drawn."""
 FEWEST_MONTHS = 3
@@ -32,26 +32,26 @@ FEWEST_MONTHS = 3
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """Apply a function to the equity [n + 1] of the strategy, the benchmark and equal weight; one line each."""
+    """Return a line each for strategy, benchmark and equal weight: a function of the equity [n + 1]."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 
 
 def _equity(result: BacktestResult) -> Shown:
-    alt = "Value of the account, the benchmark and equal weight; all start with the same cash."
+    alt = "Value of the account, the benchmark and equal weight. All start with the same cash."
     dates = session_dates(result.equity.index)
     return Shown(alt, dates, _lines(result, np.asarray), paint=partial(_mark_windows, result, dates))
 
 
 def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
-    """Shade days on which the strategy was made in red, those it had not seen in blue; draw a line where it was ruined."""
+    """Shade training and validation windows in red and the test window in blue, and mark the day of ruin by a line."""
     spans = [(name, *result.windows[name], "danger") for name in ("train", "validation") if name in result.windows]
     if result.trained_until is not None:
         spans.append(("test", str(np.datetime64(result.trained_until) + 1), str(dates[-1]), "test"))
     first, last = str(dates[0]), str(dates[-1])
     inside = [(max(begin, first), min(end, last), name, key) for name, begin, end, key in spans]
     inside = sorted(span for span in inside if span[0] < span[1])
-    if inside:  # room for the names above the curves
+    if inside:  # leave room for the names above the curves
         low, high = axes.get_ylim()
         room = 0.04 + 0.08 * len(inside)
         axes.set_ylim(top=high * (high / low) ** (room / (1 - room)))
@@ -67,34 +67,34 @@ def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
 
 
 def _drawdown(result: BacktestResult) -> Shown:
-    alt = f"Drawdown from the running peak; the maximum is {percent(result.metrics.max_drawdown)}."
+    alt = f"Drawdown from the running peak. The maximum is {percent(result.metrics.max_drawdown)}."
     return Shown(alt, session_dates(result.equity.index), _lines(result, drawdowns))
 
 
 def _relative(result: BacktestResult) -> Shown | str:
-    """Strategy and benchmark over equal weight, less 1, each from its first date. This separates curves that lie close together."""
+    """Return strategy and benchmark divided by equal weight, minus 1. This separates curves that lie close together."""
     equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
     quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
     strategy, benchmark = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
     known = strategy[np.isfinite(strategy)]
     if len(known) < 2:
-        return "There is no equal weight to compare it with."
+        return "There is no equal-weight portfolio to compare with."
     end, low, high = (percent(float(value)) for value in (known[-1], known.min(), known.max()))
-    alt = f"Value of the account over that of equal weight, less 1; at the end {end}, between {low} and {high} on the way."
+    alt = f"Value of the account divided by equal weight, minus 1: {end} at the end, from {low} to {high} on all days."
     return Shown(alt, session_dates(result.equity.index), [Line("strategy", strategy), Line("benchmark", benchmark)])
 
 
 def _random(result: BacktestResult) -> Shown | str | None:
-    """Bands of random portfolios and the strategy over them, all relative to the median of the portfolios.
+    """Return bands of the random portfolios, and the strategy, all relative to the median portfolio.
 
-    The portfolios and the strategy hold much the same assets: on a scale of money they could not be told apart.
+    The portfolios hold much the same assets as the strategy. In currency, the curves could not be told apart.
     """
     if not len(result.fan):
         return None
     drawn = result.fan.to_numpy(dtype=np.float64)
     drawn = drawn[:, (np.isfinite(drawn) & (drawn > 0)).all(axis=0)]
     if not drawn.shape[1]:
-        return "No random portfolio kept a value."
+        return "All random portfolios fell to zero."
     low, lower, middle, upper, high = np.quantile(drawn, BANDS, axis=1)
     equity, dates = result.equity.to_numpy(), session_dates(result.fan.index)
 
@@ -105,8 +105,8 @@ def _random(result: BacktestResult) -> Shown | str | None:
 
     total, *ends = (percent(curve[-1] / equity[0] - 1) for curve in (equity, lower, upper, low, high))
     alt = (
-        f"At the end the strategy stands at {total}; half of the {drawn.shape[1]:,} random portfolios stand between "
-        f"{ends[0]} and {ends[1]}, nine in ten between {ends[2]} and {ends[3]}."
+        f"The strategy ends at {total}. Of {drawn.shape[1]:,} random portfolios, 50 % end between {ends[0]} and {ends[1]}, "
+        f"and 90 % between {ends[2]} and {ends[3]}."
     )
     line = Line("strategy", np.where(equity > 0, equity, np.nan) / middle - 1)
     return Shown(alt, dates, [line], paint=paint, legend=("strategy", "random"))
@@ -119,7 +119,7 @@ def _rolling(
     options["periods_per_year"] = result.periods_per_year
     lines = _lines(result, lambda curve: of(simple_returns(curve), window, **options))
     if not np.isfinite(lines[0].values).any():
-        return "Too few returns, or returns that never vary."
+        return "Undefined: there are too few returns, or all are equal."
     alt = f"Last value of the strategy: {write(lines[0].values[-1])}."
     return Shown(alt, session_dates(result.returns.index), lines, note=f", {window} returns")
 
@@ -132,7 +132,7 @@ def _years(result: BacktestResult) -> Shown:
         known, values = period_returns(curve, dates, "year")
         return pd.Series(values, known).reindex(years).to_numpy()
 
-    alt = "Bars of the yearly returns; the same figures are in the table of years."
+    alt = "Bars of the yearly returns. The table of calendar years has the same figures."
     return Shown(alt, [str(year) for year in years], _lines(result, by_year), bar=0.81)
 
 
@@ -144,17 +144,17 @@ def _exposure(result: BacktestResult) -> Shown:
 
 
 def _turnover(result: BacktestResult) -> Shown:
-    """Turnover summed by month, or by day for up to three months."""
+    """Return the turnover of each month, or of each day if there are at most three months."""
     turnover = pd.Series(result.turnover.to_numpy(), session_dates(result.turnover.index))
     by_month = turnover.groupby(turnover.index.to_numpy().astype("datetime64[M]")).sum()
     unit, sums, middle, width = ("month", by_month, 14, 27.0) if len(by_month) > 3 else ("day", turnover, 0, 0.8)
-    alt = f"Traded notional over equity, both sides counted, by {unit}; {turnover.sum():.2f} times the account in all."
+    alt = f"Turnover by {unit}, buys and sells: traded notional / equity. The sum is {turnover.sum():.2f}."
     days, bars = session_dates(sums.index) + middle, [Line("strategy", sums.to_numpy())]
     return Shown(alt, days, bars, width, note=f" by {unit}")
 
 
 def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) -> Shown | str | None:
-    """CAGR of each strategy at each fee or size, in equally spaced steps."""
+    """Return the CAGR of each strategy at each fee or size. The steps are equally spaced."""
     if not sweep:
         return None
     names = sorted({name for at in sweep.values() for name in at})
@@ -165,19 +165,21 @@ def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) 
     lines = [Line(keys.get(name, "random"), line) for name, line in growth.items()]
     strategy = growth.get(result.strategy, np.array([np.nan]))
     ends = f"from {percent(strategy[0])} to {percent(strategy[-1])}" if np.isfinite(strategy).all() else "n/a"
-    alt = f"CAGR of the strategy {ends} over the steps; the Sharpe ratios are in the table."
+    alt = f"CAGR of the strategy {ends} over the steps. The table has the Sharpe ratios."
     return Shown(alt, [label(step) for step in sweep], lines)
 
 
 def _months(result: BacktestResult) -> Shown | str:
-    """Histogram of monthly returns, drawn by pyfolio."""
+    """Return a histogram of monthly returns, drawn by pyfolio."""
     periods, values = period_returns(result.equity, result.equity.index, "month")
     if len(periods) < FEWEST_MONTHS:
-        return f"Fewer than {FEWEST_MONTHS} months."
+        return f"There are fewer than {FEWEST_MONTHS} months of returns."
 
     def paint(axes: Axes) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # zipline is not needed; pandas deprecations inside pyfolio
+            warnings.simplefilter(
+                "ignore"
+            )  # of zipline, which is not needed, and of deprecated pandas calls in pyfolio
             from pyfolio.plotting import plot_monthly_returns_dist
 
             days = pd.DatetimeIndex(periods.astype("datetime64[ns]")).tz_localize("UTC")
@@ -187,23 +189,26 @@ def _months(result: BacktestResult) -> Shown | str:
             legend.remove()
         for patch in axes.patches:
             patch.set(facecolor=PALETTE["strategy"], edgecolor=PALETTE["ink"], linewidth=0.5, alpha=0.55)
-        for line in axes.lines:  # zero is solid, the mean dashed
+        for line in axes.lines:  # the line at zero is solid, the one at the mean is dashed
             line.set(color=PALETTE["ink" if line.get_linestyle() == "-" else "danger"], linewidth=0.9)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 4) + 0.0:g}%"))
 
     return Shown(
-        f"Histogram of {len(values):,} monthly returns, counted upwards; their mean is {percent(float(values.mean()))}. The "
-        "same figures are in the table of months.",
+        f"Histogram of {len(values):,} monthly returns, with mean {percent(float(values.mean()))}. The table of monthly "
+        "returns has the same figures.",
         paint=paint,
     )
 
 
 def _quantiles(result: BacktestResult) -> Shown | str:
-    """Box plots of returns like pyfolio's, which would take longer than all other charts together. Weeks begin on Monday."""
+    """Return box plots of daily, weekly and monthly returns. Weeks begin on Monday.
+
+    pyfolio has the same plot, but takes longer for it than all other charts take together.
+    """
     months = period_returns(result.equity, result.equity.index, "month")[1]
     if len(months) < FEWEST_MONTHS:
-        return f"Fewer than {FEWEST_MONTHS} months."
+        return f"There are fewer than {FEWEST_MONTHS} months of returns."
     week = (session_dates(result.returns.index).astype(np.int64) + 3) // 7
     weeks = np.multiply.reduceat(1 + result.returns.to_numpy(), np.flatnonzero(np.diff(week, prepend=-1))) - 1
     samples = [result.returns.to_numpy(), weeks, months]
@@ -218,7 +223,9 @@ def _quantiles(result: BacktestResult) -> Shown | str:
         axes.set_xticks([1, 2, 3], ["Daily", "Weekly", "Monthly"])
 
     middles = ", ".join(percent(float(np.median(sample))) for sample in samples)
-    alt = f"Box plots: quartiles, whiskers at 1.5 times the quartile range, outliers beyond; the medians are {middles}."
+    alt = (
+        f"Box plots: quartiles, whiskers of at most 1.5 interquartile ranges, and outliers. The medians are {middles}."
+    )
     return Shown(alt, paint=paint)
 
 
@@ -238,9 +245,9 @@ CHARTS = (
     Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure, fill=True, limits=(0, 1.02)),
     Spec("turnover", "Turnover", _turnover, "times", limits=(0, None)),
     Spec("months", "Distribution of monthly returns (dashed: mean)", _months, "plain"),
-    Spec("quantiles", "Spread of daily, weekly and monthly returns", _quantiles),
+    Spec("quantiles", "Distribution of daily, weekly and monthly returns", _quantiles),
     Spec("fan", "Relative to the median random portfolio", _random, wide=True, height=2.6, zero="random"),
     Spec("fees", "CAGR by fee a side", lambda it: _sweep(it, it.cost_sweep, lambda fee: f"{fee:g} bps")),
     Spec("sizes", "CAGR by size of the account", lambda it: _sweep(it, it.capacity, amount)),
 )
-"""The charts of a backtest, in the order in which they are drawn."""
+"""The charts of a backtest."""

@@ -1,4 +1,4 @@
-"""The clip of an agent of a locomotion run. `record` makes it, and the training report shows the clip of the best agent."""
+"""Clips of locomotion agents. `record` makes one, and the training report shows that of the best agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finpod.tournament.history import History
 from finpod.tournament.trained_run import TrainedRun
 
 SHOWN, PATIENCE = 5.0, 20.0
-"""Most seconds of the episode that a report shows, and seconds of drawing after which the report has no clip."""
+"""Most simulated seconds that a report shows, and most seconds of drawing. If drawing takes longer, there is no clip."""
 
 
 class Clip(NamedTuple):
@@ -31,11 +31,11 @@ class Clip(NamedTuple):
 
     @property
     def shown(self) -> float:
-        """Simulated seconds that the frames show."""
+        """Simulated seconds that the frames cover."""
         return min(len(self.film.frames) * self.film.interval, self.episode.seconds)
 
     def __str__(self) -> str:
-        """Return text on the return and length of the episode, and on how much of it is shown."""
+        """Return text: the return and length of the episode, and how much of it is shown."""
         episode = self.episode
         length = f"{episode.steps:,} steps ({episode.seconds:.1f} s)"
         told = f"return {episode.total:,.1f} in {length}{', ended by a fall' if episode.fell else ''}"
@@ -45,16 +45,16 @@ class Clip(NamedTuple):
 def record(
     run: TrainedRun, n: int = 0, *, seconds: float = SECONDS, seed: int = 0, patience: float | None = None
 ) -> Clip:
-    """Return a clip of a whole episode of the n-th best agent of a locomotion run, which shows its first `seconds`.
+    """Return a clip of one episode of the n-th best agent of a locomotion run. Its first `seconds` are drawn.
 
-    Raises InputError for a run of another task, an agent that was not kept, a time that is not positive, and where MuJoCo
-    is not installed or cannot draw.
+    Raises InputError if the run has another task, the agent was not kept, `seconds` is not positive, or MuJoCo is not
+    installed or cannot draw. Drawing may take at most `patience` seconds.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"seconds is {seconds}; it must be a positive number", argument="seconds")
     spec = run.checkpoint(n).task_spec
     if not (spec.get("task") in NAMES and "variant" in spec):
-        raise InputError(f"{run.name} learnt the task {spec.get('task')}, which has no physics to render")
+        raise InputError(f"{run.name} has the task {spec.get('task')}; only {', '.join(NAMES)} can be rendered")
     task = task_of(spec, threads=1)
     policy = run.load(n)
     env = task.env(1, seed, policy.log_std.device)
@@ -64,7 +64,7 @@ def record(
 
 
 def section(history: History) -> dict[str, Any] | None:
-    """Return the clip of the best agent, or why there is none; None for an unfinished run and for other tasks."""
+    """Return the clip of the best agent, or the reason why there is none; None for unfinished runs and other tasks."""
     task = history.logs[-1].header.get("task", {})
     kept = {trial.agent for trial in history.trials if trial.kept}
     if not (kept and history.finished and task.get("task") in NAMES and Path(history.where).is_dir()):

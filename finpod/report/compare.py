@@ -1,4 +1,4 @@
-"""The page that compares several runs: the look of a report, one file, no script."""
+"""The HTML page that compares several runs, in the style of a report."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
-"""Number of colours of runs in `PALETTE`, and line styles. Further runs have the same colours in another style."""
+"""Number of colours for runs in `PALETTE`, and line styles. Further runs repeat the colours in the next style."""
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
-"""Key of `PALETTE` for what runs are compared with -> style of its line."""
+"""Key in `PALETTE` of benchmark and equal weight -> line style."""
 WIDEST = 7
-"""Most columns that fit on A4 in the report's type."""
+"""Most columns that fit on A4 at the usual type size."""
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:
-    """Return the page as HTML, headed by `title`. Warns of each part that was left out."""
+    """Return the page as HTML, with `title` as its heading. Warns of each part that was left out."""
     heading, days = title or f"{len(comparison.runs)} runs compared", comparison.equity.index
     start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
     legend = legend_of(comparison)
@@ -42,7 +42,7 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
-    """Return colour variable of each line in legends -> its name, or that each run has its own benchmark or equal weight."""
+    """Return the names in legends, by colour. If runs have different benchmarks, the name is 'benchmark of each run'."""
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")
@@ -52,7 +52,7 @@ def legend_of(comparison: Comparison) -> dict[str, str]:
 
 
 def _growth(comparison: Comparison) -> Shown:
-    """Return the value of all accounts, from 1."""
+    """Return the values of all accounts, scaled to 1 at the first common close."""
     lines = []
     for rival in comparison.rivals.values():
         key = rival.kind.replace(" ", "-")
@@ -60,26 +60,26 @@ def _growth(comparison: Comparison) -> Shown:
     for place, run in enumerate(comparison.runs):
         dash = DASHES[place // COLOURS % len(DASHES)]
         lines.append(Line(f"run-{place % COLOURS + 1}", comparison.equity[run].to_numpy(), dash))
-    alt = "Value of each account, its benchmark and equal weight; the total returns are in the table of figures."
+    alt = "Value of each account, its benchmark and equal weight. The table of figures has the total returns."
     return Shown(alt, session_dates(comparison.equity.index), lines, legend=list(legend_of(comparison)))
 
 
 def _falls(comparison: Comparison) -> Shown:
     falls = {name: figures["max_drawdown"] for name, figures in comparison.figures.items()}
     deepest, growth = min(falls, key=falls.__getitem__), _growth(comparison)
-    alt = f"Drawdown from the running peak; the maximum is {percent(falls[deepest])}, of {deepest}."
+    alt = f"Drawdown from the running peak. The maximum is {percent(falls[deepest])}, of {deepest}."
     lines = [line._replace(values=drawdowns(line.values)) for line in growth.lines]
     return growth._replace(alt=alt, lines=lines)
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Return total returns, and the intervals of the differences in growth."""
+    """Return the total returns, and the differences in growth of all pairs."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
     return {"totals": totals, "growth": [pair.cagr for pair in comparison.pairs if pair.cagr is not None]}
 
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
-    """Return sentences, each with True if it is grave; the grave ones first."""
+    """Return pairs of a sentence and whether it is grave, the grave ones first."""
     notes = notes_of(comparison)
     return {"lines": [(f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in notes]}
 
@@ -100,7 +100,7 @@ def _pairs(comparison: Comparison) -> dict[str, Any]:
 LAYOUT = Layout(
     "compare",
     (
-        Spec("growth", "Value of 1 at the first common close (log scale)", _growth, "log", wide=True, height=3.4),
+        Spec("growth", "Growth of 1 since the first common close (log scale)", _growth, "log", wide=True, height=3.4),
         Spec("drawdown", "Drawdown", _falls, wide=True, height=2.2, limits=(None, 0)),
     ),
     head=(Section("span", "Common days"),),
@@ -117,4 +117,4 @@ LAYOUT = Layout(
         Section("definitions", "How the figures are defined"),
     ),
 )
-"""The parts of the page, in their order."""
+"""The parts of the page, in order."""

@@ -1,4 +1,4 @@
-"""From the parts of a page to its HTML. A part that raises an error is left out: the rest of the page is still made."""
+"""Renders pages from their parts. If a part raises an error, it is left out and the rest is rendered."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from finpod.periods import describe, yearly_note
 from finpod.report.svg import Chart, Spec, draw, short_amount
 
 LONGEST = 200
-"""Most characters of an error that are shown."""
+"""Most characters of an error message in a page."""
 
 
 class Section(NamedTuple):
-    """A part of a page. The macro of the same name in the page's template of sections prints it.
+    """A part of a page. A macro of the same name prints it.
 
-    `values` maps the subject of the page to what the macro prints, or to None if the page has no such section.
+    `values` takes the subject of the page. It returns the values that the macro prints, or None to leave the section out.
     """
 
     name: str  # name of the macro, and anchor of the heading
@@ -43,13 +43,13 @@ class Layout(NamedTuple):
 
     template: str  # NAME.html.j2 is the page, _NAME.html.j2 has the macros of its sections
     charts: tuple[Spec, ...]
-    head: tuple[Section, ...]  # sections beside the title
+    head: tuple[Section, ...]  # sections next to the title
     lead: tuple[Section, ...]  # sections below the title, without headings
     sections: tuple[Section, ...]  # further sections, with headings
 
 
 def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool = True) -> Path:
-    """Write a page, all or nothing, and return its path.
+    """Write a page atomically, and return its path.
 
     Raises InputError if the file exists and `overwrite` is false, or cannot be written.
     """
@@ -60,10 +60,10 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
 
 
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
-    """Return the page of a subject as HTML. Charts show `drawn`, if given. Templates see the `shared` values and the `charts`.
+    """Return the page of a subject as HTML. Templates see the `shared` values and the charts.
 
-    A chart or section that raises an error is left out, with one line in its place and a ReportWarning that begins with
-    `called`.
+    Charts are made from `drawn`, if given, else from the subject. If a chart or section raises an error, one line takes its
+    place, and a ReportWarning that begins with `called` is issued.
     """
     left_out: list[str] = []
     charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
@@ -89,7 +89,7 @@ def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
 def _print(
     macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
 ) -> dict[str, Any] | None:
-    """The fields of the section and its HTML; None if the page has no such section."""
+    """Return the fields of the section and its HTML; None if the section is left out."""
     try:
         if (values := section.values(subject)) is None:
             return None
@@ -101,35 +101,35 @@ def _print(
 
 
 def _instead(kind: str, title: str, error: Exception, left_out: list[str]) -> str:
-    """The line in the place of a part that is left out, which is noted."""
+    """Return the line that takes the place of a failed part, and add the part to `left_out`."""
     cause = f"{type(error).__name__}: {first_line(error):.{LONGEST}}"
     left_out.append(f"the {kind} {title!r} was left out ({cause})")
     return f"This {kind} was left out ({cause})."
 
 
 def sentence(text: str) -> str:
-    """Return the text with a capital letter at its start."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def words(key: str) -> str:
-    """Return a key as a label in words."""
+    """Return a key as a label: 'max_weight' becomes 'Max weight'."""
     return sentence(str(key).replace("_", " ").replace("cagr", "CAGR"))
 
 
 def years(value: float | None) -> str:
-    """Return a number of years as text: 'no number is enough' if infinite, 'n/a' if undefined."""
-    return "no number is enough" if value == math.inf else ratio(value, 1)
+    """Return a number of years as text: 'infinite', or 'n/a' if undefined."""
+    return "infinite" if value == math.inf else ratio(value, 1)
 
 
 def estimate(value: float, measure: str, digits: int, is_difference: bool) -> str:
-    """Return the end of an interval as text: a Sharpe ratio with two digits, others in percent; differences have a sign."""
+    """Return a value of a measure as text. Sharpe ratios have two digits, others are in percent, differences have a sign."""
     text = ratio(value) if measure == "sharpe" else percent(value, digits)
     return f"+{text}" if is_difference and value > 0 and text.strip("0.%") else text
 
 
 def duration(seconds: float) -> str:
-    """Return a time in two units that are easily read: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    """Return a duration as text in its two largest units: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
     for unit, length, small, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} {seconds % length // part:.0f} {small}"
@@ -154,7 +154,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "reason": reason,
     "unchecked": lambda audit: "; ".join(unchecked(audit)),
 }
-"""Functions with which templates write values: those of `finpod.figures`, and words."""
+"""Filters of the templates, by name."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Everything needed to repeat a run, and how far the agents behind it differ."""
+"""Provenance of a result, and tables of how its seeds and agents differ."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from finpod.report.pages import words
 from finpod.result import BacktestResult
 
 LONGEST = 400
-"""Most characters of a text that are shown."""
+"""Most characters of a value that are shown."""
 LONG_SERIES = 8
-"""Most figures by name, such as one a year, that have a line each; more are on one line."""
+"""Most figures of a series, such as one a year, that have a line each. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
-"""Headings of the lists of agents."""
+"""Titles of lists of agents, by key."""
 LABELS = {
     "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",
     "left_out": "Features that the data do not provide",
-    "dropped": "Features dropped, undefined on this share of the training rows",
-    "undefined": "Features undefined on this share of the training rows",
+    "dropped": "Features dropped, and the share of training rows on which they are undefined",
+    "undefined": "Features, and the share of training rows on which they are undefined",
 }
-"""Labels of keys, where they are not the words of the key."""
+"""Labels of keys whose names are not clear enough."""
 
 
 class Table(NamedTuple):
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
-    """Return tables of what differs between seeds or agents, for each list that `agent` holds."""
+    """Return titled tables of the seeds, of the agents, and of each list of agents in `result.agent`."""
     tables = []
     if result.variants:
         tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))
@@ -58,7 +58,7 @@ def _records(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return the figures of each variant alone; the last rows of `spread` are mean, standard deviation and count."""
+    """Return the figures of each variant alone. The last rows of `spread` are mean, standard deviation and count."""
     frame = pd.DataFrame(spread).T
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
@@ -66,7 +66,7 @@ def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a list of agents as a table; its last rows are on the scores."""
+    """Return a list of agents as a table. Its foot has mean, standard deviation and count of the scores."""
     first = ("agent", "agent_id", "seed")
     keys = sorted({key for row in rows for key in row}, key=lambda it: (it not in first, not it.endswith("score"), it))
     scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)
@@ -78,7 +78,7 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return data, agent and search of a result in groups of label and text; empty groups are left out."""
+    """Return groups of (label, text) pairs on data, agent and search of a result. Empty groups are left out."""
     manifest = dict(result.manifest)
     title = str(manifest.pop("title", manifest.get("source", "unnamed")))
     checks = {"Repaired or masked": repair_lines(manifest), "Suspicious, left unchanged": suspicion_lines(manifest)}
@@ -92,7 +92,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested values as label and text; undefined and empty ones are left out."""
+    """Return nested values as (label, text) pairs. Undefined and empty values are left out."""
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
         label = f"{prefix}{LABELS.get(key) or words(key)}"
@@ -108,7 +108,7 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """Return a value of JSON as text. Whole numbers have no commas: they may be seeds, to be copied."""
+    """Return a JSON value as text. Integers have no commas, so that seeds can be copied."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (isinstance(value, float) and not math.isfinite(value)):

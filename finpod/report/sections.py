@@ -1,4 +1,4 @@
-"""The report of a backtest: one HTML file without script or network. Wording is in the templates."""
+"""The report of a backtest: the values of its sections. The text is in the templates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOP_HOLDINGS, GAIN_ENDS = 10, 5
 """Number of assets in the table of holdings, and at each end of the table of contributions."""
 PROBABILITIES = ("probabilistic_sharpe", "deflated_active_sharpe", "minimum_years", "minimum_active_years", "overfitting",
                  "fan_beaten")  # fmt: skip
-"""Keys of `evidence` whose values are on the card of probabilities. Without any of them there is no card."""
+"""Keys of `evidence` on the card of probabilities. If all values are undefined, there is no card."""
 
 
 def render(result: BacktestResult) -> str:
@@ -38,7 +38,7 @@ def render(result: BacktestResult) -> str:
 
 
 def warnings_of(result: BacktestResult) -> list[ResultWarning]:
-    """Return the warnings of a result, and those of degenerate policies, an in-sample window and ruin, which are never left out."""
+    """Return the warnings of a result. Degenerate policies, an in-sample window and ruin are always among them."""
     warnings = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
     if result.in_sample and not GRAVE & {warning.code for warning in warnings}:
         warnings.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
@@ -54,7 +54,7 @@ def _warnings(result: BacktestResult) -> dict[str, Any]:
 def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
     """Return training, validation and test windows as rows of bars: name, first and last day, left end and width in percent.
 
-    Windows that share days are in different rows, so that none hides another.
+    Windows that overlap are in different rows.
     """
     days = session_dates(result.equity.index)
     spans = sorted((np.datetime64(first), np.datetime64(last), name) for name, (first, last) in result.windows.items())
@@ -72,7 +72,7 @@ def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
 
 
 def _performance(result: BacktestResult) -> dict[str, Any]:
-    """Return the windows, and a line of the legend for each kind: retraining makes many windows of a kind."""
+    """Return the windows, and one legend entry for each kind. Retraining has many windows of a kind."""
     rows = timeline(result)
     bars = pd.DataFrame([bar for row in rows for bar in row])
     kinds = bars.groupby(bars["name"].str.split().str[0], sort=False)
@@ -80,7 +80,7 @@ def _performance(result: BacktestResult) -> dict[str, Any]:
 
 
 def _significance(result: BacktestResult) -> dict[str, Any] | None:
-    """Intervals by measure, and the values that the answers are worded with; None for a short history."""
+    """Return intervals by measure, and probabilities; None if the history is too short for any."""
     odds = evidence(result)
     over = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: short_benchmark(result)}
     spans = {}
@@ -105,10 +105,10 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def places(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the positions of values [N, K], and of zero, in percent of a line from the lowest to the highest of them."""
+    """Return the positions of values [N, K] and of zero, in percent of a line from the lowest to the highest value."""
     known = spans.where(np.isfinite(spans)).assign(zero=0.0)
     low, high = known.min().min(), known.max().max()
-    room = 0.06 * ((high - low) or 1.0)  # free at both ends
+    room = 0.06 * ((high - low) or 1.0)  # margin at both ends
     return (100 * (known - low + room) / (high - low + 2 * room)).round(1)
 
 
@@ -145,14 +145,14 @@ def _costs(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def order(sweep: Sweep) -> list[str]:
-    """Return the strategies of a sweep, the best at its first step first."""
+    """Return the strategies of a sweep, sorted by rank at its first step."""
     names = sorted({name for at in sweep.values() for name in at})
     first = next(iter(sweep.values()), {})
     return sorted(names, key=lambda name: _last(first.get(name, {}).get("rank")))
 
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    """Return the attribution with the greatest gains and losses, and the number of assets between them."""
+    """Return the attribution, its largest gains and losses, and the number and the sum of the others."""
     parts = attribute(result)
     gains = parts.contributions
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
@@ -167,7 +167,7 @@ def _attribution(result: BacktestResult) -> dict[str, Any]:
 
 
 def _returns(result: BacktestResult) -> dict[str, Any]:
-    """Return the returns by year and month [Y, 12] and by year, NaN where there are none."""
+    """Return the returns by month [Y, 12] and by year; NaN where there are none."""
     dates = session_dates(result.equity.index)
     periods, values = period_returns(result.equity, dates, "month")
     months = pd.Series(values, [periods.astype("datetime64[Y]").astype(str), periods.astype(int) % 12]).unstack()
@@ -210,7 +210,7 @@ def _number(value: float | None) -> float:
 
 
 def _last(value: float | None) -> float:
-    """A value to sort by: undefined ones come last."""
+    """Return a sort key that puts undefined values last."""
     return math.inf if math.isnan(known := _number(value)) else known
 
 
@@ -241,4 +241,4 @@ LAYOUT = Layout(
         Section("definitions", "How the figures are defined"),
     ),
 )
-"""The parts of the page, in their order."""
+"""The parts of the page, in order."""

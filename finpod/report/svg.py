@@ -1,7 +1,7 @@
-"""Charts as inline SVG: the style, the axes, and one way from a specification to a drawing.
+"""Charts as inline SVG: style, axes, and `draw`, which makes a chart from its specification.
 
-Every colour of `PALETTE` becomes `var(--name)`, so that one drawing follows light, dark and print. Figures never touch
-pyplot, so no display is needed and nothing stays open.
+Each colour of `PALETTE` becomes the CSS variable `var(--name)`, so one drawing serves light mode, dark mode and print. Figures
+are made without pyplot: no display is needed, and no figure stays open.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PALETTE = {
     "run-5": "#0a7589",
     "run-6": "#6b6b00",
 }
-"""Colours on light paper. `_style.css.j2` has them for light mode, and others for dark mode. No two are equal."""
+"""Colours in light mode. `_style.css.j2` has the same, and those of dark mode. No two are equal."""
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
-"""Keys of `PALETTE` for lines that others are compared with."""
+"""Keys of `PALETTE` whose lines are thin and behind the others."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
-"""Keys of `PALETTE` that legends explain, in this order."""
+"""Keys of `PALETTE` in legends, in this order."""
 WIDE_TEXT = 7
-"""Size of the text in wide charts, in points; wide charts are scaled up more than others."""
+"""Text size in wide charts, in points. It is small because wide charts are scaled up more than others."""
 
 STYLE = Path(__file__).with_name("charts.mplstyle")
 
@@ -56,54 +56,54 @@ class Chart(NamedTuple):
     """A drawn chart."""
 
     title: str
-    alt: str  # description for readers who cannot see it; shown in place of a drawing that is missing
+    alt: str  # description for screen readers; shown if there is no drawing
     svg: Markup = Markup()  # inline SVG; empty if there is nothing to draw
     curves: tuple[str, ...] = ()  # keys of the legend
-    wide: bool = False  # True to take the whole width
-    more: tuple[Chart, ...] = ()  # charts below it, if one drawing does not fit on a page
+    wide: bool = False  # True for the whole width of the page
+    more: tuple[Chart, ...] = ()  # further charts below it, if one drawing does not fit on a page
 
 
 class Line(NamedTuple):
-    """A line, or a row of bars."""
+    """A line, or a series of bars."""
 
     key: str  # key of its colour in `PALETTE`
-    values: Array  # [X], NaN where there is none
-    dash: Any = "solid"  # line style of matplotlib
+    values: Array  # [X]; NaN where there is no value
+    dash: Any = "solid"  # a line style of matplotlib
 
 
 class Shown(NamedTuple):
     """The content of a chart."""
 
     alt: str  # description, as in `Chart`
-    x: Array | Sequence[str] = ()  # [X] dates as datetime64[D], or labels, equally spaced
-    lines: Sequence[Line] = ()  # in the order in which they are drawn
-    bar: float = 0.0  # width of the bars at one x, in days or labels; 0 draws lines
-    paint: Callable[[Axes], object] | None = None  # draws the rest, after the axes are set
-    legend: Sequence[str] | None = None  # keys of the legend; None explains the lines if there are several
+    x: Array | Sequence[str] = ()  # [X]: dates as datetime64[D], or equally spaced labels
+    lines: Sequence[Line] = ()  # in drawing order
+    bar: float = 0.0  # total width of the bars at one x, in days or labels; 0 for lines
+    paint: Callable[[Axes], object] | None = None  # draws the rest, once the axes are set
+    legend: Sequence[str] | None = None  # keys of the legend; None: those of the lines, if there are several
     note: str = ""  # text at the end of the title
 
 
 class Spec(NamedTuple):
     """The specification of a chart.
 
-    `series` maps the subject of the page to the content, a finished chart, a sentence on why there is nothing to draw, or
-    None for no chart.
+    `series` takes the subject of the page. It returns the content, a finished chart, a sentence on why there is nothing to
+    draw, or None for no chart.
     """
 
     name: str  # name of the chart in templates
     title: str
     series: Callable[[Any], Shown | Chart | str | None]
     axis: Literal["percent", "times", "plain", "log"] = "percent"  # format of the values
-    wide: bool = False  # True to take the whole width
+    wide: bool = False  # True for the whole width of the page
     height: float = 2.5  # height of the drawing, in inches
-    zero: str = ""  # key of the colour of a line at zero; empty for no line
+    zero: str = ""  # colour of a line at zero, a key of `PALETTE`; empty for no line
     fill: bool = False  # True to fill the space between the strategy and zero
     limits: tuple[float | None, float | None] | None = None  # limits of the y axis
 
 
 @style.context(STYLE)
 def draw(spec: Spec, subject: Any) -> Chart | None:
-    """Return the chart of a subject; None if it has none."""
+    """Return the chart of a subject; None if the subject has no such chart."""
     shown = spec.series(subject)
     if shown is None or isinstance(shown, Chart):
         return shown
@@ -118,7 +118,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
         axes.fill_between(np.asarray(shown.x), filled, color=PALETTE["strategy"], alpha=0.2, linewidth=0)
     if spec.axis == "log":
         _log_axis(axes)
-    elif spec.axis != "plain":  # a function, for a Formatter that is shared would hold on to the last figure
+    elif spec.axis != "plain":  # a function: a shared Formatter would keep the last figure in memory
         scale, unit = {"percent": (100, "%"), "times": (1, "x")}[spec.axis]
         axes.yaxis.set_major_formatter(lambda value, _place: f"{round(scale * value, 4) + 0.0:g}{unit}")
     if isinstance(shown.x, np.ndarray):
@@ -126,7 +126,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     elif shown.x:
         step = -(-len(shown.x) // 8)
         axes.set_xticks(np.arange(len(shown.x))[::step], shown.x[::step])
-        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # few bars stay slim
+        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # keeps a few bars from being wide
         axes.set_xlim(-margin, len(shown.x) - 1 + margin)
     if spec.limits:
         axes.set_ylim(*spec.limits)
@@ -151,7 +151,7 @@ def _draw_lines(axes: Axes, shown: Shown) -> None:
 
 
 def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes]:
-    """Return a figure of half the page's width, or of all of it, with one pair of axes; `height` is in inches."""
+    """Return a figure with one pair of axes, of half the width of the page or, if `wide`, of all of it. `height` is in inches."""
     width = 8.0 if wide else 5.0
     figure = Figure(figsize=(width, height))
     left, bottom = 0.58 / width, 0.26 / height
@@ -161,7 +161,7 @@ def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes
 
 
 def _date_axis(axes: Axes, dates: Array, bar: float) -> None:
-    """Years, months or days [T] along the x axis, with a little room on both sides, more for bars of so many days."""
+    """Label the x axis with years, months or days. `dates` is [T]; for bars, `bar` is their width in days."""
     locator = AutoDateLocator(minticks=2, maxticks=7)
     axes.xaxis.set_major_locator(locator)
     written = {"formats": ["%Y", "%b", *["%d %b"] * 4], "zero_formats": ["", "%Y", *["%d %b"] * 4]}
@@ -172,7 +172,7 @@ def _date_axis(axes: Axes, dates: Array, bar: float) -> None:
 
 
 def _log_axis(axes: Axes) -> None:
-    """Amounts on a log scale along the y axis, with round figures however narrow the range; call it after drawing."""
+    """Give the y axis a log scale, labelled with round amounts. Call this after drawing."""
     axes.set_yscale("log", nonpositive="mask")
     low, high = axes.get_ylim()
     steps = LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5))
@@ -182,7 +182,7 @@ def _log_axis(axes: Axes) -> None:
 
 
 def to_svg(figure: Figure, name: str) -> Markup:
-    """Return the figure as an SVG element for HTML, with ids made unique by `name`, colours by variable and short paths."""
+    """Return the figure as an SVG element for HTML. Ids begin with `name`, colours are CSS variables, paths have one decimal."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = stream.getvalue()
@@ -193,11 +193,11 @@ def to_svg(figure: Figure, name: str) -> Markup:
     svg = svg.replace('id="', f'id="{name}-').replace('"#', f'"#{name}-').replace("url(#", f"url(#{name}-")
     for key, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{key})")
-    return Markup(svg)  # it holds no text that a user could choose
+    return Markup(svg)  # safe: it contains no text that a user could choose
 
 
 def short_amount(value: float) -> str:
-    """Return an amount in short: 1,250,000 becomes 1.25M, undefined n/a."""
+    """Return an amount in short form: 1,250,000 becomes 1.25M, NaN becomes n/a."""
     units = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
     scale, unit = next((each for each in units if value >= each[0]), (1.0, ""))
     return "n/a" if math.isnan(value) else f"{value / scale:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""The page about a run of `finpod train`: the look of a report, one file, no script. Its charts are in `training_charts`."""
+"""The HTML page about a run of `finpod train`, in the style of a report. Its charts are in `training_charts`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from finpod.tournament.leaderboard import Trial
 from finpod.tournament.ranking import FEW, SCORES, differing, lineage, near_baseline
 
 SHOWN = 20
-"""Most ranks in the tables."""
+"""Most rows in the tables of trials."""
 OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio", "max_drawdown": "percent"}
-"""Metrics beside the score of agents that trade, and their formats. A log may lack some of them."""
+"""Metrics shown next to the score of trading agents, and their formats. A log may lack some of them."""
 
 
 def render_training_report(history: History) -> str:
@@ -42,7 +42,7 @@ def _score(run: Training) -> dict[str, Any]:
 
 
 def _best(run: Training) -> dict[str, Any]:
-    """Return the best trials, the metrics of their scores beside the measure, and the settings in which trials differ."""
+    """Return the best trials, the metrics to show next to their scores, and the settings in which trials differ."""
     shown, measure = run.order[:SHOWN], run.history.measure
     known = dict.fromkeys(name for trial in shown for name in trial.metrics if name != measure)
     stocks = [(name, kind) for name, kind in OF_STOCKS.items() if name in known]
@@ -62,7 +62,7 @@ def _figures(run: Training) -> dict[str, Any] | None:
 
 
 def _won(run: Training) -> dict[str, Any]:
-    """Return settings, and how often features were observed, in the best quarter of the trials and in all."""
+    """Return the settings, and the shares of trials that observe each feature, of the best quarter and of all trials."""
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
     names = differing(order) if len(order) >= FEW else []
@@ -78,7 +78,7 @@ def _won(run: Training) -> dict[str, Any]:
 
 
 def _setting(trial: Trial, name: str) -> str:
-    """Return a setting of a trial as text; for the features their number."""
+    """Return a setting of a trial as text; for features, their number."""
     value = trial.settings.get(name)
     if name == "features":
         return "all" if value is None else str(len(value))
@@ -86,13 +86,13 @@ def _setting(trial: Trial, name: str) -> str:
 
 
 def _observed(trials: Sequence[Trial], feature: str) -> float:
-    """Share of the trials that observe a feature."""
+    """Return the share of the trials that observe a feature."""
     chosen = [trial.settings.get("features") for trial in trials]
     return sum(features is None or feature in features for features in chosen) / len(trials)
 
 
 def _range(trials: Sequence[Trial], name: str) -> str:
-    """Return median, lowest and highest of a setting that is a fraction; for others how often each value occurs."""
+    """Return median, minimum and maximum of a float setting; for other settings, how often each value occurs."""
     values = [trial.settings.get(name) for trial in trials]
     if all(isinstance(value, float) for value in values):
         low, middle, high = np.quantile(np.array(values, dtype=float), (0, 0.5, 1))
@@ -102,7 +102,7 @@ def _range(trials: Sequence[Trial], name: str) -> str:
 
 
 def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return plan, task and versions as label and text, from the last tournament; empty groups are left out."""
+    """Return groups of (label, text) pairs on plan, task and versions of the last tournament. Empty groups are left out."""
     header, plan = history.logs[-1].header, dict(history.logs[-1].header["plan"])
     plan.pop("seed", None)
     undefined = sorted(header.get("undefined", {}).items(), key=lambda item: -item[1])
@@ -110,7 +110,7 @@ def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
         ("Tournament", [("Seeds", ", ".join(str(log.board.run) for log in history.logs)), *flat(plan)]),
         ("Task", [*flat({"data": header.get("data_title", "")}), *flat(header.get("task", {}))]),
         (
-            "Features by the share of training rows on which they are undefined",
+            "Features, and the share of training rows on which they are undefined",
             [(name, f"{share:.1%}" + ", dropped" * (share > MOST_UNDEFINED)) for name, share in undefined],
         ),
         ("Learner of the first agent", flat(header.get("config", {}))),
@@ -140,4 +140,4 @@ LAYOUT = Layout(
         Section("provenance", "Provenance", lambda run: {"groups_of_run": provenance(run.history)}),
     ),
 )
-"""The parts of the page, in their order."""
+"""The parts of the page, in order."""

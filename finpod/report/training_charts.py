@@ -1,4 +1,4 @@
-"""Charts of a training report: scores, the tree of descent, and which pod worked when."""
+"""Charts of a training report: scores, the tree of agents, and the pods over time."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from finpod.tournament.ranking import Branch, SelectionBias, lineage, luck
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
-"""Most dots in a chart of scores; of more trials every k-th is drawn."""
+"""Most dots in a chart of scores. Of more trials, every k-th is drawn."""
 TREE, BEST = 200, 100
-"""Most trials of which the whole tree is drawn, and number of trials in a larger tree: the best and their ancestors."""
+"""Most trials for a complete tree. Of more trials, the best and their ancestors are drawn, `BEST` in all."""
 ROWS, PODS = 45, 40
-"""Most agents in one drawing of the tree, so that it fits on a page, and most pods on the time line."""
+"""Most agents in one drawing of the tree, which must fit on a page, and most pods in the chart of pods."""
 PALE = 0.25
 """Opacity of the lowest score and of the first level."""
 PAUSE = 600
-"""Seconds without a working pod from which a pause is left out of the working time."""
+"""Longest time in seconds without a working pod that still counts as working time."""
 
 Key = tuple[int, int]
-"""Seed of the tournament, and number of a trial in it."""
+"""Seed of a tournament, and number of a trial in it."""
 
 
 class WorkingTime(NamedTuple):
-    """Wall time without the pauses in which no pod worked. A run may be resumed days later."""
+    """Wall time without long pauses, in which no pod worked. A run may be resumed days later."""
 
-    moments: Array  # [2 B] Unix times at which stretches of work begin and end, in turn
-    work: Array  # [2 B] seconds of work until then
+    moments: Array  # [2 B] Unix times: start and end of each period of work
+    work: Array  # [2 B] seconds of work up to each of these times
 
     @property
     def total(self) -> float:
@@ -49,12 +49,12 @@ class WorkingTime(NamedTuple):
         return float(self.work[-1])
 
     def at(self, times: Array) -> Array:
-        """Return the seconds of work until Unix times [n]."""
+        """Return the seconds of work up to Unix times [n]."""
         return np.interp(times, self.moments, self.work)
 
 
 def working_time(places: Sequence[Placement]) -> WorkingTime:
-    """Return the stretches of work, without pauses of more than `PAUSE`."""
+    """Return the periods of work, with pauses of more than `PAUSE` seconds between them."""
     if not places:
         return WorkingTime(np.zeros(2), np.zeros(2))
     starts, ends = np.array(sorted((place.started, place.ended) for place in places)).T
@@ -78,18 +78,18 @@ class Training:
 
     @cached_property
     def luck(self) -> SelectionBias:
-        """Scores that luck alone would show."""
+        """Best scores expected by luck alone."""
         return luck(self.trials)
 
     @property
     def unit(self) -> tuple[str, float]:
-        """Unit of the axis of working time, and the number of seconds in it."""
+        """Unit of working time on the axes, and its length in seconds."""
         total = self.clock.total
         return ("seconds", 1.0) if total < 180 else ("minutes", 60.0) if total < 10_800 else ("hours", 3600.0)
 
     @cached_property
     def slices(self) -> pd.DataFrame:
-        """Slices of training in the order in which they began: pod (node and process), level, and Unix times."""
+        """Slices of training, sorted by start: pod (node and process), level, start and end as Unix times."""
         rows = [
             (f"{place.node} {place.pid}", trial.level, place.started, place.ended)
             for trial in self.trials
@@ -99,7 +99,7 @@ class Training:
 
     @cached_property
     def drawn(self) -> list[Trial]:
-        """Trials in the tree: all up to `TREE`; of more trials the best and their ancestors, `BEST` in all."""
+        """Trials in the tree: all, or, of more than `TREE`, the best and their ancestors."""
         if len(self.trials) <= TREE:
             return list(self.trials)
         sources: dict[Any, Any] = {_key(trial): (trial.run, trial.source) for trial in self.trials}
@@ -120,7 +120,7 @@ def _key(trial: Trial) -> Key:
 
 
 def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
-    """Return the scores over time, or over environment steps, with the best so far of each tournament."""
+    """Return the scores over working time or environment steps, with the best so far of each tournament."""
     unit, length = run.unit
     rows = [(one.run, one.places[-1].ended, one.spent, one.score) for one in run.trials if one.places]
     frame = pd.DataFrame(rows, columns=["run", "ended", "spent", "score"]).dropna().sort_values("ended", kind="stable")
@@ -143,16 +143,16 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
         if by_steps:
             axes.xaxis.set_major_formatter(lambda value, _: short_amount(value) if value > 0 else "0")
 
-    alt = f"Each dot is a trial; the line is the best so far. The best of all is {run.luck.best:.2f}."
+    alt = f"Each dot is a trial, and the line is the best score so far. The best of all is {run.luck.best:.2f}."
     legend = ("strategy", "benchmark", "equal-weight")
     return Shown(alt, paint=paint, legend=legend, note="" if by_steps else f" ({unit} of work)")
 
 
 def _tree(run: Training) -> Chart:
-    """The tree of descent: an agent a row, levels along the x axis, from each copy a line to the trial it began with.
+    """Return the tree of agents: a row an agent, levels along the x axis, and a line from each copy to its parent's trial.
 
-    Rows are ordered so that no line crosses a dot or a name: the copies made last are next to their parent. A drawing ends
-    before an untrained agent whose descendants it has no room for.
+    The latest copies of an agent are next to it, so that no line crosses a dot or a name. A new drawing begins before an
+    agent that started untrained if its descendants do not fit.
     """
     branches = lineage(run.drawn, highest_first=True)
     begins = [row for row, branch in enumerate(branches) if branch.depth == 0] + [len(branches)]
@@ -169,14 +169,14 @@ def _tree(run: Training) -> Chart:
     charts = []
     for place, group in enumerate(groups):
         title = f"Tree of agents, part {place + 1} of {len(groups)}" if len(groups) > 1 else "Tree of agents"
-        alt = f"{len(group)} agents by the level of experience of their trials; the same tree stands below as text."
+        alt = f"{len(group)} agents, by the level of experience of their trials. The same tree is below as text."
         svg = to_svg(_draw_tree(group, strength, levels), f"tree{place}")
         charts.append(Chart(title, alt, svg, wide=True))
     return charts[0]._replace(more=tuple(charts[1:]))
 
 
 def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: int) -> Figure:
-    """Return the drawn tree. The dot of a high score is dark; it has a thick ring if kept, is empty if open, a cross if failed."""
+    """Return the drawn tree. Dots of high scores are dark, kept trials have a thick ring, and failed ones are crosses."""
     figure, axes = _rows_figure(len(rows), 0.17)
     spots = {_key(one): (one.level, row) for row, branch in enumerate(rows) for one in branch.trials}
     lines: list[list[Key]] = []
@@ -194,7 +194,7 @@ def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: in
     edges = [PALETTE["ink" if one.kept else "strategy" if _key(one) in strength else "muted"] for one in live]
     widths = [1.6 if one.kept else 0.8 for one in live]
     (x, y), crosses = (np.reshape([spots[_key(one)] for one in group], (-1, 2)).T for group in (live, failed))
-    axes.scatter(x, y, s=36, color=PALETTE["card"], zorder=2)  # so that no line shines through a pale dot
+    axes.scatter(x, y, s=36, color=PALETTE["card"], zorder=2)  # hides lines behind pale dots
     axes.scatter(x, y, s=36, facecolors=fills, edgecolors=edges, linewidths=widths, zorder=2)
     axes.scatter(crosses[0], crosses[1], s=25, marker="x", color=PALETTE["danger"], linewidths=1.4, zorder=2)
     axes.set_xlim(0.85, levels + max(levels - 1, 1) * 0.22 + 0.15)
@@ -204,14 +204,14 @@ def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: in
 
 
 def _name(branch: Branch) -> str:
-    """Return an agent's name with its best score, or with its state."""
+    """Return the name of an agent with its best score or, without a score, its state."""
     scores = [trial.score for trial in branch.trials if not math.isnan(trial.score)]
     kept = ", kept" if any(trial.kept for trial in branch.trials) else ""
     return f"{branch.agent}  {max(scores):.3f}{kept}" if scores else f"{branch.agent}  {branch.trials[-1].state}"
 
 
 def _pods(run: Training) -> Chart | str:
-    """Which pod worked when: a pod a row, its slices coloured by level; losses are crosses in a row of their own."""
+    """Return the pods over time: a row a pod, with slices coloured by level. The last row has a cross for each lost pod."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No slice of training has ended yet."
@@ -223,7 +223,7 @@ def _pods(run: Training) -> Chart | str:
     levels, blue = max(trial.level for trial in run.trials), PALETTE["strategy"]
     for (pod, level), part in run.slices[run.slices["pod"].isin(shown)].groupby(["pod", "level"]):
         left, right = clock.at(part[["started", "ended"]].to_numpy().T) / length
-        width = np.maximum(right - left - 0.002 * total, 0.001 * total)  # a thin gap
+        width = np.maximum(right - left - 0.002 * total, 0.001 * total)  # leaves a thin gap
         colour, row = (blue, PALE + (1 - PALE) * (level - 1) / max(levels - 1, 1)), shown.index(pod)
         bars = list(zip(left, width, strict=True))
         axes.broken_barh(bars, (row - 0.36, 0.72), facecolor=colour, edgecolor=blue, linewidth=0.6)
@@ -236,13 +236,13 @@ def _pods(run: Training) -> Chart | str:
         axes.axvline(pause, color=PALETTE["muted"], linewidth=0.8, linestyle=(0, (3, 2)))
     axes.set_yticks(range(len(names)), names)
     axes.set_xlim(0, max(total, 1e-9))
-    more = f" {len(pods) - len(shown)} more pods are left out." if len(pods) > len(shown) else ""
-    alt = f"Slices of training of {len(shown)} pods over {total:.1f} {unit}; {len(lost)} were lost.{more}"
+    more = f" {len(pods) - len(shown)} more pods are not drawn." if len(pods) > len(shown) else ""
+    alt = f"Slices of training of {len(shown)} pods over {total:.1f} {unit}. Pods lost: {len(lost)}.{more}"
     return Chart(f"Pods at work ({unit} of work)", alt, to_svg(figure, "pods"), wide=True)
 
 
 def _rows_figure(rows: int, inches: float, left: float = 0.2) -> tuple[Figure, Axes]:
-    """A wide figure with so many rows, the first on top, and nothing but a scale along x."""
+    """Return a wide figure with so many rows, the first at the top, and a grid along x only."""
     height = inches * max(rows, 1) + 0.42
     figure, axes = new_figure(wide=True, height=height)
     axes.set_position((left / 8, 0.3 / height, 1 - (left + 0.1) / 8, 1 - 0.34 / height))
