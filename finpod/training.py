@@ -96,7 +96,7 @@ def train(
     `progress` and `watch`. Returns the selected agents as an `Ensemble`, a Strategy.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
-    `variant` "standard", "full" or "fast". Any other task is an object with the members of `finpod.rl.task.Task`. Tasks other
+    `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Tasks other
     than stocks take only `num_envs` of the arguments above, and return a `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an

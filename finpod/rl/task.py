@@ -1,19 +1,16 @@
-"""Protocols of a task. Learners and tournaments use only these members, so they work for any task.
-
-A user's class may subclass `Task` and `Environment` for their defaults, or define all members.
-"""
+"""Interface of a task. Learners and tournaments use only these members, so they work for any task."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from finpod.envs.step import GradientStep, Observation, Step
+from finpod.envs.step import Observation, Step
 from finpod.errors import InputError
 from finpod.measures import Array
 from finpod.pickling import dumps_by_value
@@ -65,10 +62,10 @@ class Space:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for which `Space(**values)` is the same space."""
-        parts = {name: part for name, part in vars(self).items() if part or name != "learner"}
         return {
             name: {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in part.items()}
-            for name, part in parts.items()
+            for name, part in vars(self).items()
+            if part or name != "learner"
         }
 
 
@@ -80,7 +77,8 @@ class Environment(Protocol):
     groups: int = 1
     """Number of groups; the E / groups environments of a group share their row. Used only if the task has a table."""
     differentiable: bool = False
-    """True if the environment is a `DifferentiableEnvironment`."""
+    """True if `step(action, grad=True, smooth=...)` returns a `GradientStep`, and `detach()` stops gradients of later steps from
+    reaching earlier ones. `smooth` is the width over which kinks are smoothed."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes and return their observations. A seed makes these and all later episodes reproducible."""
@@ -107,25 +105,7 @@ class Environment(Protocol):
         raise NotImplementedError
 
 
-class DifferentiableEnvironment(Protocol):
-    """Members of an environment with `differentiable = True`, besides those of `Environment`."""
-
-    differentiable: bool
-
-    def observe(self) -> Observation:
-        """Return the current observations. Gradients flow back through them to the last `detach`."""
-
-    def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep:
-        """Apply actions [E, A] and return the step with its graph. `smooth` > 0 is the width over which kinks are smoothed."""
-
-    def detach(self) -> None:
-        """Stop gradients of later steps from reaching earlier steps."""
-
-    def check(self) -> None:
-        """Raise InputError that names the first bad action, as in `Environment`."""
-
-
-class Task(Protocol):
+class Task:
     """A task to learn. A subclass defines the members in `NEEDED`; the others have defaults for a task without a table."""
 
     name: str
@@ -194,18 +174,13 @@ class Task(Protocol):
 
 
 def require_task(task: Any) -> Any:
-    """Return `task`. Raises InputError that names a missing member."""
-    if isinstance(task, type):
-        raise InputError(
-            f"{task.__name__} is a class; give an instance of it, such as {task.__name__}()", argument="task"
-        )
-    kind = type(task).__name__
+    """Return `task`. Raises InputError if it is no instance of a `Task`, or lacks a member in `NEEDED`."""
+    if not isinstance(task, Task):
+        raise InputError(f"{task!r:.60} is not a task; give an instance of a finpod.rl.task.Task", argument="task")
+    kind = type(task)
     for name in NEEDED:
-        if not hasattr(task, name) or getattr(type(task), name, None) is getattr(Task, name, object()):
-            raise InputError(f"{kind} is not a task: it lacks {name}; see finpod.rl.task.Task", argument="task")
-    if missing := [name for name in vars(Task) if not (name.startswith("_") or hasattr(task, name))]:
-        raise InputError(
-            f"{kind} is not a task: it lacks {missing[0]}; subclass finpod.rl.task.Task",
-            argument="task",
-        )
+        if not hasattr(task, name) or getattr(kind, name, None) is getattr(Task, name, object()):
+            raise InputError(
+                f"{kind.__name__} is not a task: it lacks {name}; see finpod.rl.task.Task", argument="task"
+            )
     return task
