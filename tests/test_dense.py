@@ -96,14 +96,14 @@ def with_state(step, change):
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    (lambda step: with_state(step, lambda x: torch.cat([x, x], 1)), r"at step 3 has shape \(6, 4\).* \(6, 2\)"),
-    (lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])), r"at step 2 has shape \(3, 2\)"),
+    (lambda step: with_state(step, lambda x: torch.cat([x, x], 1)), r"^obs of step 2 has shape \(6, 4\).* \(6, 2\)"),
+    (lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])), r"final_obs of step 2 has shape \(3, 2\)"),
     (lambda step: step._replace(reward=torch.where(torch.arange(6) == 4, math.nan, step.reward)),
      "reward of environment 4 at step 2 of a rollout is nan"),
     (lambda step: with_state(step, lambda x: x.masked_fill(torch.eye(6, 2) > 0, math.inf)),
      "observation of environment 0 at step 3 of a rollout is inf"),
-    (lambda step: step._replace(reward=step.reward[:, None]), r"reward has shape \(6, 1\)"),
-    (lambda step: step._replace(truncated=step.truncated[0]), r"truncated has shape \(\)"),
+    (lambda step: step._replace(reward=step.reward[:, None]), r"reward .* has shape \(6, 1\)"),
+    (lambda step: step._replace(truncated=step.truncated[0]), r"truncated .* has shape \(\)"),
 ], ids=["shape", "final shape", "NaN reward", "infinite observation", "reward column", "one truncation"])  # fmt: skip
 def test_what_an_environment_must_not_return_is_named(change, told):
     env, taken = Reach(6), []
@@ -122,7 +122,7 @@ def test_a_row_is_required_where_there_is_a_table():
     pod = make_pod(random_market(120, 5, gaps=0))
     step = pod.env.step
     pod.env.step = lambda action: with_state(step(action), lambda x: x)
-    with pytest.raises(InputError, match="step 1 has no row"):
+    with pytest.raises(InputError, match="no row"):
         pod.learner.collect(pod.env)
 
 

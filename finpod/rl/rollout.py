@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from finpod.errors import InputError
 from finpod.rl.policy import Policy, log_prob
-from finpod.rl.task import Environment, Observation, Step, Table
+from finpod.rl.task import Environment, Step, Table
 
 
 class Rollout(NamedTuple):
@@ -38,9 +39,14 @@ class Rollout(NamedTuple):
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
-    """Return the policy's code of the table rows `row` [...]; None without a table."""
+    """Return the policy's code of the table rows `row` [...]; None without a table.
+
+    Raises InputError if the task has a table and the observations have no row.
+    """
     if table is None:
         return None
+    if row is None:
+        raise InputError("an observation has no row, and the task has a table; return Observation(state, row)")
     around = () if table.anchor is None else (table.anchor[row],)
     return policy.encode(table.values[row], table.among[row], *around)
 
@@ -61,9 +67,8 @@ def collect(
     """
     groups = env.num_envs if table is None else env.groups
     obs = env.observe()
-    shape, rows, parts = obs.state.shape, [], []
+    shape, parts = obs.state.shape, []
     for number in range(steps):
-        _require_alike(obs, shape, number, table)
         state = obs.state.clone().float()  # an environment may write its next state into the same memory
         code = encode_rows(policy, table, of_groups(obs.row, groups))
         mean, value = policy(code, state.unflatten(0, (groups, -1)))
@@ -71,38 +76,27 @@ def collect(
         action = mean + policy.log_std.exp() * noise
         density = log_prob(action, mean, policy.log_std)
         step = env.step(action.flatten(0, 1))
-        final = step.final_obs
-        _require_alike(final, shape, number, table)
-        _require_one_each(step, shape[0])
-        if table is not None:
-            rows.append((obs.row, final.row))
+        _require_shapes(step, shape, number)
         parts.append(
             (
-                state,
-                action.flatten(0, 1),
-                density.flatten(0, 1),
-                value.flatten(),
-                step.reward.clone().float(),
-                final.state.clone().float(),
-                step.terminated.clone(),
-                step.truncated.clone(),
+                *(obs.row, state, action.flatten(0, 1), density.flatten(0, 1), value.flatten()),
+                *(step.reward.clone().float(), step.terminated.clone(), step.truncated.clone()),
+                *(step.final_obs.row, step.final_obs.state.clone().float()),
             )
         )
         obs = step.obs
     env.check()
-    state, action, density, value, reward, final_state, terminated, truncated = map(
-        torch.stack, zip(*parts, strict=True)
+    row, state, action, density, value, reward, terminated, truncated, final_row, final = map(
+        _stacked, zip(*parts, strict=True)
     )
     _require_finite(reward, state)
-    row, final_row = map(torch.stack, zip(*rows, strict=True)) if rows else (None, None)
-    next_value = _values(policy, table, Observation(final_state, final_row), groups)
+    final_code = encode_rows(policy, table, of_groups(final_row, groups))
+    next_value = policy(final_code, final.unflatten(1, (groups, -1)))[1].flatten(1)
     return Rollout(row, state, action, density, value, reward, next_value, terminated, truncated, version)
 
 
-def _values(policy: Policy, table: Table | None, obs: Observation, groups: int) -> Tensor:
-    """Values [H, E] of observations [H, E]."""
-    code = encode_rows(policy, table, of_groups(obs.row, groups))
-    return policy(code, obs.state.unflatten(1, (groups, -1)))[1].flatten(1)
+def _stacked(values: Sequence[Tensor | None]) -> Any:
+    return None if values[0] is None else torch.stack(values)  # type: ignore[arg-type]
 
 
 def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
@@ -122,26 +116,14 @@ def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
     return advantages
 
 
-def _require_alike(obs: Observation, shape: torch.Size, step: int, table: Table | None) -> None:
-    """Raise InputError if the shape of an observation differs from `shape`, the first one's, or its table row is missing."""
-    if obs.state.shape != shape:
-        raise InputError(
-            f"the observation at step {step} has shape {tuple(obs.state.shape)}, and the first had {tuple(shape)}; "
-            "an environment must return the same shape at every step"
-        )
-    if table is not None and obs.row is None:
-        raise InputError(
-            f"the observation at step {step} has no row, and the task has a table; return Observation(state, row)"
-        )
-
-
-def _require_one_each(step: Step, num_envs: int) -> None:
-    """Raise InputError unless reward, terminated and truncated have one value per environment."""
-    for name in ("reward", "terminated", "truncated"):
-        if (shape := tuple(getattr(step, name).shape)) != (num_envs,):
-            raise InputError(
-                f"{name} has shape {shape}; it must have one value for each of the {num_envs} environments"
-            )
+def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
+    """Raise InputError for observations of another shape than the first, and for not one reward and end per environment."""
+    shapes = {"obs": step.obs.state.shape, "final_obs": step.final_obs.state.shape}
+    shapes |= {name: getattr(step, name).shape for name in ("reward", "terminated", "truncated")}
+    for name, actual in shapes.items():
+        expected = shape if name.endswith("obs") else shape[:1]
+        if actual != expected:
+            raise InputError(f"{name} of step {number} has shape {tuple(actual)}; it must have {tuple(expected)}")
 
 
 def _require_finite(reward: Tensor, state: Tensor) -> None:
