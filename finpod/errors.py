@@ -11,7 +11,10 @@ ReportWarning           a part of a report that failed and was left out; the com
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
 
 
 def first_line(error: BaseException) -> str:
@@ -70,3 +73,19 @@ def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwis
     spellings = choices if isinstance(choices, Mapping) else {choice: choice for choice in choices}
     closest = difflib.get_close_matches(word, list(spellings), n=1)
     return f"did you mean {spellings[closest[0]]}?" if closest else otherwise
+
+
+def require_number(name: str, value: Any, low: float, high: float = math.inf, *, whole: bool = False) -> None:
+    """Raise InputError unless `value` is a finite number from `low` to `high`, and a whole one if `whole`."""
+    kind: Any = Integral if whole else Real
+    if isinstance(value, bool) or not (isinstance(value, kind) and low <= value <= high and value < math.inf):
+        bound = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        raise InputError(
+            f"{name} is {value!r}; it must be a {'whole' if whole else 'finite'} number {bound}", argument=name
+        )
+
+
+def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise InputError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; choose one of {', '.join(choices)}", argument=name)

@@ -10,16 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from finpod.errors import InputError
-from finpod.rl.policy import MOST_KEPT, AccountPolicy, Policy, PolicySpec, linear, mean_among
+from finpod.errors import InputError, require_choice, require_number
+from finpod.rl.policy import MOST_KEPT, AccountPolicy, AccountSpec, Policy, linear, mean_among
 from finpod.rl.rollout import encode_rows, of_groups
-from finpod.rl.task import DifferentiableEnvironment, Table
+from finpod.rl.task import Table
 
 NETWORKS = ("linear", "mlp")
 TAIL = 0.1
@@ -34,19 +33,11 @@ features, whose gradients are small, grow slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScorerSpec:
-    """Sizes of a `ScorerPolicy`."""
+class ScorerSpec(AccountSpec):
+    """Sizes of a `ScorerPolicy`, whose action is 'tilt' or 'softmax'."""
 
-    features: int
-    """Number F of features of an asset."""
     network: str = "linear"
     """Kind of network: 'linear', or 'mlp' for two layers that also see the mean over the assets."""
-    hidden: int = PolicySpec.hidden
-    """Width of both layers of 'mlp'."""
-    action: str = "tilt"
-    """Kind of action: 'tilt' or 'softmax'."""
-    tilt: float = PolicySpec.tilt
-    """Factor k of the tilt, used to translate weights back to actions."""
 
 
 class Scores(NamedTuple):
@@ -77,9 +68,8 @@ class ScorerPolicy(AccountPolicy):
     def __init__(self, spec: ScorerSpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        width = spec.features
+        width = spec.hidden if spec.network == "mlp" else spec.features
         if spec.network == "mlp":
-            width = spec.hidden
             self._add_encoder(spec.features, width, generator)
         self.out, self.day = linear(width, 1, bias=False), linear(width, 2)
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
@@ -95,16 +85,9 @@ class ScorerPolicy(AccountPolicy):
 
     def forward(self, code: Scores, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [..., M, A] of M accounts a day, for a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
-        weights, cash, keep = state[..., :-1], state[..., -1:], code.keep.unsqueeze(-2)
-        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
-        holding = self._as_action(weights, code.among.unsqueeze(-2), anchor)
-        action = (1 - keep) * code.score.unsqueeze(-2) + keep * holding
-        if self.spec.action == "softmax":
-            action = torch.cat([action, code.cash.unsqueeze(-2).expand_as(cash)], -1)
-        return action, torch.zeros_like(state[..., 0])
-
-    def observe(self, code: Scores, state: Tensor) -> None:
-        """Do nothing: the policy has no statistics."""
+        keep = code.keep.unsqueeze(-2)
+        action = (1 - keep) * code.score.unsqueeze(-2) + keep * self._holding(code, state)
+        return self._with_cash(action, code), torch.zeros_like(state[..., 0])
 
 
 class Play(NamedTuple):
@@ -196,25 +179,17 @@ class APGConfig:
     the exact cost, which has a kink where nothing is traded."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("objective", tuple(OBJECTIVES)), ("network", NETWORKS)):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}", argument=name
-                )
-        if isinstance(self.num_steps, bool) or not (isinstance(self.num_steps, Integral) and self.num_steps >= 1):
-            raise InputError(
-                f"num_steps is {self.num_steps!r}; it must be a whole number of at least 1", argument="num_steps"
-            )
+        require_choice("objective", self.objective, tuple(OBJECTIVES))
+        require_choice("network", self.network, NETWORKS)
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", ADAM[self.network][0])
-        for name, least in (("learning_rate", 1e-12), ("penalty", 0), ("weight_decay", 0), ("smooth", 0)):
-            value = getattr(self, name)
-            if not (isinstance(value, Real) and least <= value < math.inf):
-                sign = "a positive, finite number" if least else "a finite number of 0 or more"
-                raise InputError(f"{name} is {value!r}; it must be {sign}", argument=name)
+        require_number("num_steps", self.num_steps, 1, whole=True)
+        require_number("learning_rate", self.learning_rate, 1e-12)
+        for name in ("penalty", "weight_decay", "smooth"):
+            require_number(name, getattr(self, name), 0)
 
 
-BOUNDS: dict[str, tuple[float, float]] = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
+BOUNDS = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
 """Settings that a search may vary, with lowest and highest value."""
 
 
@@ -230,13 +205,13 @@ class APG:
     ) -> None:
         self.policy, self.table, self.groups, self.config = policy, table, groups, config
         self.updates = 0
-        self.learning_rate = float(config.learning_rate or ADAM[config.network][0])
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self.rate = float(config.learning_rate or 0)  # never None in a config
         self.optimizer = torch.optim.AdamW(
-            trained, lr=self.learning_rate, eps=ADAM[config.network][1], weight_decay=config.weight_decay
+            trained, lr=self.rate, eps=ADAM[config.network][1], weight_decay=config.weight_decay
         )
 
-    def collect(self, env: DifferentiableEnvironment) -> Play:
+    def collect(self, env: Any) -> Play:
         """Take K steps with the policy's mean actions, and return their `Play` with its graph.
 
         Raises InputError for an environment that is not differentiable and for an action that is not finite.
@@ -265,11 +240,11 @@ class APG:
         gained = PERCENT * objective(play, config.penalty * usual)
         self.optimizer.zero_grad(set_to_none=True)
         (-gained).backward()
-        grads = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        grads = [p.grad for p in self.policy.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
         for grad in grads:
             grad.copy_(grad.where(norm.isfinite(), 0.0))
-        self.optimizer.param_groups[0]["lr"] = self.learning_rate * (1 - progress if config.anneal_lr else 1.0)
+        self.optimizer.param_groups[0]["lr"] = self.rate * (1 - progress if config.anneal_lr else 1.0)
         self.optimizer.step()
         self.updates += 1
         over = active(play).detach()

@@ -98,8 +98,6 @@ class Checkpoint:
         """Return the checkpoint of a file, without running code in it. Raises CheckpointError for a file not written by `save`."""
         try:
             stored = path.read_bytes()
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path} is missing, so the folder is incomplete; train again") from error
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); train again") from error
         return cls.from_bytes(stored, str(path))
@@ -120,14 +118,9 @@ class Checkpoint:
 
 
 def save_agents(
-    folder: Path,
-    marker: str,
-    members: Sequence[Checkpoint],
-    content: Mapping[str, Any],
-    beside: Mapping[str, bytes],
-    *,
-    overwrite: bool,
-) -> None:
+    folder: Path, marker: str, members: Sequence[Checkpoint], content: Mapping[str, Any], beside: Mapping[str, bytes],
+    *, overwrite: bool,
+) -> None:  # fmt: skip
     """Write a folder of agents: one a file, `content` with their names in the file `marker`, and files `beside`; or nothing."""
     with files.new_folder(folder, overwrite=overwrite) as fresh:
         names = [f"member-{i}.pt" for i in range(len(members))]

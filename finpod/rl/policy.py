@@ -69,7 +69,7 @@ class RunningStats(nn.Module):
 class Policy(nn.Module):
     """Gaussian policy with independent action dimensions, and a value function.
 
-    The M environments of a group share a row of the task's table. A subclass sets `spec` and `log_std`.
+    The M environments of a group share a row of the task's table.
     """
 
     spec: Any
@@ -98,13 +98,12 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Update the statistics of observations with the states [..., M, S] of a rollout; called once per update."""
-        raise NotImplementedError
+        """Update the statistics of observations, if any, with the states [..., M, S] of a rollout; called once per update."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicySpec:
-    """Sizes of a `MarketPolicy`."""
+class AccountSpec:
+    """Sizes of an `AccountPolicy`."""
 
     features: int
     """Number F of features of an asset."""
@@ -114,6 +113,12 @@ class PolicySpec:
     """Kind of action: 'tilt', 'softmax' or 'shares'."""
     tilt: float = 1.0
     """Factor k of the tilt, used to translate weights back to actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec(AccountSpec):
+    """Sizes of a `MarketPolicy`."""
+
     log_std_init: float = math.log(0.5)
     """Initial log standard deviation of the actions."""
 
@@ -137,10 +142,9 @@ class Code(NamedTuple):
 
 
 class AccountPolicy(Policy):
-    """Policy over the assets of a table that also reads the weights of the account.
+    """Policy over the assets of a table that also reads the weights of the account. Its code has `among` and `anchor`."""
 
-    Its `spec` has the task's `action` and `tilt`; its code has `among`, the assets that may be held.
-    """
+    spec: AccountSpec
 
     def _add_encoder(self, features: int, hidden: int, generator: torch.Generator | None) -> None:
         """Add two layers: one sees single assets, the other also the mean over the assets."""
@@ -161,6 +165,17 @@ class AccountPolicy(Policy):
         if self.spec.action == "softmax":
             among = torch.cat([among, torch.ones_like(among[..., :1])], -1)
         return among.unsqueeze(-2)
+
+    def _holding(self, code: Any, state: Tensor) -> Tensor:
+        """Return the action [..., M, N] that keeps the holdings of the accounts with the states [..., M, N + 1]."""
+        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
+        return self._as_action(state[..., :-1], code.among.unsqueeze(-2), anchor)
+
+    def _with_cash(self, action: Tensor, code: Any) -> Tensor:
+        """Return the action [..., M, N], with the logit of cash in the last column if the action is 'softmax'."""
+        if self.spec.action != "softmax":
+            return action
+        return torch.cat([action, code.cash.unsqueeze(-2).expand_as(action[..., :1])], -1)
 
     def _as_action(self, weights: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
         """Return the action [..., M, N] that keeps the `weights`: their log minus its mean over the assets in `among`.
@@ -213,17 +228,12 @@ class MarketPolicy(AccountPolicy):
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean actions [..., M, A] and values [..., M] for the code of rows [...] and states [..., M, N + 1]."""
-        weights, cash = state[..., :-1], state[..., -1:]
-        among = code.among.unsqueeze(-2)
-        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
-        mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._as_action(weights, among, anchor)
-        if self.spec.action == "softmax":
-            mean = torch.cat([mean, code.cash.unsqueeze(-2).expand_as(cash)], -1)
-        account = self.summary(self.summarise(code, state))
+        mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._holding(code, state)
+        account = self.summary(self._summarised(code, state))
         value = code.value[..., None, 0] + (code.value[..., None, 1:] * account).sum(-1)
-        return mean, value
+        return self._with_cash(mean, code), value
 
-    def summarise(self, code: Code, state: Tensor) -> Tensor:
+    def _summarised(self, code: Code, state: Tensor) -> Tensor:
         """Return account features [..., M, SUMMARY] for the value head. The value loss does not train the scores."""
         weights, cash = state[..., :-1], state[..., -1:]
         mean_score = (weights * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
@@ -232,7 +242,7 @@ class MarketPolicy(AccountPolicy):
     @torch.no_grad()
     def observe(self, code: Code, state: Tensor) -> None:
         """Update the statistics of the account features, which only the value head reads."""
-        self.summary.update(self.summarise(code, state))
+        self.summary.update(self._summarised(code, state))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, InputError
+from finpod.errors import CheckpointError, require_number
 from finpod.rl.policy import Policy, RunningStats, entropy, log_prob
 from finpod.rl.rollout import Rollout, collect, encode_rows, gae, of_groups
 from finpod.rl.task import Environment, Table
@@ -59,28 +59,15 @@ class PPOConfig:
     action. Needs several environments per row."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "learning_rate",
-            "clip_coef",
-            "max_grad_norm",
-            "target_kl",
-            "update_epochs",
-            "num_minibatches",
-            "num_steps",
-        ):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be positive", argument=name)
+        for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
+            require_number(name, getattr(self, name), 1e-12)
+        for name in ("update_epochs", "num_minibatches", "num_steps"):
+            require_number(name, getattr(self, name), 1, whole=True)
         for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be from 0 to 1", argument=name)
+            require_number(name, getattr(self, name), 0, 1)
 
 
-BOUNDS: dict[str, tuple[float, float]] = {
-    "learning_rate": (1e-4, 3e-3),
-    "gamma": (0.5, 0.99),
-    "gae_lambda": (0.5, 0.99),
-    "clip_coef": (0.1, 0.4),
-}
+BOUNDS = {"learning_rate": (1e-4, 3e-3), "gamma": (0.5, 0.99), "gae_lambda": (0.5, 0.99), "clip_coef": (0.1, 0.4)}
 """Settings that a search may vary, with lowest and highest value."""
 
 
@@ -95,20 +82,15 @@ class PPO:
         self, policy: Policy, table: Table | None, groups: int, config: PPOConfig, generator: torch.Generator
     ) -> None:
         self.policy, self.table, self.groups, self.config = policy, table, groups, config
-        self.generator = generator
-        self.updates = 0
+        self.generator, self.updates = generator, 0
         self.device = policy.log_std.device
         self.return_stats = RunningStats(1).to(self.device)
         self._return = torch.zeros((), device=self.device)
         # a tensor: schedules and the KL limit then need no read from the device
         rate = torch.tensor(config.learning_rate, device=self.device)
+        on_gpu, decay = self.device.type == "cuda", config.weight_decay
         self.optimizer = torch.optim.AdamW(
-            policy.parameters(),
-            lr=rate,
-            eps=1e-5,
-            weight_decay=config.weight_decay,
-            fused=True,
-            capturable=self.device.type == "cuda",
+            policy.parameters(), lr=rate, eps=1e-5, weight_decay=decay, fused=True, capturable=on_gpu
         )
 
     def collect(self, env: Environment) -> Rollout:
@@ -118,15 +100,15 @@ class PPO:
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
         """Train the policy on a rollout; return losses and mean reward as device tensors.
 
-        Schedules follow `progress` in [0, 1]. Minibatches consist of whole groups with all their steps if the task has a
-        table, else of single steps.
+        Schedules follow `progress` in [0, 1].
         """
         config = self.config
         remaining = 1 - progress
         rate = config.learning_rate * (remaining if config.anneal_lr else 1.0)
         ent_coef = config.ent_coef * (remaining if config.anneal_ent else 1.0)
         batch = self.batch(rollout)
-        self._observe(batch, before=True)
+        if not self.policy.acts_on_statistics:
+            self._observe(batch)
         count = batch["target"].shape[1]
         moving = torch.ones((), device=self.device)
         log: list[dict[str, Tensor]] = []
@@ -142,7 +124,8 @@ class PPO:
                 self.optimizer.param_groups[0]["lr"].copy_(rate * moving)
                 self.optimizer.step()
                 log.append(terms | {"moving": moving})
-        self._observe(batch, before=False)
+        if self.policy.acts_on_statistics:
+            self._observe(batch)
         self.updates += 1
         losses = {name: torch.stack([terms[name].detach() for terms in log]).mean() for name in log[0]}
         return losses | {"reward": rollout.reward.mean()}
@@ -167,10 +150,9 @@ class PPO:
         }
 
     @torch.no_grad()
-    def _observe(self, batch: dict[str, Any], *, before: bool) -> None:
-        """Update the policy's statistics of observations if it needs that now, before or after the steps."""
-        if before != self.policy.acts_on_statistics:
-            self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
+    def _observe(self, batch: dict[str, Any]) -> None:
+        """Update the policy's statistics of observations."""
+        self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
         """Return rewards [H, E] / standard deviation of the discounted return, this rollout included."""
@@ -191,22 +173,14 @@ class PPO:
         """
         if advantage.numel() == 1:
             return advantage
-        if self.config.center_days and advantage.shape[-1] > 1:
-            advantage = advantage - advantage.mean(-1, keepdim=True)
-        else:
-            advantage = advantage - advantage.mean()
+        centred = self.config.center_days and advantage.shape[-1] > 1
+        advantage = advantage - (advantage.mean(-1, keepdim=True) if centred else advantage.mean())
         return advantage / (advantage.std() + 1e-8)
 
     def loss(
-        self,
-        row: Tensor | None,
-        state: Tensor,
-        action: Tensor,
-        old_log_prob: Tensor,
-        advantage: Tensor,
-        target: Tensor,
+        self, row: Tensor | None, state: Tensor, action: Tensor, old_log_prob: Tensor, advantage: Tensor, target: Tensor,
         ent_coef: float,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         """Return the loss and its terms for table rows `row` [H, g] and their environments [H, g, M, ...].
 
         loss = -mean min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per action dimension.
@@ -231,13 +205,14 @@ class PPO:
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser, random state and reward scale for a checkpoint."""
-        scaled = self.config.scale_reward
-        return {
+        state = {
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "updates": self.updates,
-            **({"returns": {**self.return_stats.state_dict(), "running": self._return}} if scaled else {}),
         }
+        if self.config.scale_reward:
+            state["returns"] = {**self.return_stats.state_dict(), "running": self._return}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint, with the settings of this learner."""
