@@ -44,11 +44,8 @@ def dollar_volume(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
     has dollar volume, all get equal weights. Raises InputError if `dollars` is None.
     """
     if dollars is None:
-        raise InputError(
-            "anchor 'dollar-volume' needs volumes, and these data have none; give data with volumes, or choose anchor "
-            f"{EQUAL!r}",
-            argument="anchor",
-        )
+        text = f"anchor 'dollar-volume' needs volumes, and these data have none; choose anchor {EQUAL!r}"
+        raise InputError(text, argument="anchor")
     days = over_rows(dollars.isfinite().double(), rows, 0.0)
     size = (over_rows(dollars.nan_to_num(nan=0.0), rows, 0.0) / days).sqrt()
     known = size.isfinite()
@@ -87,11 +84,9 @@ def anchor_weights(
     if market is not None and (column := column_of(anchor)) is not None:
         table = torch.tensor(market.extra[column]).to(among.device)
         return ready(table, among, anchor, market.dates, rows)
-    dollars = (
-        None if execution.volume is None else (execution.mark * execution.volume).where(execution.has_bar, math.nan)
-    )
-    if dollars is not None and not bool((dollars > 0).any()):
-        dollars = None
+    dollars = None
+    if execution.volume is not None and bool((execution.volume > 0).any()):
+        dollars = (execution.mark * execution.volume).where(execution.has_bar, math.nan)
     return ANCHORS[anchor](dollars, among, 3 * execution.month)
 
 
@@ -121,10 +116,8 @@ def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice =
     for fault, where in faults.items():
         if where[rows].any():
             day = dates[rows][int(where[rows].to(torch.uint8).argmax())]
-            raise InputError(
-                f"the anchor {anchor} has {fault} on {day!s:.10}; give weights of 0 or more with a sum above 0 and up to 1",
-                argument="anchor",
-            )
+            text = f"the anchor {anchor} has {fault} on {day!s:.10}; give weights of 0 or more, with a sum above 0 and up to 1"
+            raise InputError(text, argument="anchor")
     return weights
 
 
@@ -138,13 +131,13 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
         weights = _in_order(weights, market)
     try:
         table = np.asarray(weights, dtype=np.float64)
-        fault = "" if table.shape == market.shape else f"has shape {table.shape}"
-    except (TypeError, ValueError):
-        fault = "holds values that are not numbers"
-    if fault:
+    except (TypeError, ValueError) as error:
         raise InputError(
-            f"the anchor, of type {type(weights).__name__}, {fault}; weights must be numbers [T, N] = {market.shape}, in "
-            "the market's order",
+            "the anchor holds values that are not numbers; give weights [T, N]", argument="anchor"
+        ) from error
+    if table.shape != market.shape:
+        raise InputError(
+            f"the anchor has shape {table.shape}; give weights [T, N] = {market.shape}, in the market's order",
             argument="anchor",
         )
     tables = {**market.extra.tables, GIVEN: table}
@@ -153,14 +146,14 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
 
 def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
     """Return the frame with its columns in the market's order. Raises InputError naming a date or ticker that differs."""
-    days = dates_of(frame, "the anchor")
-    odd = sorted(map(str, set(frame.columns) ^ set(market.tickers)))
-    fault = f"{odd[0]} is only in the anchor or only in the market" if odd else ""
-    if days is None:
-        fault = "the index of the anchor does not hold dates"
-    elif (other := days[: len(market.dates)] != market.dates[: len(days)]).any():
-        actual, expected = (f"{dates[other.argmax()]!s:.16}".removesuffix("T00:00") for dates in (days, market.dates))
-        fault = f"row {other.argmax()} of the anchor is {actual}, and that of the market {expected}"
+    days, odd = dates_of(frame, "the anchor"), sorted(map(str, set(frame.columns) ^ set(market.tickers)))
+    shared = 0 if days is None else min(len(days), len(market.dates))
+    fault = "" if shared else "the index of the anchor does not hold dates"
+    if odd:
+        fault = f"{odd[0]} is only in the anchor or only in the market"
+    elif days is not None and (other := days[:shared] != market.dates[:shared]).any():
+        row = int(other.argmax())
+        fault = f"row {row} of the anchor is {days[row]!s:.16}, and that of the market {market.dates[row]!s:.16}"
     if fault:
         raise InputError(f"{fault}; give a frame with the market's dates and tickers", argument="anchor")
     return frame[list(market.tickers)]

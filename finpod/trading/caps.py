@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from numbers import Real
-
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError
+from finpod.errors import require_number
 
 LOOSE = 1e-6
 """Largest amount by which weights may sum to more than 1, and the smallest cap on a weight."""
@@ -41,15 +38,10 @@ def within_caps(
 
 def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
     """Raise InputError unless `max_weight` is in [`LOOSE`, 1] and `max_turnover` finite and positive, or None for no cap."""
-    finite = sys.float_info
-    for name, value, least, most, bound in (
-        ("max_weight", max_weight, LOOSE, 1.0, f"number from {LOOSE:g} to 1"),
-        ("max_turnover", max_turnover, finite.min, finite.max, "finite number above 0"),
-    ):
-        if value is not None and not (
-            isinstance(value, Real) and not isinstance(value, bool) and least <= value <= most
-        ):
-            raise InputError(f"{name} is {value!r:.60}; give a {bound}, or leave it out for no cap", argument=name)
+    if max_weight is not None:
+        require_number("max_weight", max_weight, LOOSE, 1)
+    if max_turnover is not None:
+        require_number("max_turnover", max_turnover, 1e-12)
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:
